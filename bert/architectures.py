@@ -20,6 +20,7 @@ class Architecture:
       keys: of config.json, and BertConfig's.
       fixed: what its configuration does not say, or is another value than BERT's when it does not say so.
       has_token_types: whether there are embeddings of token types.
+      ignores_token_types: all tokens have type 0.
       positions_follow_padding: positions begin after the id of padding (fairseq).
       projects_embeddings: embeddings may have another size, and are then projected.
       pooled: the activation of the dense layer below a classifier's scores.
@@ -33,6 +34,7 @@ class Architecture:
     keys: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, object] = field(default_factory=dict)
     has_token_types: bool = True
+    ignores_token_types: bool = False
     positions_follow_padding: bool = False
     projects_embeddings: bool = False
     pooled: str = "tanh"
@@ -43,7 +45,7 @@ class Architecture:
 _HEAD = (("classifier.out_proj.", "classifier."), ("classifier.dense.", "pooler.dense."))
 _ROBERTA = Architecture(
     "Roberta", "roberta.", _HEAD, fixed={"pad_token_id": 1}, positions_follow_padding=True, drops_first=True,
-    unused=("lm_head.", "pooler."),
+    ignores_token_types=True,    unused=("lm_head.", "pooler."),
 )  # fmt: skip
 ARCHITECTURES = {
     "bert": Architecture("Bert", "bert."),

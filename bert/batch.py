@@ -94,7 +94,7 @@ def with_checked_ids(collate: Callable[..., Batch], config: Any) -> Callable[...
     """`collate`, which then raises InputError for an id without an entry in the tables of a model with this
     BertConfig: CPUs would stop with an error too, but GPUs compute on with zeros."""
     tables = {"input_ids": "vocab_size", "masked_ids": "vocab_size", "position_ids": "num_positions"}
-    if config.num_token_types > 1:
+    if config.has_types:
         tables["token_type_ids"] = "type_vocab_size"
 
     def collate_and_check(fields: dict, **options) -> Batch:

@@ -86,6 +86,11 @@ class BertConfig:
     def num_token_types(self) -> int:
         return self.type_vocab_size if self.architecture.has_token_types else 0
 
+    @property
+    def has_types(self) -> bool:
+        """Whether the model tells a first text from a second one by the types of tokens."""
+        return bool(self.num_token_types) and not self.architecture.ignores_token_types
+
     def as_json(self) -> dict[str, Any]:
         """The content of config.json."""
         values, names = asdict(self), {ours: theirs for theirs, ours in self.architecture.keys.items()}

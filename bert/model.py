@@ -109,7 +109,7 @@ class Pass:
         """Word, token type and position embeddings, summed, normalised in float32, and projected -> [R, H]."""
         ids = {"word": self.batch["input_ids"], "token_type": self.batch["token_type_ids"]}
         ids["position"] = self.batch["position_ids"] + self.config.first_position
-        if self.config.num_token_types == 1:
+        if self.config.architecture.ignores_token_types:
             ids["token_type"] = tf.zeros_like(ids["token_type"])
         elif not self.config.num_token_types:
             del ids["token_type"]

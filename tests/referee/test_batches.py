@@ -37,6 +37,9 @@ def test_batches_of_prediction_hold_each_row_once_and_no_more_tokens_than_fit():
     assert len(batches) < 1.2 * lengths.sum() / (8 * 64)
 
 
+NAMES = {"max_position_embeddings": "num_positions"}
+
+
 def test_ids_that_the_model_has_no_entries_for_are_refused():
     """GPUs would compute on with zeros."""
     ids = np.arange(11, 51)
@@ -48,4 +51,6 @@ def test_ids_that_the_model_has_no_entries_for_are_refused():
 
     check(sizes)
     for table, size in sizes.items():
-        refused(partial(check, sizes | {table: size - 1}), "7 of the data", f"{table} {size - 1}")
+        refused(
+            partial(check, sizes | {table: size - 1}), "7 of the data", f"{NAMES.get(table, table)} {size - 1}"
+        )
