@@ -45,7 +45,7 @@ class Architecture:
 _HEAD = (("classifier.out_proj.", "classifier."), ("classifier.dense.", "pooler.dense."))
 _ROBERTA = Architecture(
     "Roberta", "roberta.", _HEAD, fixed={"pad_token_id": 1}, positions_follow_padding=True, drops_first=True,
-    ignores_token_types=True,    unused=("lm_head.", "pooler."),
+    ignores_token_types=True, unused=("lm_head.", "pooler."),
 )  # fmt: skip
 ARCHITECTURES = {
     "bert": Architecture("Bert", "bert."),
