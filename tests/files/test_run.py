@@ -1,16 +1,23 @@
 """The folder of a run, and what a run shows of its progress."""
 
+import fcntl
 import json
+import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 import tqdm
 from harness.mpi import ROOT
 from harness.refusals import refused
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.util import tensor_util
 
+from distributed import launcher
 from distributed.run import Run
 from distributed.versions import environment
 
@@ -43,11 +50,16 @@ def test_curves_that_cannot_be_written_do_not_end_the_run(file, run, capsys):
 
 
 def test_events_are_what_tensorboard_reads(run):
+    run.hyperparameters({"learning_rate": 3e-5, "do_train": True, "model": "m", "seed": None})
     for step in (1, 2):
         run.metrics(step, {"loss": 0.5 * step})
     events = [*EventFileLoader(str(next((run.folder / "tensorboard").iterdir()))).Load()]
-    scalars = [(event.step, tensor_util.make_ndarray(v.tensor)) for event in events for v in event.summary.value]
-    assert scalars == [(1, 0.5), (2, 1.0)]
+    (_, hparams), *scalars = [(event.step, value) for event in events for value in event.summary.value]
+    assert [(step, tensor_util.make_ndarray(value.tensor)) for step, value in scalars] == [(1, 0.5), (2, 1.0)]
+    data = plugin_data_pb2.HParamsPluginData.FromString(hparams.metadata.plugin_data.content)
+    found = data.session_start_info.hparams
+    assert (found["learning_rate"].number_value, found["do_train"].bool_value) == (3e-5, True)
+    assert set(found) == {"learning_rate", "do_train", "model"}
 
 
 def test_two_jobs_do_not_write_one_folder(run):
@@ -99,3 +111,24 @@ def test_without_a_terminal_a_line_comes_every_30_seconds(run, monkeypatch, caps
     assert len(lines) == (4 if total > 2 else 0)
     for line, step in zip(lines, (30, 60, 90, 100), strict=False):
         assert all(part in line for part in (f"{done + step}/{total}", f"{100 - step} s left", "loss=0.25"))
+
+
+@pytest.mark.parametrize(("told", "columns"), [("60", 60), ("1", 110), ("200", 110)])
+def test_a_bar_is_as_wide_as_the_terminal(run, monkeypatch, capsys, told, columns):
+    """bert-launch tells how many columns there are, or 1 if it does not know."""
+    monkeypatch.setenv("RINGBERT_TERMINAL", told)
+    with run.progress(9, "training") as bar:
+        bar.set_postfix(loss="0.25", rate="1.00e-04", examples_s="25.1", more="x" * 90)
+    shown = max(map(len, capsys.readouterr().err.replace("\r", "\n").splitlines()))
+    assert columns - 2 <= shown <= columns
+
+
+def test_launchers_tell_the_columns_of_their_terminal():
+    leader, follower = pty.openpty()
+    for size, expected in ((77, 77), (0, 1)):
+        fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 24, size, 0, 0))
+        assert launcher.columns(follower) == expected
+    os.close(leader)
+    os.close(follower)
+    with open(os.devnull) as file:
+        assert launcher.columns(file.fileno()) == 0
