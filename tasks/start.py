@@ -153,6 +153,11 @@ def _configuration_and_tokenizer(
     )
     if words.case_problem:
         say(f"warning: {words.case_problem}")
+    if bert_config.first_position and words.pad_id != (pad := bert_config.pad_token_id):
+        raise InputError(
+            f"{words.source} has padding as id {words.pad_id}, the model's configuration as {pad}, after which "
+            f"{bert_config.model_type} counts positions: they do not belong together"
+        )
     sizes = f"{words.source} has {words.vocab_size} entries, the model's configuration {bert_config.vocab_size}"
     if words.vocab_size > bert_config.vocab_size:
         raise InputError(f"{sizes}: --vocab_file does not belong to this model")

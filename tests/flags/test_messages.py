@@ -1,5 +1,6 @@
 """The exact sentences of common errors, in one table: users look for them on the web."""
 
+import json
 import re
 
 import pytest
@@ -29,6 +30,10 @@ INPUT = {  # status 1; "…" is what a library says
     ),
     f"{SQUAD} --vocab_file={{more.txt}}": (
         "{more.txt} has 115 entries, the model's configuration 114: --vocab_file does not belong to this model"
+    ),
+    f"{SQUAD} --bert_config_file={{roberta.json}}": (
+        "{vocab.txt} has padding as id 0, the model's configuration as 1, after which roberta counts positions: they "
+        "do not belong together"
     ),
     f"{SQUAD} --init_checkpoint={{none}}": "{none}: no such folder or checkpoint (--model, --init_checkpoint)",
     f"{SQUAD} --max_seq_length=500": "--max_seq_length must be at most the model's 128 positions, got 500",
@@ -65,6 +70,8 @@ def data(tmp_path_factory):
     (folder / "runs/seed-1/model").mkdir(parents=True)
     (folder / "runs/seed-1/model/config.json").touch()
     write_lines(folder / "cut.json", '{"data": [')
+    config = json.loads((folder / "bert_config.json").read_text()) | {"model_type": "roberta", "pad_token_id": 1}
+    write_lines(folder / "roberta.json", json.dumps(config))
     write_lines(folder / "more.txt", *(folder / "vocab.txt").read_text().splitlines(), "more")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RINGBERT_CACHE", str(folder / "cache"))

@@ -102,7 +102,7 @@ def test_training_is_one_ranks(program, world, collectives, data, folder):
 
 
 FAMILY = {
-    "roberta": {"type_vocab_size": 1, "pad_token_id": 1, "max_position_embeddings": 130},
+    "roberta": {"type_vocab_size": 1, "pad_token_id": 0, "max_position_embeddings": 129},
     "electra": {"embedding_size": 24},
     "distilbert": {},
 }

@@ -1,5 +1,6 @@
 """A run's `model/` as it is in transformers with PyTorch: the same tokens and the same scores."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -15,6 +16,17 @@ from bert.model import Bert
 from bert.text import tokenizer
 
 MODELS = {"span": "AutoModelForQuestionAnswering", "classifier": "AutoModelForSequenceClassification"}
+SIZES = [
+    {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": 4 * hidden}
+    for layers, hidden in ((1, 32), (2, 64), (3, 96))
+]
+FAMILY = {  # the vocabulary has padding as id 0
+    "bert": {},
+    "roberta": {"model_type": "roberta", "type_vocab_size": 1, "max_position_embeddings": 129},
+    "xlm-roberta": {"model_type": "xlm-roberta", "type_vocab_size": 1, "max_position_embeddings": 129},
+    "electra": {"model_type": "electra", "embedding_size": 24},
+    "distilbert": {"model_type": "distilbert"},
+}
 TORCH = ("torch==2.13.0+cpu", "sympy", "mpmath", "networkx", "jinja2", "markupsafe")
 PAIRS = [("the animal", "a crow and the red axe"), ("who?", "Near the brown fox, two: A Cat 1 ☃")]
 # Prints transformers' inputs and scores for the folder and class in argv.
@@ -40,9 +52,10 @@ def test_pytorch_computes_the_same_scores(tmp_path):
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-cache-dir", f"--target={torch}"]
     subprocess.run([*install, *TORCH], check=True, timeout=600)
     path = {"PYTHONPATH": os.pathsep.join([str(torch), os.environ.get("PYTHONPATH", "")])}
-    for head in MODELS:
-        folder = save_model(tmp_path / head, head, num_hidden_layers=2)
-        compare_scores(folder, head, os.environ | path)
+    for name, changes in FAMILY.items():
+        for size, head in itertools.product(SIZES, MODELS):
+            folder = save_model(tmp_path / f"{name}-{size['hidden_size']}-{head}", head, **changes, **size)
+            compare_scores(folder, head, os.environ | path)
 
 
 def compare_scores(folder, head, environment):
