@@ -32,8 +32,8 @@ INPUT = {  # status 1; "…" is what a library says
         "{more.txt} has 115 entries, the model's configuration 114: --vocab_file does not belong to this model"
     ),
     f"{SQUAD} --bert_config_file={{roberta.json}}": (
-        "{vocab.txt} has padding as id 0, the model's configuration as 1, after which roberta counts positions: they "
-        "do not belong together"
+        "{vocab.txt} has padding as id 0, the model's configuration as 1, after which roberta counts positions: "
+        "they do not belong together"
     ),
     f"{SQUAD} --init_checkpoint={{none}}": "{none}: no such folder or checkpoint (--model, --init_checkpoint)",
     f"{SQUAD} --max_seq_length=500": "--max_seq_length must be at most the model's 128 positions, got 500",
