@@ -73,6 +73,7 @@ ARCHITECTURES = {
             "hidden_dim": "intermediate_size", "activation": "hidden_act", "dropout": "hidden_dropout_prob",
             "attention_dropout": "attention_probs_dropout_prob", "seq_classif_dropout": "classifier_dropout",
         },
+        fixed={"classifier_dropout": 0.2},
         has_token_types=False,
         pooled="relu",
         unused=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),

@@ -96,9 +96,9 @@ class BertConfig:
         values, names = asdict(self), {ours: theirs for theirs, ours in self.architecture.keys.items()}
         labels = values.pop("labels")
         labelled = {"id2label": dict(enumerate(labels)), "label2id": {name: n for n, name in enumerate(labels)}}
-        if self.embedding_size is None:
-            del values["embedding_size"]
-        return {names.get(name, name): value for name, value in values.items()} | labelled
+        # Under their own names, transformers knows no null for these.
+        absent = [name for name in ("embedding_size", *names) if values[name] is None]
+        return {names.get(name, name): value for name, value in values.items() if name not in absent} | labelled
 
 
 FIELDS = tuple(each.name for each in fields(BertConfig) if each.name != "labels")

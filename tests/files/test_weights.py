@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import transformers
+from harness.models import save_model
 from harness.refusals import refused
 from harness.texts import write_vocabulary
 from harness.weight_files import PRETRAINING_HEAD, SIZES, config, published_shapes, values_of, write_hf, write_tf1
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file
 from transformers import AutoConfig
 
 from bert import configuration, weights
+from bert.architectures import ARCHITECTURES
 from bert.model import Bert
 from bert.text import tokenizer
 from ringbase.files import replace_folder
@@ -206,3 +208,15 @@ WRONG = [
 def test_a_wrong_value_is_named(tmp_path, changes):
     named = tmp_path / "config.json", next(iter(changes)), "--bert_config_file"
     refused(lambda: configured(tmp_path, GOOGLE | MORE | changes), *named)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_transformers_reads_the_configuration_of_a_model_of_the_family(tmp_path, name):
+    """Its own class checks the types of all values; and again by us it is the same."""
+    folder = save_model(
+        tmp_path, "classifier", model_type=name, max_position_embeddings=129, labels=("a", "b", "c")
+    )
+    theirs, ours = AutoConfig.from_pretrained(folder), configuration.read_config(folder)
+    assert (theirs.model_type, theirs.num_labels, theirs.num_hidden_layers) == (name, 3, ours.num_hidden_layers)
+    assert theirs.architectures == [f"{ARCHITECTURES[name].transformers}ForSequenceClassification"]
+    weights.load(Bert(ours, "classifier"), folder)
