@@ -70,11 +70,13 @@ class Run:
         """Keeps other jobs out of the folder until `close` or the end of this process: a killed job has none. On
         rank 0. Raises InputError, with the other job's host and process, if it is locked."""
         path = self.folder / LOCK
+        path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = path.open("a+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.close()
+            self._lock.close()
+            self._lock = None
             raise InputError(
                 f"{self.folder} belongs to a run that has not ended ({path.read_text()}): "
                 "wait for it, or give another folder"
@@ -192,8 +194,11 @@ class Run:
             self.say(f"warning: {error}; the next checkpoint tries again")
 
     def close(self) -> None:
-        """Opens the folder to other jobs."""
+        """Opens the folder to other jobs, and removes one in which nothing was written."""
         if self._lock is not None:
+            if [path.name for path in self.folder.iterdir()] == [LOCK]:
+                (self.folder / LOCK).unlink()
+                self.folder.rmdir()
             self._lock.close()
         self._lock = None
 

@@ -21,6 +21,7 @@ from bert.text.tokenizer import Tokenizer
 from distributed.order import Order
 from distributed.run import Run
 from distributed.world import World
+from ringbase.errors import InputError
 from ringbase.files import digest, sha256
 from ringbase.ragged import padded
 from ringbase.settings import Settings, setting
@@ -81,7 +82,8 @@ def run_stars(config: StarsConfig, job: Job) -> list[float] | None:
     bert_config = replace(start.bert_config, labels=("stars",))
     job.make_model(bert_config, StarsTask.head, seed, start.weights is not None)
     task, rows = StarsTask(config.max_seq_length), train.tables["rows"]
-    data = TrainingData(rows=rows, order=Order(len(rows), seed), key=train.facts["digest"])
+    settings = {"--max_seq_length": config.max_seq_length}  # what a resumed run must have as before
+    data = TrainingData(rows=rows, order=Order(len(rows), seed), key=train.facts["digest"], settings=settings)
     fit(task, data, start, config.training, job)
     predictor = Predictor(job, task.batch, task.max_seq_length)
     stars = predictor(new.tables["rows"], 8, lambda row, scores: float(scores[0]))
@@ -102,6 +104,8 @@ def rows_of(file: str, words: Tokenizer, max_seq_length: int, world: World, run:
 
 def tables(file: str, words: Tokenizer, max_seq_length: int, run: Run, key: str) -> Tables:
     table = pa.csv.read_csv(file)
+    if "text" not in table.column_names:
+        raise InputError(f"{file}: no column 'text', only {', '.join(table.column_names)}")
     texts = table.column("text").to_pylist()
     columns, _, _ = rows_of_texts(texts, [None] * len(texts), max_seq_length, words, run)
     stars = table.column("stars") if "stars" in table.column_names else np.zeros(len(table))

@@ -161,5 +161,5 @@ def from_text(text: str, annotation: Any) -> Any:
 
 def shown(value: Any) -> str:
     """A value as Python writes it, shortened, for a message."""
-    text = repr(value)
+    text = " ".join(repr(value).splitlines())
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"

@@ -45,7 +45,8 @@ class LaunchedJob:
     def __init_subclass__(cls, program: str, settings: Any, **parts: tuple[str, ...]) -> None:
         """`parts`: each part of the work and the arguments that imply it, unless the job names parts itself."""
         cls.program, cls.settings, cls.parts = program, settings, parts
-        cls.__doc__ = flags.help_of(fields_of(settings), program, str(cls.__doc__))
+        python = f"{cls.__doc__} In Python flags are keywords: {cls.__name__}(output_dir='run', do_train=True, …)."
+        cls.__doc__ = flags.help_of(fields_of(settings), program, python)
 
     def __init__(self, /, **arguments: Any) -> None:
         for name, value in arguments.items():
@@ -53,6 +54,8 @@ class LaunchedJob:
                 raise InputError(f"{name} must be one value, got {value!r:.80}")
             if hasattr(value, "to_csv"):
                 raise InputError(f"{name} must be the name of a file: save this with .to_csv(…, index=False)")
+        words = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        self._call = f"ringbert.{type(self).__name__}({words})"
         self.argv = [f"--{name}={'null' if value is None else value}" for name, value in arguments.items()]
         try:
             given = flags.read_command_line(self.argv, fields_of(self.settings))
@@ -148,7 +151,7 @@ def launch(
     argv = [f"{flag}={value}" for flag, value in options.items() if value is not None] + ["--elastic"] * elastic
     module = job.program.replace("bert-", "tasks.")
     command = [*PYTHON, "distributed.launch", *argv, "--", *PYTHON, module, *job.argv]
-    variables = {**os.environ, **(environment or {}), COMMAND: f"ringbert.launch(ringbert.{job!r}, ranks={ranks})"}
+    variables = {**os.environ, **(environment or {}), COMMAND: f"ringbert.launch({job._call}, ranks={ranks})"}
     status, printed, is_interrupted = run(command, variables, progress)
     if is_interrupted:
         raise KeyboardInterrupt(f"{job.program} was interrupted; launch it again to continue what it has saved")

@@ -252,5 +252,6 @@ def check_unknown(share: float, where: str, tokenizer: Tokenizer, allow_unknown:
     if share > MOST_UNKNOWN_SHARE and not allow_unknown:
         raise InputError(
             f"{where}: {share:.1%} of the tokens are [UNK] with {tokenizer.source}, lower case "
-            f"{tokenizer.lower_case}: check --vocab_file and --do_lower_case, or give --allow_unknown"
+            f"{tokenizer.lower_case}: check --vocab_file and --do_lower_case (--nodo_lower_case for a cased "
+            "vocabulary), or give --allow_unknown"
         )

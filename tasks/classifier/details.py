@@ -102,7 +102,7 @@ def mistakes(
     surest, nearest = (np.argsort(key, kind="stable") for key in (-sure_B, lead_B))
     wrong, note = surest[best_B[surest] != true[surest]], "the smallest lead over the second label first"
     sections = [
-        examples(f"Wrong and sure{name}", "the highest probability first", texts, wrong, columns),
+        examples(f"Wrong, the surest first{name}", "", texts, wrong, columns),
         examples(f"Least sure{name}", note, texts, nearest, columns),
     ]
     if len(labels) <= MOST_LABELS:

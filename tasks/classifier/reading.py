@@ -100,6 +100,8 @@ def _named(header: Sequence[str], column: str) -> str:
     names, near = ", ".join(header) or "an empty line", get_close_matches(column, header, 1)
     if mark := next((mark for mark in ";|" if len(header) == 1 and mark in names), None):
         return f"{names}; {mark!r} separates no columns here: save it with commas or tabs"
+    if "," in column:
+        return f"{names}; several columns of labels need --multi_label"
     return names + (f"; did you mean {near[0]!r}?" if near else "")
 
 

@@ -21,7 +21,7 @@ from ringbase.ragged import padded
 from tasks.classifier.named_tasks import Labels, NamedTask, is_on_pairs, task_of
 from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import ClassifierConfig
-from tasks.classifier.several import targets
+from tasks.classifier.several import FLAGS, targets
 from tasks.start import Start
 from tasks.trained import settings_of
 
@@ -148,7 +148,11 @@ def labels_of_file(source: Source) -> tuple[str, ...]:
     InputError: there is only one."""
     found = read(source).labels or []
     if source.task.has_several:
-        return source.task.columns.labels or tuple(sorted(set(itertools.chain(*found))))
+        listed = tuple(sorted(set(itertools.chain(*found))))
+        if not source.task.columns.labels and set(listed) <= set(FLAGS):
+            column = source.task.columns.label
+            raise InputError(f"{source}: {column!r} holds 0 and 1: for one label leave --multi_label out")
+        return source.task.columns.labels or listed
     labels = sorted(set(map(str, found)))
     if len(labels) < 2:
         raise InputError(f"{source}: every example has the label {labels[0]!r:.80}, 2 are needed (--label_column)")

@@ -81,8 +81,8 @@ class TrainedPredictor:
                         raise ValueError(f"{each.name} {error}") from None
             if (length := values["max_seq_length"]) > positions:
                 raise ValueError(f"max_seq_length must be at most the model's {positions} positions, got {length}")
+            self._job = load(start, self.head, self.precision)  # before the settings: it may be another program's
             self.settings: Any = self.settings_class(**values)
-            self._job = load(start, self.head, self.precision)
 
 
 def find_model(name: str, revision: str | None) -> Start:

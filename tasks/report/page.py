@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def write_page(places: Sequence[Path]) -> Path:
     """Writes the page of these runs into the first folder. Raises InputError: a file is missing or damaged."""
     if not places[0].is_dir():
-        raise InputError(f"{places[0]}: the first place must be the folder of a run")
+        raise InputError(f"{places[0]}: no such folder; the first place must be that of a run")
     path = places[0] / PAGE
     write_text(path, page_of(read_runs(places)))
     return path
@@ -220,9 +220,15 @@ def step_bars(runs: Sequence[RunFiles]) -> str:
 
 
 def differences(runs: Sequence[RunFiles]) -> str:
-    """The flags that differ between runs."""
-    names = dict.fromkeys(name for run in runs for name in run.config if name not in NOT_COMPARED)
-    rows = [[f"--{name}", *(str(run.config.get(name, "")) for run in runs)] for name in names]
+    """The flags that all runs have, with values that differ."""
+    names = [
+        name for name in runs[0].config if all(name in run.config for run in runs) and name not in NOT_COMPARED
+    ]
+
+    def text(value: object) -> str:
+        return "not set" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+    rows = [[f"--{name}", *(text(run.config[name]) for run in runs)] for name in names]
     rows = [row for row in rows if len(set(row[1:])) > 1]
     return f"<h2>Flags that differ</h2>{table(['', *(run.name for run in runs)], rows)}" if rows else ""
 

@@ -28,8 +28,8 @@ def details(examples: Examples, predictions: Sequence[Prediction], scores: Mappi
     wrong = sorted((row for row in rows if row[3].f1 == 0), key=lambda row: -row[2].probability)
     part = sorted((row for row in rows if row[3].f1 > 0 and not row[3].exact), key=lambda row: row[3].f1)
     for title, note, kept in (
-        ("Wrong and sure", "no word in common with an answer (green), the highest probability first", wrong),
-        ("Partly right", "some words in common with an answer (green), the lowest F1 first", part),
+        ("Wrong, the surest first", "no word in common with an answer (green)", wrong),
+        ("Partly right, the lowest F1 first", "some words in common with an answer (green)", part),
     ):
         columns = ["question", "context", "predicted", "answer", "probability", "F1"]
         sections.append(table(title, note, columns, (row_of(*each) for each in kept[:MOST_ROWS])))

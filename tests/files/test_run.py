@@ -69,10 +69,18 @@ def test_two_jobs_do_not_write_one_folder(run):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as other:
         assert other.stdout.readline() == "locked\n"
         refused(run.lock, run.folder, f"process {other.pid}")
+        run.close()
+        assert (run.folder / ".lock").exists()
         other.kill()
-    for _ in range(2):  # a killed job leaves no lock
+    for name in ("file", "other"):  # a killed job leaves no lock
         run.lock()
         run.close()
+        assert not run.folder.exists()  # as nothing was written
+        run.lock()
+        run.write(name, "text")
+        run.close()
+        assert {path.name for path in run.folder.iterdir()} == {".lock", name}
+        (run.folder / name).unlink()
 
 
 def test_a_resumed_run_logs_again_what_came_after_its_checkpoint(run):

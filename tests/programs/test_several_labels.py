@@ -130,8 +130,14 @@ def test_thresholds_have_the_highest_f1():
         (2, ["--regression"], ["--multi_label", "--regression"]),
         (2, ["--task_name=cola", "--data_dir=x"], ["--train_file", "--task_name"]),
         (1, ["--label_column=text,label"], ["line 2", "0 or 1"]),
+        (
+            1,
+            ["--train_file={data}/train-columns.csv", "--label_column=tool"],
+            ["'tool'", "leave --multi_label out"],
+        ),
+        (1, ["--nomulti_label", "--label_column=label,more"], ["--multi_label"]),
     ],
 )
 def test_bad_input_is_one_line(data, tmp_path, capsys, status, change, named):
-    given = (*flags(data, "lists"), *change)
+    given = (*flags(data, "lists"), *(flag.format(data=data) for flag in change))
     refusal(capsys, "bert-classifier", lambda: classify(tmp_path, *given), *named, status=status)
