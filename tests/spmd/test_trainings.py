@@ -104,7 +104,7 @@ def test_training_is_one_ranks(program, world, collectives, data, folder):
 FAMILY = {
     "roberta": {"type_vocab_size": 1, "pad_token_id": 0, "max_position_embeddings": 129},
     "electra": {"embedding_size": 24},
-    "distilbert": {},
+    "distilbert": {"classifier_dropout": 0.0},
 }
 
 
