@@ -19,7 +19,7 @@ OTHERS_FLAGS = {
     "every", "minutes", "rival_mpirun", "image_size", "batch_sizes",  # benchmarks/, scripts/, examples/
     "no_index", "find_links", "jax_python", "torch_python", "google_dir", "size", "table", "attention_dropout",
     "bind_to", "with_ft", "mpi", "nodes", "cpus_per_task",  # mpirun, srun, sbatch
-    "ntasks_per_node", "gpus_per_task", "time", "array", "shm_size",  # and docker
+    "ntasks_per_node", "gpus_per_task", "time", "array", "shm_size", "logdir",  # docker, tensorboard
     "require_hashes", "no_deps", "no_build_isolation", "upgrade", "strict", "dist", "tags",  # pip, pytest, git
     "output", "output_filename", "hostfile", "network_interfaces", "min_np", "max_np", "host_discovery_script",
     "reset_limit", "check_build", "autotune", "stall_check_warning_time_seconds", "fusion_threshold_mb",
