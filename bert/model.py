@@ -221,10 +221,8 @@ class Bert(keras.Model):
         num_masked = tf.shape(rows)[0] - tf.shape(batch["first_tokens"])[0]  # 0 for a classifier
         masked_MH, first_BH = hidden[:num_masked], hidden[num_masked:]
         architecture, rate = self.config.architecture, self.config.classifier_dropout
-        rate, place = (
-            self.config.hidden_dropout_prob if rate is None else rate,
-            1 + 3 * self.config.num_hidden_layers,
-        )
+        rate = self.config.hidden_dropout_prob if rate is None else rate
+        place = 1 + 3 * self.config.num_hidden_layers
         if architecture.drops_first:
             first_BH = Dropout(rate, dropout_key, place + 1)(first_BH)
         pooled_BH = ACTIVATIONS[architecture.pooled](ops.biased(*product(first_BH, tensors, "bert/pooler/dense")))

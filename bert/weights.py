@@ -63,11 +63,8 @@ class MissingTensors(InputError):
 
 def shapes(config: BertConfig, head: str) -> Shapes:
     """Each variable of the model. The order stays: checkpoints number the optimizer's moments by it."""
-    hidden, inner, width = (
-        config.hidden_size,
-        config.intermediate_size,
-        config.embedding_size or config.hidden_size,
-    )
+    hidden, inner = config.hidden_size, config.intermediate_size
+    width = config.embedding_size or hidden
     tables = {"word": config.vocab_size, "token_type": config.num_token_types}
     tables |= {"position": config.max_position_embeddings}
     shape_of: Shapes = {

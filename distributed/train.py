@@ -136,10 +136,8 @@ class Log:
     def __init__(self, loop: LoopSettings, world: World, run: Run, state: State):
         """`state`: where the training begins; it has the number of steps and of rows per step."""
         self._is_async, self._begin = world.device.is_gpu, state.step
-        self._timeline, self._profile = (
-            Timeline(loop.timeline, world),
-            Profile(loop.profile_steps, run, state.step),
-        )
+        self._timeline = Timeline(loop.timeline, world)
+        self._profile = Profile(loop.profile_steps, run, state.step)
         self._every = loop.log_steps or min(LOG_STEPS, max(1, state.steps // LOGGED_STEPS))
         timed = 1 if loop.timeline else self._every
         self.clock = StepClock(state.global_batch_size, self._is_async, timed, self._timeline.add)

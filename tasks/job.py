@@ -88,8 +88,8 @@ class Job:
         if self.run.is_writer and trains:
             try:
                 self.run.say(f"report: {write_page([self.run.folder])}")
-            except (InputError, OSError) as error:
-                self.run.say(f"warning: no {PAGE}: {one_line(error)}")
+            except Exception as error:  # the training is complete, whatever its page lacks
+                self.run.say(f"warning: no {PAGE}: {one_line(error) or type(error).__name__}")
 
 
 def run_on_ranks(

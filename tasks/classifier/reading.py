@@ -26,7 +26,7 @@ from ringbase.files import parse_json, read_standard_input, read_text
 from ringbase.settings import shown
 from tasks.classifier.named_tasks import FILE_FLAGS, Columns, Labels, NamedTask, Split
 from tasks.classifier.settings import STANDARD_INPUT, TextSettings
-from tasks.classifier.several import labels_in, labels_of_columns
+from tasks.classifier.several import read_labels
 
 Rows = Iterator[tuple[str, Sequence[Any]]]  # the place of each row, such as "line 7", and its cells
 
@@ -234,20 +234,9 @@ def read(source: Source, labels: Labels = ()) -> Texts:
 
     first, second = (converted(column, "a string", _string) for column in (columns.text, columns.pair))
 
-    def several(found: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return found if found is None or not labels or set(found) <= set(labels) else None
-
     of_examples: list[Any] | None
-    if columns.labels and columns.labels[0] in values:
-        found = labels_of_columns({name: values[name] for name in columns.labels})
-        if None in found:
-            raise InputError(f"{places[found.index(None)]}: {', '.join(columns.labels)} must each be 0 or 1")
-        of_examples = [*map(several, found)]
-    elif source.task.has_several and not columns.labels:
-        known = (
-            f"some of {', '.join(labels)}" if labels else "a list of labels, or labels with commas between them"
-        )
-        of_examples = converted(columns.label, known, lambda value: several(labels_in(value)))
+    if source.task.has_several:
+        of_examples = read_labels(columns.labels or (columns.label,), values, places, labels)
     elif source.task.labels is None:
         of_examples = converted(columns.label, "a finite number for regression", _number)
     else:

@@ -27,6 +27,8 @@ class FeaturesConfig(Settings):
     def check(self) -> None:
         if not (self.model.init_checkpoint or self.model.model):
             raise ValueError("weights are needed: give --init_checkpoint, or --model with a folder or hub name")
+        if "://" in self.output_file:
+            raise ValueError(f"--output_file must be a local file, got {self.output_file[:80]}")
         if not re.fullmatch(r"-?\d{1,4}(,-?\d{1,4})*", self.layers):
             raise ValueError(f"--layers must be integers separated by commas, got {self.layers[:80]}")
 
