@@ -70,6 +70,7 @@ class CompareConfig(Settings):
         10_570, "predict the first N questions, for prediction", "data", at_least=1
     )
     glue_dir: str | None = setting(None, "folder of GLUE's tasks, for mrpc, seeds and sst-2", "data")
+    wnut_dir: str | None = setting(None, "folder of WNUT 2017's train.conll and dev.conll, for wnut", "data")
     max_seq_length: int = setting(384, "maximum number of tokens per window", "data", at_least=8)
     batch_size: int = setting(32, "windows per step, over all ranks", "load", at_least=1)
     num_ranks: int | None = setting(
@@ -86,7 +87,9 @@ class CompareConfig(Settings):
         if unknown := set(parts) - set(PARTS):
             raise ValueError(f"--parts {unknown.pop()!r} is none of {', '.join(PARTS)}")
         for part in set(parts) - {"training"}:
-            flag = "predict_file" if part in ("squad", "prediction") else "glue_dir"
+            flag = {"squad": "predict_file", "prediction": "predict_file", "wnut": "wnut_dir"}.get(
+                part, "glue_dir"
+            )
             if not getattr(self, flag):
                 raise ValueError(f"--parts {part} needs --{flag}")
 

@@ -59,7 +59,12 @@ def tensors(rows: list[Row], targets: tuple[str, ...]) -> dict[str, torch.Tensor
         mask[place, :length] = 1
         for name, values in batch.items():
             values[place, :length] = torch.tensor(row[name])
-    return batch | {"attention_mask": mask} | {name: torch.tensor([row[name] for row in rows]) for name in targets}
+    for name in targets:
+        columns = [row[name] for row in rows]
+        if isinstance(columns[0], list):  # of each token
+            columns = [column + [UNUSED] * (width - len(column)) for column in columns]
+        batch[name] = torch.tensor(columns)
+    return batch | {"attention_mask": mask}
 
 
 class Job:
@@ -158,6 +163,64 @@ def classifier(job: Job) -> dict[str, Any]:
     return {"accuracy": scores}
 
 
+# -- tags ---------------------------------------------------------------------------------------------------------
+
+UNUSED = -100  # PyTorch's label of a token without a loss
+
+
+def tagger(job: Job) -> dict[str, Any]:
+    """F1 of the entities of the dev set, of each seed."""
+    settings = job.settings
+    words = transformers.AutoTokenizer.from_pretrained(settings["model"])
+    files = {name: Path(settings["data_dir"], f"{name}.conll").read_text() for name in ("train", "dev")}
+    sets = {name: [*map(str.split, re.split(r"\n\s*\n", text.strip()))] for name, text in files.items()}
+    names = sorted({tag for cells in sets["train"] for tag in cells[1::2]})
+
+    def rows_of(name: str) -> list[Row]:
+        both = words([cells[::2] for cells in sets[name]], is_split_into_words=True, truncation=True,
+                     max_length=settings["max_seq_length"], return_token_type_ids=True)  # fmt: skip
+        rows = []
+        for place, cells in enumerate(sets[name]):
+            at, labels = both.word_ids(place), []
+            for before, word in zip([None, *at], at, strict=False):
+                labels.append(UNUSED if word is None or word == before else names.index(cells[2 * word + 1]))
+            rows.append({name: both[name][place] for name in ("input_ids", "token_type_ids")} | {"labels": labels})
+        return rows
+
+    train, dev = rows_of("train"), rows_of("dev")
+    job.ended("data")
+    scores = []
+    for seed in settings["seeds"]:
+        torch.manual_seed(seed)
+        model = transformers.BertForTokenClassification.from_pretrained(
+            settings["model"], dtype=torch.float32, num_labels=len(names)
+        )
+        job.train(model, train, seed)
+        right = found = true = 0
+        for row, (logits,) in zip(dev, job.outputs(model, dev, ("logits",)), strict=True):
+            used = np.array(row["labels"]) != UNUSED
+            numbers = logits[: len(used)].argmax(1)[used], np.array(row["labels"])[used]
+            ours, theirs = (entities([names[number] for number in part]) for part in numbers)
+            right, found, true = right + len(ours & theirs), found + len(ours), true + len(theirs)
+        scores.append(2 * right / (found + true))
+    return {"f1": scores}
+
+
+def entities(tags: list[str]) -> set[tuple[int, int, str]]:
+    """First word, last word and type of each, as conlleval finds them in BIO tags."""
+    starts = [
+        at for at, tag in enumerate(tags) if tag[0] == "B" or (tag[0] == "I" and tag[1:] != tags[at - 1][1:])
+    ]
+    starts += [0] if tags and tags[0][0] == "I" and 0 not in starts else []
+    found = set()
+    for start in starts:
+        end = start
+        while end + 1 < len(tags) and tags[end + 1] == f"I{tags[start][1:]}":
+            end += 1
+        found.add((start, end, tags[start][2:]))
+    return found
+
+
 # -- SQuAD --------------------------------------------------------------------------------------------------------
 
 
@@ -249,9 +312,8 @@ def squad(job: Job) -> dict[str, Any]:
 
 def main() -> None:
     settings = json.loads(Path(sys.argv[1]).read_text())
-    is_squad = settings["task"] == "squad"
-    job = Job(settings, ("start_positions", "end_positions") if is_squad else ("labels",))
-    work: Callable[[Job], dict[str, Any]] = squad if is_squad else classifier
+    work: Callable[[Job], dict[str, Any]] = {"squad": squad, "wnut": tagger}.get(settings["task"], classifier)
+    job = Job(settings, ("start_positions", "end_positions") if work is squad else ("labels",))
     job.ended("imports")
     report = work(job)
     job.ended("scored")

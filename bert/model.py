@@ -170,7 +170,8 @@ class Pass:
 
 
 class Bert(keras.Model):
-    """BERT with one of the published heads: "span", "classifier", "pretraining", or no head ("features").
+    """BERT with one of the published heads: "span", "classifier", "tagger", "pretraining", or no
+    head ("features").
 
     The Keras dtype policy at construction decides the precision; variables, LayerNorm, softmax and scores are
     float32. `seed` decides the initial values, with `is_loaded` those of the head: the encoder's are zeros until a
@@ -203,7 +204,8 @@ class Bert(keras.Model):
         """The head's scores, float32, or the last hidden state [R, H].
 
         span: start and end of each token [R, 2] (google-research/bert `run_squad.py`). classifier: labels [B, L]
-        (`run_classifier.py`). pretraining: {"mlm": [M, V], "nsp": [B, 2]} for the batch's `masked_tokens`, int32
+        (`run_classifier.py`). tagger: labels of each token
+        [R, L]. pretraining: {"mlm": [M, V], "nsp": [B, 2]} for the batch's `masked_tokens`, int32
         [M], rows of the hidden state (`run_pretraining.py`).
         """
         if dropout_key is not None:
@@ -218,11 +220,13 @@ class Bert(keras.Model):
             return hidden
         if self.head_name == "span":
             return _scores(hidden, tensors, "cls/squad/")
-        num_masked = tf.shape(rows)[0] - tf.shape(batch["first_tokens"])[0]  # 0 for a classifier
-        masked_MH, first_BH = hidden[:num_masked], hidden[num_masked:]
         architecture, rate = self.config.architecture, self.config.classifier_dropout
         rate = self.config.hidden_dropout_prob if rate is None else rate
         place = 1 + 3 * self.config.num_hidden_layers
+        if self.head_name == "tagger":
+            return _scores(Dropout(rate, dropout_key, place)(hidden), tensors, "")
+        num_masked = tf.shape(rows)[0] - tf.shape(batch["first_tokens"])[0]  # 0 for a classifier
+        masked_MH, first_BH = hidden[:num_masked], hidden[num_masked:]
         if architecture.drops_first:
             first_BH = Dropout(rate, dropout_key, place + 1)(first_BH)
         pooled_BH = ACTIVATIONS[architecture.pooled](ops.biased(*product(first_BH, tensors, "bert/pooler/dense")))

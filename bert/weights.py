@@ -22,6 +22,7 @@ from ringbase.files import read_object, write_json
 CLASSES = {  # transformers', after the name of the architecture
     "span": "ForQuestionAnswering",
     "classifier": "ForSequenceClassification",
+    "tagger": "ForTokenClassification",
     "pretraining": "ForPreTraining",
     "features": "Model",
 }
@@ -89,6 +90,8 @@ def head_shapes(config: BertConfig, head: str) -> Shapes:
         return {}
     if head == "span":
         return _scores("cls/squad/", 2, hidden)
+    if head == "tagger":
+        return _scores("", len(config.labels), hidden)
     pooler = _dense("bert/pooler/dense", hidden, hidden)
     if head == "classifier":
         return _scores("", len(config.labels), hidden) | pooler
@@ -128,7 +131,8 @@ def hugging_face_name(name: str, head: str, architecture: Architecture = ARCHITE
     key = next((key.removesuffix(ours) + theirs for theirs, ours in _ENDS if key.endswith(ours)), key)
     key = _TO_HUGGING_FACE.get(name, key)
     for theirs, ours in architecture.tensors:
-        key = key.replace(ours, theirs)
+        if head != "tagger" or ours != "classifier.":  # of a tagger that layer is called as in BERT
+            key = key.replace(ours, theirs)
     is_encoder = key.startswith(("embeddings", "encoder", "transformer", "pooler"))
     return f"{architecture.prefix}{key}" if is_encoder and head != "features" else key
 

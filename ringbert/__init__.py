@@ -12,12 +12,21 @@ from ringbase import __version__
 
 if TYPE_CHECKING:
     from ringbase.errors import InputError
-    from tasks.launching import Classification, Pretraining, Result, Squad, launch
-    from tasks.predictors import Answer, Classifier, Features, Prediction, QuestionAnswering, TextFeatures
+    from tasks.launching import Classification, Pretraining, Result, Squad, Tagging, launch
+    from tasks.predictors import (
+        Answer,
+        Classifier,
+        Entity,
+        Features,
+        Prediction,
+        QuestionAnswering,
+        Tagger,
+        TextFeatures,
+    )
 
 __all__ = [
-    "Answer", "Classification", "Classifier", "Features", "InputError", "Prediction", "Pretraining",
-    "QuestionAnswering", "Result", "Squad", "TextFeatures", "__version__", "launch",
+    "Answer", "Classification", "Classifier", "Entity", "Features", "InputError", "Prediction", "Pretraining",
+    "QuestionAnswering", "Result", "Squad", "Tagger", "Tagging", "TextFeatures", "__version__", "launch",
 ]  # fmt: skip
 _MODULES = ("ringbase.errors", "tasks.launching", "tasks.predictors")  # where they are, the cheapest first
 

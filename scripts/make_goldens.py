@@ -19,10 +19,12 @@ from transformers import (
     AutoConfig,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     BertConfig,
     BertForPreTraining,
     BertForQuestionAnswering,
     BertForSequenceClassification,
+    BertForTokenClassification,
     BertModel,
 )
 
@@ -69,13 +71,16 @@ def main() -> None:
         ):
             config = AutoConfig.for_model(model_type, **values)
             make(FOLDER / f"{head}_{model_type}", make_model, add_loss, config)
+    make(FOLDER / "tagger_gelu", BertForTokenClassification, tagger_loss, BertConfig(**small))
+    roberta = AutoConfig.for_model("roberta", **others["roberta"])
+    make(FOLDER / "tagger_roberta", AutoModelForTokenClassification.from_config, tagger_loss, roberta)
     if model_dir:
         (FOLDER / "minilm.json").write_text(json.dumps(minilm(model_dir), indent=1) + "\n")
 
 
 def make(folder: Path, architecture, add_loss, config) -> None:
     """Writes the folder of one model."""
-    config._attn_implementation, config.num_labels = "eager", 3 if add_loss is classifier_loss else 2
+    config._attn_implementation, config.num_labels = "eager", 2 + (add_loss in (classifier_loss, tagger_loss))
     torch.manual_seed(7)
     model = architecture(config).eval()
     with torch.no_grad():  # larger than initial values: attention prefers some tokens, and GELU's forms differ
@@ -130,6 +135,15 @@ def classifier_loss(outputs, inputs) -> dict[str, torch.Tensor]:
     labels = torch.tensor([2, 0, 1])
     loss = torch.nn.functional.cross_entropy(outputs.logits, labels)
     return {"scores": outputs.logits, "labels": labels, "loss": loss}
+
+
+def tagger_loss(outputs, inputs) -> dict[str, torch.Tensor]:
+    """Mean cross-entropy of every other token."""
+    places = torch.arange(inputs["input_ids"].shape[1])
+    used = (inputs["attention_mask"] == 1) & (places % 2 == 1)
+    tags = torch.where(used, places % 3, -1)
+    loss = torch.nn.functional.cross_entropy(outputs.logits.transpose(1, 2), tags, ignore_index=-1)
+    return {"scores": outputs.logits, "tags": tags, "loss": loss}
 
 
 def pretraining_loss(outputs, inputs) -> dict[str, torch.Tensor]:

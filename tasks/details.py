@@ -23,6 +23,12 @@ def matrix(title: str, note: str, labels: Sequence[str], counts: Sequence[Sequen
     return {"title": title, "note": note, "labels": list(labels), "counts": counts}
 
 
+def figures(examples: int, found: int, right: int) -> dict[str, float]:
+    """Of a label: how often it is true, its precision, its recall and its F1."""
+    shares = right / max(1, found), right / max(1, examples), 2 * right / max(1, examples + found)
+    return {"examples": examples, **dict(zip(("precision", "recall", "f1"), shares, strict=True))}
+
+
 def marked(text: str, marks: Sequence[tuple[int, int, str]] = ()) -> Section:
     """A text with the names of some of its parts (start, end, name). A long one is cut around them."""
     first = min((start for start, _, _ in marks), default=0)

@@ -1,7 +1,7 @@
 """Training, shared by all programs: plan, step, weights, checkpoints, and saving the model."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -24,11 +24,10 @@ from distributed.rows import BatchRows, Feed
 from distributed.run import Run
 from distributed.train import HeldOut, is_finished, train
 from distributed.versions import environment
-from ringbase.errors import InputError
 from ringbase.files import write_json
 from tasks.environment import result_file
 from tasks.job import Job
-from tasks.settings import TrainingSettings
+from tasks.settings import EvaluationSettings, TrainingSettings
 from tasks.start import Start
 from tasks.task import Task
 from tasks.trained import CHECKPOINTS, TASK_FILE
@@ -224,19 +223,28 @@ def load_start(start: Start, seed: int, job: Job, optimizer: AllreduceOptimizer,
         say(f"moments: {start.moments}")
 
 
-def load_on_all(job: Job, source: Path) -> None:
+def load_on_all(job: Job, source: Path | None) -> None:
     """Gives every rank the weights in a folder or TensorFlow checkpoint."""
+    assert source is not None
     job.world.on_first(lambda: job.run.say(f"weights: {weights.load(job.model, source)}"))
     broadcast_variables(job.model.trainable_variables, job.world)
 
 
 def load_for_prediction(job: Job, start: Start) -> None:
-    """Gives every rank the trained weights that `start` names. Raises InputError when there are none."""
-    if start.weights is None:
-        raise InputError(
-            "without --do_train weights are needed: --init_checkpoint, --model, or a trained run's --output_dir"
-        )
+    """Gives every rank the trained weights that `start` names. From here on the command is not complete."""
+    job.run.remove(result_file(trains=False))
     load_on_all(job, start.weights)
+
+
+def evaluations(
+    settings: EvaluationSettings, measure: Callable[[], Mapping[str, float]], metric: str, num_rows: int
+) -> HeldOut | None:
+    """How `measure` evaluates a training on `num_rows` rows; the best model is that of the highest `metric`."""
+    if not settings.during_training:
+        return None
+    best = f"eval_{metric}" if settings.keeps_best else None
+    every, patience = settings.eval_steps or "epoch", settings.early_stopping_patience
+    return HeldOut(measure=measure, num_rows=num_rows, every=every, best=best, patience=patience)
 
 
 def write_eval_results(run: Run, scores: Mapping[str, float], loss: float, steps: int | None) -> None:

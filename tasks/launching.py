@@ -26,6 +26,7 @@ from tasks.environment import result_file
 from tasks.pretraining.settings import PretrainingConfig
 from tasks.remote import local_folder
 from tasks.squad.settings import SquadConfig
+from tasks.tagger.settings import TaggerConfig
 
 ERROR = re.compile(r"^(?:.*\r)?bert-[a-z]+: error(?: on [^ :]+)?: (.*)", re.MULTILINE)  # also after a progress bar
 PYTHON = (sys.executable, "-P", "-m")  # whatever lies in the working directory
@@ -89,6 +90,15 @@ class Classification(
     `task_name` it trains and evaluates."""
 
 
+class Tagging(
+    LaunchedJob, program="bert-tagger", settings=TaggerConfig,
+    do_train=("train_file", "dataset_name"), do_eval=("dev_file", "dataset_name"), do_predict=("predict_file",),
+):  # fmt: skip
+    """Fine-tunes BERT to tag words or characters, such as named entities. Trains if `train_file` is given,
+    evaluates if `dev_file` is, and predicts if `predict_file` is, unless `do_train`, `do_eval` or `do_predict`
+    says what to do. With `dataset_name` it trains and evaluates."""
+
+
 class Pretraining(
     LaunchedJob, program="bert-pretraining", settings=PretrainingConfig,
     do_train=("input_file",), do_eval=("eval_input_file",),
@@ -138,7 +148,9 @@ def launch(
     RuntimeError, with the last lines that were printed, if the job ends otherwise.
     """
     if not isinstance(job, LaunchedJob):
-        raise InputError(f"job must be ringbert.Squad(…), Classification(…) or Pretraining(…), got {job!r:.80}")
+        raise InputError(
+            f"job must be ringbert.Squad(…), Classification(…), Tagging(…) or Pretraining(…), got {job!r:.80}"
+        )
     variable, size = launched_size()
     if size > 1:
         raise InputError(

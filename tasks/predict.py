@@ -13,7 +13,7 @@ from distributed.predict import Forward, predict
 from distributed.rows import Rows
 from tasks.job import Job
 
-PER_TOKEN = ("span", "features")  # heads with an output for each token, and not for each row
+PER_TOKEN = ("span", "features", "tagger")  # heads with an output for each token, and not for each row
 
 
 def batches_of(lengths: np.ndarray, batch_size: int, max_seq_length: int) -> list[np.ndarray]:

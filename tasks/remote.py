@@ -23,11 +23,15 @@ LAST = (manifest.NAME, "result.json", "predict_result.json")  # what says that t
 SMALL_BYTES = 1 << 20  # a file of so many bytes is fetched again even if its size is the same
 
 
-def store_of(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it."""
+@contextlib.contextmanager
+def store_of(flag: str, url: str) -> Iterator[tuple[Any, str]]:
+    """The file system of a URL, and the path in it. What goes wrong in the `with` block is an InputError."""
     from fsspec.core import url_to_fs  # takes 0.1 s, and few runs need it
 
-    return url_to_fs(url)
+    try:
+        yield url_to_fs(url)
+    except Exception as error:  # each store has its own
+        raise InputError(f"--{flag} {url}: {one_line(error) or type(error).__name__}") from error
 
 
 def is_remote(value: object) -> bool:
@@ -47,8 +51,7 @@ def local_inputs(values: Mapping[str, Any], world: World) -> dict[str, str]:
 def fetched(flag: str, url: str) -> str:
     """The path of the local copy of a remote file or folder, or for a remote pattern the local one. What the store
     says of names, sizes and versions is the key of the copy."""
-    try:
-        store, path = store_of(url)
+    with store_of(flag, url) as (store, path):
         names = sorted(store.glob(path) if re.search(r"[*?\[]", path) else store.find(path))
         key = digest(url, [(name, store.size(name), store.ukey(name)) for name in names])
         is_folder = store.isdir(path)
@@ -61,12 +64,9 @@ def fetched(flag: str, url: str) -> str:
                 local.parent.mkdir(parents=True, exist_ok=True)
                 store.get_file(name, str(local))
 
-        if names:
-            build_folder(folder, fill)
-    except Exception as error:  # each store has its own
-        raise InputError(f"--{flag} {url}: {one_line(error) or type(error).__name__}") from error
-    if not names:
-        raise InputError(f"--{flag} {url}: no such file")
+        if not names:
+            raise InputError("no such file")
+        build_folder(folder, fill)
     return str(folder if is_folder else folder / PurePosixPath(path).name)
 
 
@@ -84,8 +84,7 @@ class Mirror:
 
     def download(self, folder: Path) -> None:
         """Makes the local folder like the remote one, which another machine may have written."""
-        with self._naming():
-            store, path = store_of(self.url)
+        with store_of("output_dir", self.url) as (store, path):
             sizes = {name: store.size(name) for name in (store.find(path) if store.exists(path) else [])}
             names = {str(PurePosixPath(name).relative_to(path)): name for name in sizes}
             for name, file in visible_files(folder).items():
@@ -104,8 +103,7 @@ class Mirror:
     def upload(self, folder: Path) -> None:
         """Uploads what has changed in the local folder, those files last that say that others are complete, and
         removes what is gone. Raises InputError."""
-        with self._naming():
-            store, path = store_of(self.url)
+        with store_of("output_dir", self.url) as (store, path):
             files = visible_files(folder)
             for name, file in sorted(files.items(), key=lambda item: (item[1].name in LAST, item[0])):
                 version = version_of(file)
@@ -116,13 +114,6 @@ class Mirror:
             for name in self._versions.keys() - files.keys():
                 store.rm_file(str(PurePosixPath(path, name)))
                 del self._versions[name]
-
-    @contextlib.contextmanager
-    def _naming(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # each store has its own
-            raise InputError(f"--output_dir {self.url}: {one_line(error) or type(error).__name__}") from error
 
 
 def visible_files(folder: Path) -> dict[str, Path]:

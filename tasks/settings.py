@@ -7,7 +7,7 @@ from bert.settings import TokenizerSettings
 from distributed.devices import DeviceSettings
 from distributed.plan import LoopSettings, PlanSettings
 from distributed.watchdog import StallSettings
-from ringbase.settings import MOST_ROWS, Settings, flat, setting
+from ringbase.settings import MOST_ROWS, MOST_STEPS, Settings, flat, setting
 
 Precision = Literal["fp32", "bf16", "fp16"]
 # Flags that must not change when a run is resumed; each program adds its own.
@@ -95,3 +95,30 @@ class TrainingSettings(Settings):
         batch = None if plan.global_batch_size else plan.batch_size
         names = [*SCHEDULE, *(name for name, unset in LATER.items() if values[name] != unset)]
         return {f"--{name}": values[name] for name in names} | {"--train_batch_size": batch}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings(Settings):
+    """How the dev set is scored, also during training."""
+
+    do_eval: bool = setting(False, "score the dev set", "evaluation")
+    eval_batch_size: int = batch_size("examples", "evaluation")
+    eval_steps: int | Literal["auto"] | None = setting(
+        None, "also score the dev set every N training steps; auto: as often as possible within 2 % of the time",
+        "evaluation", shown_default="once per epoch if the best model is kept, else never",
+        at_least=1, at_most=MOST_STEPS,
+    )  # fmt: skip
+    load_best_model_at_end: bool = setting(
+        False, "keep the model of the best dev score instead of the last", "evaluation"
+    )
+    early_stopping_patience: int | None = setting(
+        None, "stop after N dev scores without a better one; keeps the best model", "evaluation", at_least=1
+    )
+
+    @property
+    def during_training(self) -> bool:
+        return bool(self.eval_steps or self.keeps_best)
+
+    @property
+    def keeps_best(self) -> bool:
+        return self.load_best_model_at_end or self.early_stopping_patience is not None

@@ -14,7 +14,7 @@ from tasks.classifier.named_tasks import Labels
 from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.scoring import true_labels
 from tasks.classifier.several import THRESHOLDS, thresholds_of
-from tasks.details import MOST_LABELS, MOST_ROWS, REPORT, Section, marked, matrix, table
+from tasks.details import MOST_LABELS, MOST_ROWS, REPORT, Section, figures, marked, matrix, table
 
 Column = tuple[str, Sequence[Any]]
 
@@ -37,8 +37,8 @@ def details(sets: Sequence[tuple[Source, Prepared]], outputs: Mapping[str, Any],
         elif labels is None:
             sections += errors(name, texts, true, scores_BL[:, 0])
         else:
-            facts[f"eval{source.suffix}_labels"] = figures = by_label(labels, true, scores_BL.argmax(1))
-            sections += mistakes(name, texts, true, softmax(scores_BL.astype(float), 1), labels, figures)
+            facts[f"eval{source.suffix}_labels"] = more = by_label(labels, true, scores_BL.argmax(1))
+            sections += mistakes(name, texts, true, softmax(scores_BL.astype(float), 1), labels, more)
     return facts | {REPORT: sections}
 
 
@@ -47,40 +47,26 @@ def by_label(labels: Sequence[str], true: np.ndarray, predicted: np.ndarray) -> 
     each true label and a column for each predicted one."""
     counts = np.zeros((len(labels), len(labels)), int)
     np.add.at(counts, (true, predicted), 1)
-    right, examples, found = counts.diagonal(), counts.sum(1), counts.sum(0)
-    shares = (
-        right / np.maximum(found, 1),
-        right / np.maximum(examples, 1),
-        2 * right / np.maximum(examples + found, 1),
-    )
-    rows = zip(examples.tolist(), *(share.tolist() for share in shares), strict=True)
-    figures = [dict(zip(("examples", "precision", "recall", "f1"), row, strict=True)) for row in rows]
-    return {"labels": dict(zip(labels, figures, strict=True)), "confusion": counts.tolist()}
+    columns = counts.sum(1).tolist(), counts.sum(0).tolist(), counts.diagonal().tolist()
+    return {"labels": dict(zip(labels, map(figures, *columns), strict=True)), "confusion": counts.tolist()}
 
 
 def several_labels(
     labels: Sequence[str], texts: Texts, true_BL: np.ndarray, scores_BL: np.ndarray, tuned_BL: np.ndarray
 ) -> tuple[dict[str, Any], list[Section]]:
     """The figures of each label with its threshold, and the texts with the largest loss."""
-    both = (true_BL & tuned_BL).sum(0), true_BL.sum(0), tuned_BL.sum(0)
-    figures = {
-        label: {
-            "examples": int(n),
-            "precision": r / max(1, f),
-            "recall": r / max(1, n),
-            "f1": 2 * r / max(1, n + f),
-        }
-        for label, r, n, f in zip(labels, *(part.tolist() for part in both), strict=True)
-    }
+    counts_L = [part.sum(0) for part in (true_BL, tuned_BL, true_BL & tuned_BL)]
+    by_label = dict(zip(labels, map(figures, *(part.tolist() for part in counts_L)), strict=True))
     losses_B = (np.logaddexp(0, scores_BL) - true_BL * scores_BL).mean(1)
 
     def words(rows_BL: np.ndarray) -> list[str]:
         return [", ".join(label for label, flag in zip(labels, row, strict=True) if flag) for row in rows_BL]
 
     columns = [("true", words(true_BL)), ("predicted", words(tuned_BL))]
-    rows = ([label, *each.values()] for label, each in list(figures.items())[:MOST_LABELS])
+    rows = ([label, *each.values()] for label, each in list(by_label.items())[:MOST_LABELS])
     order = np.argsort(-losses_B, kind="stable")
-    return {"labels": figures, "micro_f1": 2 * both[0].sum() / max(1, both[1].sum() + both[2].sum())}, [
+    totals = (int(part.sum()) for part in counts_L)
+    return {"labels": by_label, "micro_f1": figures(*totals)["f1"]}, [
         table(
             "Labels", "with the thresholds chosen here", ["label", "examples", "precision", "recall", "F1"], rows
         ),
@@ -89,7 +75,7 @@ def several_labels(
 
 
 def mistakes(
-    name: str, texts: Texts, true: np.ndarray, probabilities_BL: np.ndarray, labels: Sequence[str], figures: Any
+    name: str, texts: Texts, true: np.ndarray, probabilities_BL: np.ndarray, labels: Sequence[str], of_labels: Any
 ) -> list[Section]:
     """The labels' figures, and the texts about which the model is wrong, or least sure."""
     best_B, sure_B = probabilities_BL.argmax(1), probabilities_BL.max(1)
@@ -106,12 +92,12 @@ def mistakes(
         examples(f"Least sure{name}", note, texts, nearest, columns),
     ]
     if len(labels) <= MOST_LABELS:
-        rows = ([label, *each.values()] for label, each in figures["labels"].items())
+        rows = ([label, *each.values()] for label, each in of_labels["labels"].items())
         note = "a row for each true label, a column for each predicted one"
         heads = ["label", "examples", "precision", "recall", "F1"]
         sections[:0] = [
             table(f"Labels{name}", "", heads, rows),
-            matrix(f"Confusion{name}", note, labels, figures["confusion"]),
+            matrix(f"Confusion{name}", note, labels, of_labels["confusion"]),
         ]
     return sections
 

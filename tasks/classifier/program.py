@@ -12,7 +12,6 @@ from bert import hub
 from distributed import phases
 from distributed.order import Order
 from distributed.run import Run
-from distributed.train import HeldOut
 from ringbase.settings import flat, made
 from tasks.cache import Prepared
 from tasks.classifier.details import details
@@ -24,7 +23,7 @@ from tasks.classifier.settings import ClassifierConfig
 from tasks.classifier.several import THRESHOLDS
 from tasks.classifier.task import LabelTask, class_weights, labels_of, with_labels
 from tasks.environment import result_file
-from tasks.fit import TrainingData, fit, load_for_prediction, write_eval_results
+from tasks.fit import TrainingData, evaluations, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.start import Needs, Start, find_start
@@ -92,18 +91,14 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
 
     steps = start.state.step if start.state else None
     if config.do_train:
-        train_set, held_out = train_sets[0][1], None
+        train_set = train_sets[0][1]
         weights = class_weights(config.class_weights, labels, train_set.tables["examples"])
-        if evaluation.during_training:
-            num_rows = sum(len(dev.tables["examples"]) for _, dev in dev_sets)
-            best = f"eval_{task.metrics[0]}" if evaluation.keeps_best else None
-            every, patience = evaluation.eval_steps or "epoch", evaluation.early_stopping_patience
-            held_out = HeldOut(measure=dev_scores, num_rows=num_rows, every=every, best=best, patience=patience)
+        num_rows = sum(len(dev.tables["examples"]) for _, dev in dev_sets)
+        held_out = evaluations(evaluation, dev_scores, task.metrics[0], num_rows)
         rows = training_data(config, task, train_set)
         label_task = LabelTask(max_seq_length, weights, saved_settings(config), num_labels)
         steps = fit(label_task, rows, start, training, job, held_out)
     else:
-        run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, start)
 
     scores, facts = Scores(), dict[str, Any]()

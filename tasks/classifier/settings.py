@@ -2,10 +2,9 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal
 
-from ringbase.settings import LONGEST_ROW, MOST_SEED, MOST_STEPS, Settings, setting
-from tasks.settings import MachineSettings, ModelSettings, TrainingSettings, batch_size
+from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, setting
+from tasks.settings import EvaluationSettings, MachineSettings, ModelSettings, TrainingSettings, batch_size
 
 STANDARD_INPUT = "-"  # as a file name
 
@@ -73,33 +72,6 @@ class ExampleSettings(Settings):
         128, "maximum number of tokens per example", "data", at_least=4, at_most=LONGEST_ROW, is_saved=True
     )
     allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationSettings(Settings):
-    """How the dev set is scored, also during training."""
-
-    do_eval: bool = setting(False, "score the dev set", "evaluation")
-    eval_batch_size: int = batch_size("examples", "evaluation")
-    eval_steps: int | Literal["auto"] | None = setting(
-        None, "also score the dev set every N training steps; auto: as often as possible within 2 % of the time",
-        "evaluation", shown_default="once per epoch if the best model is kept, else never",
-        at_least=1, at_most=MOST_STEPS,
-    )  # fmt: skip
-    load_best_model_at_end: bool = setting(
-        False, "keep the model of the best dev score instead of the last", "evaluation"
-    )
-    early_stopping_patience: int | None = setting(
-        None, "stop after N dev scores without a better one; keeps the best model", "evaluation", at_least=1
-    )
-
-    @property
-    def during_training(self) -> bool:
-        return bool(self.eval_steps or self.keeps_best)
-
-    @property
-    def keeps_best(self) -> bool:
-        return self.load_best_model_at_end or self.early_stopping_patience is not None
 
 
 @dataclass(frozen=True, kw_only=True)

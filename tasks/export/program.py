@@ -51,7 +51,9 @@ def head_of(tensors: Tensors) -> str:
     """The head of a model, by the names of its tensors. Of a pretrained one the encoder is exported."""
     if "cls/squad/output_weights" in tensors:
         return "span"
-    return "classifier" if "output_weights" in tensors else "features"
+    if "output_weights" in tensors:
+        return "classifier" if POOLER[0] in tensors else "tagger"
+    return "features"
 
 
 class Exported(tf.Module):
@@ -64,7 +66,7 @@ class Exported(tf.Module):
         object.__setattr__(self, "_model", model)  # Keras' own parts of it would be saved too
         self.weights = [variable.value for variable in model.trainable_variables]  # keeps them in the file
         self.pooler = [tf.Variable(pooler[name]) for name in POOLER if self._head == "features" and name in pooler]
-        self.labels = (labels_of(self._config) if self._head == "classifier" else None) or ()
+        self.labels = (labels_of(self._config) if self._head in ("classifier", "tagger") else None) or ()
         specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS}
         self.function = tf.function(self.outputs, autograph=False).get_concrete_function(**specs)
 
@@ -98,8 +100,10 @@ class Exported(tf.Module):
             return {"value": scores[:, 0]}
         if self._config.problem_type == CLASSIFICATION[1]:
             return {"probabilities": tf.math.sigmoid(scores), "logits": scores}
-        label_B = tf.gather(tf.constant(self.labels), tf.argmax(scores, 1))
-        return {"probabilities": tf.nn.softmax(scores), "logits": scores, "label": label_B}
+        if self._head == "tagger":  # for each token
+            scores = tf.reshape(scores, [batch, length, len(self.labels)])
+        label = tf.gather(tf.constant(self.labels), tf.argmax(scores, -1))
+        return {"probabilities": tf.nn.softmax(scores), "logits": scores, "label": label}
 
 
 def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[str]:

@@ -25,7 +25,7 @@ from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.files import read_text, replacing
 from tasks.features.__main__ import FeaturesConfig
-from tasks.fit import load_for_prediction
+from tasks.fit import load_on_all
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.start import Needs, start_of_model
@@ -50,7 +50,7 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
     layers = chosen_layers(config.layers, start.bert_config.num_hidden_layers)
     table = world.on_first(tokenize, config, start.words, run)
     job.make_model(start.bert_config, "features", seed=0, is_loaded=True)
-    load_for_prediction(job, start)
+    load_on_all(job, start.weights)
     predictor = Predictor(job, batch_of_texts, config.max_seq_length, states_of(job.model, list(layers.values())))
     bar, at_once = run.progress(table.num_rows, "features", "line"), BATCHES_AT_ONCE * config.batch_size
 

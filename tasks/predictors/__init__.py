@@ -1,4 +1,4 @@
-"""Prediction from Python: `ringbert.QuestionAnswering`, `ringbert.Classifier`, `ringbert.Features`.
+"""Prediction from Python: `QuestionAnswering`, `Classifier`, `Tagger` and `Features` of `ringbert`.
 
     import ringbert
     answer = ringbert.QuestionAnswering("squad_output")("Who wrote it?", "Ada wrote it in 1843.")
@@ -26,5 +26,8 @@ if keras.backend.backend() != "tensorflow":
 
 from tasks.predictors.labels_and_vectors import Classifier, Features, Prediction, TextFeatures  # noqa: E402
 from tasks.predictors.question_answering import Answer, QuestionAnswering  # noqa: E402
+from tasks.predictors.tagging import Entity, Tagger  # noqa: E402
 
-__all__ = ["Answer", "Classifier", "Features", "Prediction", "QuestionAnswering", "TextFeatures"]
+__all__ = [
+    "Answer", "Classifier", "Entity", "Features", "Prediction", "QuestionAnswering", "Tagger", "TextFeatures",
+]  # fmt: skip

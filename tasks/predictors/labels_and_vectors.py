@@ -48,7 +48,7 @@ class TextPredictor(TrainedPredictor, Generic[Result]):
         """The result for a text, for a pair of texts, which is a tuple, or for each item in a list of these."""
         if isinstance(texts, list) and not texts:
             return []
-        items, is_single = checked_texts(texts, "texts", takes_pairs=True)
+        items, is_single = checked_texts(texts, "texts", takes_pairs=True, takes_empty=True)
         results = self._results(items, self.rows_of(items))
         return results[0] if is_single else results
 
@@ -195,7 +195,7 @@ class Features(TextPredictor[TextFeatures]):
     def pooled(self, texts: TextOrPair | Iterable[TextOrPair]) -> np.ndarray:
         """Only the pooled vectors, float32 [H] for a single text, [n, H] for a list. Token vectors are dropped at
         once, so that long lists fit in memory."""
-        items, is_single = checked_texts(texts, "texts", takes_pairs=True)
+        items, is_single = checked_texts(texts, "texts", takes_pairs=True, takes_empty=True)
         results: Any = self._predictor(self.rows_of(items), self.settings.batch_size, self._pooled, "features")
         return results[0] if is_single else np.stack(results)
 

@@ -18,14 +18,14 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.settings import LONGEST_ROW, SURROGATE, Settings, fields_of, made, of_type, setting, shown
-from tasks.fit import load_for_prediction
+from tasks.fit import load_on_all
 from tasks.job import POLICIES, Job
 from tasks.settings import ModelSettings, Precision, batch_size
 from tasks.start import TOKENIZER_FILES, Needs, Start, find_start, start_of_model
 from tasks.trained import CHECKPOINTS, settings_of
 
 CONFIG_FILES = ("config.json", "bert_config.json")
-TRAINED_BY = {"span": "; bert-squad trains such a model", "classifier": "; bert-classifier trains such a model"}
+TRAINED_BY = {"span": "bert-squad", "classifier": "bert-classifier", "tagger": "bert-tagger"}
 FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
 
 
@@ -111,9 +111,10 @@ def load(start: Start, head: str, precision: Precision = "fp32") -> Job:
         keras.config.set_dtype_policy(before)
     job.model.compiles_parts = False  # a question of a new length would wait 0.2 s for XLA, to save 2 ms
     try:
-        load_for_prediction(job, start)
+        load_on_all(job, start.weights)
     except weights.MissingTensors as error:
-        raise InputError(f"{error}{TRAINED_BY.get(head, '')}") from error
+        advice = f"; {TRAINED_BY[head]} trains such a model" if head in TRAINED_BY else ""
+        raise InputError(f"{error}{advice}") from error
     return job
 
 
@@ -134,9 +135,11 @@ def without_dashes(message: str) -> str:
     return re.sub(r"(?<![\w-])--(?=[a-z])", "", message)
 
 
-def checked_texts(value: Any, name: str, takes_pairs: bool = False) -> tuple[list[tuple[str, ...]], bool]:
+def checked_texts(
+    value: Any, name: str, takes_pairs: bool = False, takes_empty: bool = False
+) -> tuple[list[tuple[str, ...]], bool]:
     """The texts, or pairs of texts, of the argument `name`, and whether it is a single one: a string, or a tuple
-    of two strings. Lists with `takes_pairs` may have empty texts, of which it warns. Raises InputError: there is
+    of two strings. Lists with `takes_empty` may have empty texts, of which it warns. Raises InputError: there is
     none, or one is no string, empty, or no Unicode."""
     is_pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(text, str) for text in value)
     is_single = isinstance(value, str) or (takes_pairs and is_pair)
@@ -144,7 +147,7 @@ def checked_texts(value: Any, name: str, takes_pairs: bool = False) -> tuple[lis
     items = [value] if is_single else list(value) if isinstance(value, Iterable) and not is_table else []
     if not items:
         raise InputError(f"{name} must be a text or a list of texts, got {shown(value)}")
-    texts, takes_empty, num_empty = [], takes_pairs and not is_single, 0
+    texts, takes_empty, num_empty = [], takes_empty and not is_single, 0
     for number, item in enumerate(items):
         one = tuple(item) if takes_pairs and isinstance(item, tuple | list) else (item,)
         is_valid = all(isinstance(text, str) and not SURROGATE.search(text) for text in one)

@@ -10,7 +10,6 @@ from pathlib import Path
 from distributed import phases
 from ringbase.errors import InputError
 from tasks.details import REPORT
-from tasks.environment import result_file
 from tasks.fit import fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.pretraining.details import filled_in
@@ -55,7 +54,6 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
             start = replace(start, moments=Path(str(config.model.init_checkpoint)).expanduser())
         steps = fit(*trained, start, config.training, job, held_out if evaluation.eval_steps else None)
     else:
-        run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, start)
 
     figures, facts = dict[str, float](), dict[str, object]()

@@ -27,19 +27,20 @@ class Score(NamedTuple):
     f1: float
 
 
-def squad_v1(references: References, predictions: Predictions, is_korean: bool = False) -> dict[str, float]:
+Scores = tuple[dict[str, float], dict[str, Score]]  # those of the script, and those of each question
+
+
+def squad_v1(references: References, predictions: Predictions, is_korean: bool = False) -> Scores:
     """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them; if `is_korean`, as KorQuAD's
     `evaluate-v1.0.py`, whose F1 counts characters, because particles are attached to Korean words.
 
     The score of a question is the best over its answers, and 0 if it is missing from `predictions`. Two texts that
     are both empty after normalisation match exactly but have an F1 of 0.
     """
-    exact = f1 = 0.0
-    for id_, answers in references.items():
-        if id_ in predictions:
-            score = score_v1(answers, predictions[id_], is_korean)
-            exact, f1 = exact + score.exact, f1 + score.f1
-    return {"exact_match": 100.0 * exact / len(references), "f1": 100.0 * f1 / len(references)}
+    known = [id_ for id_ in references if id_ in predictions]
+    each = {id_: score_v1(references[id_], predictions[id_], is_korean) for id_ in known}
+    exact, f1 = (100.0 * sum(score[place] for score in each.values()) / len(references) for place in (0, 1))
+    return {"exact_match": exact, "f1": f1}, each
 
 
 def score_v1(answers: Sequence[str], prediction: str, is_korean: bool = False) -> Score:
@@ -62,15 +63,14 @@ def score_v2(answers: Sequence[str], prediction: str) -> Score:
     return Score(exact, max(_f1(words, predicted) for words in expected) if predicted else exact)
 
 
-def squad_v2(references: References, predictions: Predictions, null_odds: Mapping[str, float]) -> dict[str, float]:
+def squad_v2(references: References, predictions: Predictions, null_odds: Mapping[str, float]) -> Scores:
     """Scores in percent and totals, as `evaluate-v2.0.py` prints them without `--na-prob-thresh`.
 
     `best_exact` and `best_f1` are those with the thresholds that give them: a question whose odds (null_odds.json)
     exceed the threshold is answered with "". The keys `HasAns_…` and `NoAns_…` exist if there are such questions.
     """
-    exact, f1 = {}, {}
-    for id_, answers in references.items():
-        exact[id_], f1[id_] = score_v2(answers, predictions[id_])
+    each = {id_: score_v2(answers, predictions[id_]) for id_, answers in references.items()}
+    exact, f1 = ({id_: score[place] for id_, score in each.items()} for place in (0, 1))
     groups = {"": list(references), "HasAns_": [*filter(references.get, references)]}
     groups["NoAns_"] = [id_ for id_ in references if not references[id_]]
     result: dict[str, float] = {}
@@ -82,7 +82,7 @@ def squad_v2(references: References, predictions: Predictions, null_odds: Mappin
     for name, scores in (("best_exact", exact), ("best_f1", f1)):
         best = _best_threshold(references, predictions, scores, null_odds)
         result[name], result[f"{name}_thresh"] = best
-    return result
+    return result, each
 
 
 def normalized(text: str, is_korean: bool = False) -> list[str]:

@@ -4,8 +4,6 @@ Start reading at `run_squad`, below: data -> plan -> model -> train -> predict -
 """
 
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from bert import hub
@@ -15,13 +13,12 @@ from distributed.run import Run
 from ringbase.settings import flat
 from tasks.cache import Prepared
 from tasks.details import REPORT, Section
-from tasks.environment import result_file
 from tasks.fit import TrainingData, fit, load_for_prediction
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.squad.answers import SpanDecoder, nbest_file
 from tasks.squad.details import details
-from tasks.squad.metrics import Score, score_v1, score_v2, squad_v1, squad_v2
+from tasks.squad.metrics import squad_v1, squad_v2
 from tasks.squad.reading import Examples, Source, read, source_of
 from tasks.squad.settings import SquadConfig
 from tasks.squad.task import SpanTask
@@ -57,7 +54,6 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
         )
         fit(task, data, start, training, job)
     else:
-        run.remove(result_file(trains=False))  # from here on the command is not complete
         load_for_prediction(job, start)
     scores: dict[str, float] = {}
     facts: dict[str, object] = {}
@@ -99,14 +95,11 @@ def write_predictions(
     if not any(question.answers or question.is_impossible for question in examples.questions):
         run.say("the questions have no answers: predictions are written, not scored")
         return {}, []
-    of_question: Callable[..., Score]
     if version_2:
-        scores, of_question = squad_v2(examples.references, predictions, null_odds), score_v2
+        scores, each = squad_v2(examples.references, predictions, null_odds)
     else:
         is_korean = config.metric == "korquad_v1" or "korquad" in examples.version.lower()
         is_korean = is_korean and config.metric != "squad_v1"
-        scores = squad_v1(examples.references, predictions, is_korean)
-        of_question = partial(score_v1, is_korean=is_korean)
-    each = {id_: of_question(answers, predictions[id_]) for id_, answers in examples.references.items()}
+        scores, each = squad_v1(examples.references, predictions, is_korean)
     run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(scores.items())))
     return scores, details(examples, decoded, each)

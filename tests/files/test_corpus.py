@@ -2,11 +2,7 @@
 
 import gzip
 import json
-import os
 import random
-import subprocess
-import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from harness import corpora
-from harness.mpi import ENVIRONMENT
-from harness.program_runs import files_in, refusal
+from harness.jobs import assert_gone, started
+from harness.program_runs import command, files_in, refusal, shell
 from harness.real_data import real
 from harness.real_tokenizers import albert, multilingual
 from harness.refusals import refused
@@ -144,26 +140,19 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
     corpora.write(tmp_path, corpora.make_texts(200), "a.txt")
     one = (tmp_path / "a.txt").read_bytes() + b"\n\n"
     (tmp_path / "a.txt").write_bytes(one * (9_000_000 // len(one)))
-    command = [sys.executable, "-m", "tasks.corpus", "build", "--input_file=a.txt", "--vocab_file=vocab.txt",
-               "--num_shards=8", "--num_workers=2"]  # fmt: skip
-    launch, here = [sys.executable, "-m", "distributed.launch", "-np", "2", "--"], tmp_path / "cut"
-    options = {"cwd": tmp_path, "env": os.environ | ENVIRONMENT}
-    subprocess.run([*command, "--output_dir=whole"], check=True, **options)
-    with subprocess.Popen([*command, "--output_dir=cut"], **options) as process:
-        while not any(here.glob(".work/unit-*")):
-            assert process.poll() is None, "the build ended before it could be killed"
-            time.sleep(0.01)
-        tasks = Path(f"/proc/{process.pid}/task").iterdir()
-        workers = [child for task in tasks for child in (task / "children").read_text().split()]
-        process.kill()
+    flags = ["build", f"--input_file={tmp_path}/a.txt", f"--vocab_file={tmp_path}/vocab.txt", "--num_shards=8"]
+    build, cut = partial(command, "tasks.corpus", *flags, "--num_workers=2"), tmp_path / "cut"
+    shell(build(f"--output_dir={tmp_path}/whole"))
+    with started(build(f"--output_dir={cut}")) as job:
+        job.wait_for(lambda: any(cut.glob(".work/unit-*")))
+        tasks = Path(f"/proc/{job.process.pid}/task").iterdir()
+        workers = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        job.process.kill()
     assert len(workers) >= 2
-    until = time.monotonic() + 60
-    while any(Path("/proc", worker).exists() for worker in workers):
-        assert time.monotonic() < until, "workers outlive the process that started them"
-        time.sleep(0.05)
-    refused(lambda: corpora.open_table(str(here)), here, "bert-corpus build")
-    subprocess.run([*launch, *command, "--output_dir=cut"], check=True, **options)
-    assert files_in(here) == files_in(tmp_path / "whole")
+    assert_gone(*workers)
+    refused(lambda: corpora.open_table(str(cut)), cut, "bert-corpus build")
+    shell(build(f"--output_dir={cut}", ranks=2))
+    assert files_in(cut) == files_in(tmp_path / "whole")
 
 
 def test_unfinished_work_with_other_settings_or_input_is_refused(tmp_path, monkeypatch):

@@ -60,7 +60,6 @@ def data_sets(tmp_path, monkeypatch):
     import datasets
 
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     load_data_set.cache_clear()
     (tmp_path / "texts").mkdir()

@@ -1,7 +1,6 @@
 """Steps, warmup and rate: each divided or scaled once."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from harness.refusals import refused
@@ -26,10 +25,6 @@ def plan_of(rows, size=1, **settings):
 def test_steps_and_warmup_are_one_ranks_divided_once(size, steps, warmup, flags):
     plan = plan_of(SQUAD_WINDOWS, size, **flags)
     assert (plan.steps, plan.warmup_steps, plan.global_batch_size) == (steps, warmup, 32 * size)
-
-
-def test_a_global_batch_keeps_one_ranks_steps_and_rate():
-    assert replace(plan_of(SQUAD_WINDOWS, 8, global_batch_size=32), size=1) == plan_of(SQUAD_WINDOWS, 1)
 
 
 @pytest.mark.parametrize(

@@ -104,11 +104,3 @@ def test_one_line_from_three_processes_and_status_2():
     done = python(SQUAD, "--lerning_rate=1", ranks=3)
     assert done.returncode == 2
     assert (done.stdout + done.stderr).count("bert-squad: error: ") == 1, done.stderr
-
-
-def test_without_tensorflow_one_line_names_the_extras(tmp_path):
-    (tmp_path / "tensorflow.py").write_text("raise ModuleNotFoundError(\"No module named 'tensorflow'\")\n")
-    done = python(SQUAD, "--output_dir=x", "--do_predict", "--predict_file=y", cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert done.stderr.startswith("bert-squad: error: TensorFlow")
-    assert "[cpu]" in done.stderr

@@ -15,10 +15,11 @@ from ringbase.ragged import joined
 from tasks.classifier.task import LabelTask
 from tasks.pretraining.task import MaskedTask
 from tasks.squad.task import SpanTask
+from tasks.tagger.task import TagTask
 from tasks.task import Task
 
 TASKS: dict[str, Task] = {
-    "span": SpanTask(0), "classifier": LabelTask(0),
+    "span": SpanTask(0), "classifier": LabelTask(0), "tagger": TagTask(0),
     "pretraining": MaskedTask(0, None, 1, max_predictions_per_seq=1 << 16),
 }  # fmt: skip
 
@@ -32,6 +33,7 @@ class Row:
     span: tuple[int, ...] = (0, 0)  # the first and the last token of the answer
     label: int = 0  # of the classifier, and whether the next sentence is a random one
     masked: dict[int, int] = field(default_factory=dict)  # position -> id
+    tags: Sequence[int] = ()  # of each token, -1 for none
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Computed:
     gradients: dict[str, np.ndarray]  # by Google's names; empty without a head
 
 
-def random_rows(lengths: Sequence[int], vocab_size: int, num_labels: int = 2) -> list[Row]:
+def random_rows(lengths: Sequence[int], vocab_size: int) -> list[Row]:
     chance = np.random.default_rng(len(lengths))
     made = []
     for length in lengths:
@@ -52,7 +54,7 @@ def random_rows(lengths: Sequence[int], vocab_size: int, num_labels: int = 2) ->
         span = tuple(int(place) for place in np.sort(chance.integers(0, length, 2)))
         ids, masked = chance.integers(0, vocab_size, (2, length)).tolist()
         masked = {place: masked[place] for place in sorted(places)}
-        made.append(Row(ids, int(chance.integers(1, length + 1)), span, int(chance.integers(num_labels)), masked))
+        made.append(Row(ids, int(chance.integers(1, length + 1)), span, int(chance.integers(2)), masked))
     return made
 
 
@@ -85,6 +87,7 @@ def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
         "start_position": array(row.span[0] for row in rows), "end_position": array(row.span[1] for row in rows),
         "masked_lm_positions": ragged(row.masked for row in rows),
         "masked_lm_ids": ragged(row.masked.values() for row in rows),
+        "tags": ragged(row.tags or [0] * len(row.input_ids) for row in rows),
     }  # fmt: skip
     make = TASKS[head].batch if head in TASKS else lambda *rows: batches.batch_of(*rows)[1]
     return make(fields, grouping_of(grouping))

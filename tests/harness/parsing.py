@@ -23,6 +23,7 @@ COMMANDS = {
     "bert-squad": ("tasks.squad.settings:SquadConfig", "--output_dir=o --do_train --train_file=t"),
     "bert-classifier": ("tasks.classifier.settings:ClassifierConfig",
                         "--output_dir=o --do_train --train_file=t --dev_file=d"),
+    "bert-tagger": ("tasks.tagger.settings:TaggerConfig", "--output_dir=o --do_train --train_file=t"),
     "bert-pretraining": ("tasks.pretraining.settings:PretrainingConfig",
                          "--output_dir=o --input_file=i --do_train"),
     "bert-corpus build": ("tasks.corpus.__main__:BuildConfig", "--output_dir=o --input_file=i"),

@@ -13,8 +13,12 @@ from harness import jobs
 from harness.mpi import ROOT as ROOT
 from harness.parsing import SETTINGS, named
 
+from distributed.collectives import Collectives
+from distributed.run import Run
+from distributed.world import World
 from ringbase.settings import flat
 from tasks import flags
+from tasks.job import Job
 
 
 def bert(program: str, output_dir: Path, *argv: str) -> Any:
@@ -27,18 +31,12 @@ def in_process(program: str, folder: Path, *argv: str) -> Any:
 
     An error of the user's ends it as from the shell: one line, SystemExit.
     """
-    from distributed.collectives import Collectives
-    from distributed.world import World
-
     with World(program=f"bert-{program}", is_script=True) as world:
         return in_world(world, Collectives(), program, folder, *argv)
 
 
 def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: str) -> Any:
     """What bert-PROGRAM does after it has joined its ranks; what it returns."""
-    from distributed.run import Run
-    from tasks.job import Job
-
     function = named(f"tasks.{program}.program:run_{'seeds' if program == 'classifier' else program}")
     config = flags.parse(named(SETTINGS[f"bert-{program}"]), argv, prog=f"bert-{program}")
     with contextlib.closing(Run(Path(folder), world.rank == 0)) as run:
@@ -59,26 +57,16 @@ def shell(arguments: list[str]) -> str:
 
 def refusal(
     capsys: pytest.CaptureFixture[str], prog: str, call: Callable[[], object], *parts: object, status: int = 1
-):
-    """The one line of error with which a program ends; it holds all `parts`: flags, files, values."""
+) -> None:
+    """The program ends with one line of error, which holds all `parts`: flags, files, values."""
     with pytest.raises(SystemExit) as stop:
         call()
     printed = capsys.readouterr()
-    assert stop.value.code == status, printed.err
-    assert printed.out == ""
-    line = error_of(printed.err, prog)
+    assert (stop.value.code, printed.out, "Traceback" in printed.err) == (status, "", False), printed.err
+    (line,) = [line for line in printed.err.splitlines() if "error:" in line]
+    assert line.startswith(f"{prog}: error: ")
     missing = [str(part) for part in parts if str(part) not in line]
     assert not missing, f"{missing} missing in: {line}"
-    return line
-
-
-def error_of(printed: str, prog: str) -> str:
-    """The one line of error among what a program printed."""
-    errors = [line for line in printed.splitlines() if "error:" in line]
-    assert len(errors) == 1, printed
-    assert errors[0].startswith(f"{prog}: error: ")
-    assert "Traceback" not in printed
-    return errors[0]
 
 
 def metrics_in(folder: Path) -> list[dict]:

@@ -1,10 +1,9 @@
-"""The cache of prepared rows, of SQuAD and the classifier: what its key is made of, and what checkpoints hold."""
+"""The cache of prepared rows, of SQuAD and the classifier: what its key is made of."""
 
 import dataclasses
-import json
 
 import pytest
-from harness.classifier_files import labels_in, own_source
+from harness.classifier_files import own_source
 from harness.squad_files import GOOD, SMALL, write_squad
 from harness.texts import letters_tokenizer, write_lines
 
@@ -13,7 +12,6 @@ from distributed.world import World
 from tasks.classifier.rows import open_set
 from tasks.classifier.settings import ExampleSettings
 from tasks.squad.reading import Source
-from tasks.squad.settings import WindowSettings
 from tasks.squad.windows import open_windows
 
 
@@ -59,21 +57,3 @@ def test_other_data_or_settings_make_other_rows_and_nothing_else_does(tmp_path, 
     moved = build(name="moved.csv")
     assert not moved.is_new
     assert (len(moved.tables["examples"]), moved.tables["ids"].column("id").tolist()) == (2, ["0", "1"])
-
-
-def test_checkpoints_of_version_0_1_hold_the_digest_of_their_data(goldens, run):
-    """A run goes on only where the digest of its data is that in its checkpoint."""
-    old = goldens / "0.1"
-    words = tokenizer.load(str(old / "vocab/vocab.txt"))
-
-    def of(checkpoint):
-        state = json.loads((old / checkpoint / "state.json").read_text())
-        return state["settings"]["training data (digest)"]
-
-    lengths = {"max_seq_length": 40, "doc_stride": 12, "max_query_length": 12}  # in squad.toml
-    settings = WindowSettings(**lengths, version_2_with_negative=True)
-    rows = open_windows(settings, Source(f"{old}/data/squad_train.json", True), words, World(), run)
-    assert rows.facts["digest"] == of("squad/interrupted/checkpoints/rows-000000000244")
-    source, settings = own_source(old / "data/train.csv", "more"), ExampleSettings(max_seq_length=40)
-    rows = open_set(source, labels_in(old / "data/train.csv"), settings, words, World(), run)
-    assert rows.facts["digest"] == of("classifier/killed/checkpoints/rows-000000000080")

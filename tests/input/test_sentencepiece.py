@@ -96,7 +96,7 @@ def test_special_tokens_written_in_a_text_are_text(tmp_path):
     symbols = ["[CLS]", "[SEP]", "[MASK]"]  # often defined by the user
     path = train(tmp_path, control_symbols=[], user_defined_symbols=symbols, byte_fallback=True, vocab_size=1900)
     text = "the [MASK] and[CLS][SEP] [PAD]<pad> ［ＭＡＳＫ］ <0x41> <s></s>[MASK]"
-    for ours in (kobert(), albert(), tokenizer.load(spm_model_file=str(path))):
+    for ours in (uncased(), kobert(), albert(), tokenizer.load(spm_model_file=str(path))):
         (ids,), (spans,) = ours.encode([text])
         assert not {ours.mask_id, ours.cls_id, ours.sep_id, ours.pad_id} & set(ids.tolist())
         assert "".join(text[a:b] for a, b in spans).count("MASK") == 2

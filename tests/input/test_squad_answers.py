@@ -124,9 +124,10 @@ WORDS = [
     "《춘향전》", "\u2018한국\u2019", "\u201c인용\u201d", "「책」", "<b>", "$5", "-", "...", "and/or",
     "ﬁ", "Straße", "a-b", "the-",
 ]
-GOLDEN_V1 = {1: (55.0, 35.164285714285725), 2: (47.0, 32.65238095238095), 3: (51.0, 32.91904761904762)}
-GOLDEN_KORQUAD = {1: (51.5, 39.4909873505445), 2: (44.5, 39.484506644702996), 3: (48.0, 41.179655983851035)}
-GOLDEN_V2 = {  # of seed 1
+# Of seed 1:
+GOLDEN_V1 = {"exact_match": 55.0, "f1": 35.164285714285725}
+GOLDEN_KORQUAD = {"exact_match": 51.5, "f1": 39.4909873505445}
+GOLDEN_V2 = {
     "exact": 42.0, "f1": 43.51785714285713, "total": 200, "HasAns_exact": 38.59649122807018,
     "HasAns_f1": 41.2593984962406, "HasAns_total": 114, "NoAns_exact": 46.51162790697674,
     "NoAns_f1": 46.51162790697674, "NoAns_total": 86,
@@ -155,19 +156,17 @@ def random_case(seed, unanswerable=0.0):
 
 
 @pytest.mark.parametrize(("is_korean", "golden"), [(False, GOLDEN_V1), (True, GOLDEN_KORQUAD)])
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_v1_prints_the_official_numbers(is_korean, golden, seed):
-    references, predictions, _ = random_case(seed)
+def test_v1_prints_the_official_numbers(is_korean, golden):
+    references, predictions, _ = random_case(1)
     del predictions["q7"]
-    expected = dict(zip(("exact_match", "f1"), golden[seed], strict=True))
-    assert squad_v1(references, predictions, is_korean) == pytest.approx(expected, rel=1e-12)
+    assert squad_v1(references, predictions, is_korean)[0] == pytest.approx(golden, rel=1e-12)
 
 
 def test_v2_prints_the_official_numbers():
-    scores = squad_v2(*random_case(1, unanswerable=0.4))
+    scores = squad_v2(*random_case(1, unanswerable=0.4))[0]
     assert {name: scores[name] for name in GOLDEN_V2} == pytest.approx(GOLDEN_V2, rel=1e-12)
     for seed, golden in GOLDEN_BEST.items():
-        scores = squad_v2(*random_case(seed, unanswerable=0.4))
+        scores = squad_v2(*random_case(seed, unanswerable=0.4))[0]
         assert [scores[name] for name in BEST] == pytest.approx(golden, rel=1e-12)
-    scores = squad_v2({"a": [], "b": ["x"]}, {"a": "u", "b": "v"}, {"a": -1.0, "b": -2.0})
+    scores = squad_v2({"a": [], "b": ["x"]}, {"a": "u", "b": "v"}, {"a": -1.0, "b": -2.0})[0]
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (50.0, 0.0)  # answering nothing is best

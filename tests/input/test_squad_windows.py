@@ -102,7 +102,6 @@ def test_misplaced_answers_are_left_out_as_google_does_until_they_are_too_many(t
 
 def test_a_folder_that_datasets_reads(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
-    monkeypatch.setattr("datasets.config.HF_DATASETS_OFFLINE", True)
     entries = [*GOOD, ("a dog ran", "did what?", "ran", 6), ("nothing here", "who?", "", 0)]
     rows = [
         {"id": f"q{n}", "context": context, "question": question, "title": "t",

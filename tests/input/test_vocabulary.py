@@ -3,6 +3,7 @@
 import multiprocessing
 
 import pytest
+from harness.program_runs import files_in
 from harness.real_data import real
 from harness.real_tokenizers import nsmc
 from harness.refusals import refused
@@ -26,10 +27,6 @@ def english():
 def train(texts, folder, kind, vocab_size, do_lower_case=False, **options):
     settings = VocabularySettings(kind=kind, vocab_size=vocab_size, do_lower_case=do_lower_case, **options)
     return vocabulary.train(texts, folder, settings)
-
-
-def files(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize(("kind", "lower_case"), [("wordpiece", True), ("unigram", False), ("bpe", True)])
@@ -61,7 +58,7 @@ def test_two_processes_give_the_same_files(tmp_path, capfd):
         pool.map(train_each, [tmp_path / "one", tmp_path / "two"], chunksize=1)
     assert capfd.readouterr().err == ""  # without SentencePiece's log
     for kind in KINDS:
-        assert files(tmp_path / "one" / kind) == files(tmp_path / "two" / kind)
+        assert files_in(tmp_path / "one" / kind) == files_in(tmp_path / "two" / kind)
 
 
 def test_wordpiece_is_the_library_s_own_but_for_ties(english, tmp_path):
@@ -95,11 +92,11 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path, kind):
 def test_nothing_is_overwritten(english, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     train(english, tmp_path, "wordpiece", 1000)
-    before = files(tmp_path)
+    before = files_in(tmp_path)
     assert sorted(before) == ["notes.txt", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
     refused(lambda: train(english, tmp_path, "wordpiece", 2000), tmp_path, "vocab.txt")
     refused(lambda: train(english, tmp_path / "notes.txt", "bpe", 2000), "--output_dir", tmp_path / "notes.txt")
-    assert files(tmp_path) == before
+    assert files_in(tmp_path) == before
 
 
 def test_lower_case_strips_accents_and_keeps_hangul(tmp_path):

@@ -1,16 +1,15 @@
 """WordPiece against transformers' and Google's (the Python one that transformers keeps as its legacy form), and
 what decides on lower-casing."""
 
-import functools
 import json
+import random
 import resource
+import unicodedata
 
-import hypothesis.strategies as st
 import pytest
 from harness.real_tokenizers import albert, contexts, kobert, multilingual, nsmc, uncased
 from harness.refusals import refused
 from harness.texts import SPECIAL_TOKENS, write_vocabulary
-from hypothesis import given, settings
 from transformers import AutoTokenizer, BertTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
@@ -26,45 +25,24 @@ ODD = [
     *("", "   "),
 ]
 # Up to Cyrillic, where all versions of Unicode agree; Python lower-cases a Σ by its place in the word.
-OLD = st.characters(max_codepoint=0x52F, exclude_categories=("Cn", "Cs"), exclude_characters="Σ")
-OLD_TEXTS = st.lists(st.text(OLD | st.sampled_from("ab ,.한국어北京カ😀"), max_size=40), max_size=8)
-ANY_TEXTS = st.lists(st.text(st.characters(exclude_categories=("Cs",)), max_size=60), max_size=8)
-
-
-@functools.cache
-def real_texts() -> list[str]:
-    return [*contexts()[:150], *contexts()[500:700], *nsmc(400), *ODD]
-
-
-@functools.cache
-def others(load) -> tuple[BertTokenizer, BertTokenizerLegacy]:
-    theirs, google = (
-        made(load().source, do_lower_case=load().lower_case) for made in (BertTokenizer, BertTokenizerLegacy)
-    )
-    google.wordpiece_tokenizer.max_input_chars_per_word = 200
-    return theirs, google
-
-
-def compare(load, texts, to_google=True):
-    texts = [text for text in texts if not any(token in text for token in SPECIAL_TOKENS)]  # to us they are text
-    ids, (theirs, google) = [own.tolist() for own in load().encode(texts)[0]], others(load)
-    assert ids == [own.tolist() for own in load().encode_ids(texts)]
-    assert ids == (theirs(texts, add_special_tokens=False).input_ids if texts else [])
-    for text, own in zip(texts, ids if to_google else [], strict=to_google):
-        assert own == google.convert_tokens_to_ids(google.tokenize(text)), text
+OLD = [c for c in map(chr, range(0x530)) if unicodedata.category(c) != "Cn" and c != "Σ"]
 
 
 @pytest.mark.parametrize("load", [uncased, multilingual])
 def test_ids_are_those_of_transformers_and_of_google(load):
-    compare(load, real_texts())
-
-
-@given(OLD_TEXTS, ANY_TEXTS)
-@settings(deadline=None)
-def test_ids_of_random_texts(old, new):
-    compare(uncased, old)
-    for load in (uncased, multilingual):
-        compare(load, new, to_google=False)
+    draw, pools = random.Random(1), (OLD, "ab ,.한국어北京カ😀")
+    texts = ["".join(draw.choice(draw.choice(pools)) for _ in range(40)) for _ in range(500)]
+    texts += [*contexts()[:150], *contexts()[500:700], *nsmc(400), *ODD]
+    ids = [own.tolist() for own in load().encode(texts)[0]]
+    assert ids == [own.tolist() for own in load().encode_ids(texts)]
+    theirs, google = (
+        made(load().source, do_lower_case=load().lower_case) for made in (BertTokenizer, BertTokenizerLegacy)
+    )
+    google.wordpiece_tokenizer.max_input_chars_per_word = 200
+    assert ids == theirs(texts, add_special_tokens=False).input_ids
+    first = 0 if load is uncased else 500  # the legacy form composes accents, as Google's program does not
+    for text, own in zip(texts[first:], ids[first:], strict=True):
+        assert own == google.convert_tokens_to_ids(google.tokenize(text)), text
 
 
 def test_a_word_has_up_to_200_characters_as_google_s(tmp_path):
@@ -75,15 +53,6 @@ def test_a_word_has_up_to_200_characters_as_google_s(tmp_path):
     theirs = AutoTokenizer.from_pretrained(tmp_path)(texts, add_special_tokens=False).input_ids
     for ids in (ours.encode_ids(texts), tokenizer.load(folder=tmp_path).encode_ids(texts), theirs):
         assert [*map(len, ids)] == [200, 1]
-
-
-def test_neither_truncation_nor_special_tokens_of_a_text():
-    words = uncased()
-    long, text, apart = words.encode_ids(["the " * 2000, "a [SEP] and [MASK]", "a [ sep ] and [ mask ]"])
-    assert len(long) == 2000
-    assert text.tolist() == apart.tolist()  # Google's BasicTokenizer splits at punctuation and lower-cases
-    assert (words.pad_id, words.unk_id, words.cls_id, words.sep_id, words.mask_id) == (0, 100, 101, 102, 103)
-    assert (words.vocab_size, words.kind) == (30522, "wordpiece")
 
 
 def test_pieces_that_continue_words_and_a_token_listed_twice(tmp_path):

@@ -48,23 +48,15 @@ def attacked(folder, num_hosts, **variables):
 def test_ranks_on_two_hosts_know_their_place_and_add_up_undisturbed(tmp_path):
     """The second host's ranks know only the variables that bert-launch forwards, such as PYTHONPATH."""
     result, answers = attacked(tmp_path, 2)
-    assert result["num_nodes"] == 2
+    assert (result["num_nodes"], answers) == (2, 0)
     # rank, local_rank, local_size, node, host name: on the second host local_rank is not rank.
-    assert result["places"] == [
-        [0, 0, 2, 0, "host1"],
-        [1, 1, 2, 0, "host1"],
-        [2, 0, 2, 1, "host2"],
-        [3, 1, 2, 1, "host2"],
-    ]
-    assert answers == 0
+    of_hosts = [[0, 0, 2, 0, "host1"], [1, 1, 2, 0, "host1"], [2, 0, 2, 1, "host2"], [3, 1, 2, 1, "host2"]]
+    assert result["places"] == of_hosts
 
 
-def test_strangers_reach_no_server_of_a_job_on_one_host(tmp_path):
-    result, answers = attacked(tmp_path, 1)
-    assert result["num_nodes"] == 1
-    assert answers == 0
-
-
-def test_strangers_reach_the_servers_of_a_job_whose_user_allows_it(tmp_path):
-    """Without this the others could not fail."""
-    assert attacked(tmp_path, 1, RINGBERT_OPEN_PORTS="1")[1] == 2
+@pytest.mark.parametrize(("variables", "expected"), [({}, 0), ({"RINGBERT_OPEN_PORTS": "1"}, 2)])
+def test_strangers_reach_the_servers_of_a_job_on_one_host_only_if_its_user_allows_it(
+    tmp_path, variables, expected
+):
+    result, answers = attacked(tmp_path, 1, **variables)
+    assert (result["num_nodes"], answers) == (1, expected)

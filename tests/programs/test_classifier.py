@@ -170,24 +170,16 @@ LABELS = ("contradiction", "entailment", "neutral")  # the order of run_classifi
 SETS = (("", "matched", "MNLI-m.tsv", DEV[:30]), ("_mismatched", "mismatched", "MNLI-mm.tsv", DEV[30:70]))
 
 
-@pytest.fixture(scope="module")
-def mnli(data, tmp_path_factory):
-    """GLUE folder of MNLI, the folder of a run on it, and its scores."""
-    folder = tmp_path_factory.mktemp("mnli")
-    glue = folder / "glue"
+@pytest.mark.slow
+def test_mnli_scores_and_submits_both_sets(data, tmp_path):
+    glue, out = tmp_path / "glue", tmp_path / "out"
     for name, examples in (("train", TRAIN), *((f"dev_{kind}", examples) for _, kind, _, examples in SETS)):
         rows = [[n, e.first, e.second, LABELS[KINDS.index(e.kind)]] for n, e in enumerate(examples)]
         write_rows(glue / f"MNLI/{name}.tsv", ["index", "sentence1", "sentence2", "gold_label"], rows)
     for _, kind, _, examples in SETS:
         rows = [[n + 100, e.first, e.second] for n, e in enumerate(examples)]
         write_rows(glue / f"MNLI/test_{kind}.tsv", ["index", "sentence1", "sentence2"], rows)
-    flags = (*glue_flags(data, glue, "mnli", 16), "--do_eval", "--do_predict")
-    return glue, folder / "out", classify(folder / "out", *flags)
-
-
-@pytest.mark.slow
-def test_mnli_scores_and_submits_both_sets(mnli):
-    _, out, scores = mnli
+    scores = classify(out, *glue_flags(data, glue, "mnli", 16), "--do_eval", "--do_predict")
     for suffix, _, submission, examples in SETS:
         probabilities = np.loadtxt(out / f"test_results{suffix}.tsv", delimiter="\t")
         labels = np.array([KINDS.index(e.kind) for e in examples])

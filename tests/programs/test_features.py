@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from harness import texts
+from harness.google_data import google_s_example
 from harness.models import save_model
 from harness.program_runs import in_process, refusal
 from harness.real_data import real
@@ -62,16 +63,12 @@ def extracted(model, tmp_path_factory):
 
 
 def by_hand(line):
-    """The tokens of a line of whole known words: extract_features.py's convert_examples_to_features."""
+    """The tokens of a line of whole known words. extract_features.py reads pairs so, and cuts them as
+    run_classifier.py."""
     match = re.match(r"^(.*) \|\|\| (.*)$", line.strip())
-    first, second = (match.group(1).split(), match.group(2).split()) if match else (line.split(), None)
+    first, second = (match.group(1), match.group(2).split()) if match else (line, None)
     # "|||" within a text is three marks that the vocabulary does not have.
-    first = [piece for word in first for piece in (["[UNK]"] * 3 if word == "|||" else [word])]
-    if second is None:
-        return ["[CLS]", *first[: MOST_TOKENS - 2], "[SEP]"]
-    while len(first) + len(second) > MOST_TOKENS - 3:
-        (first if len(first) > len(second) else second).pop()
-    return ["[CLS]", *first, "[SEP]", *second, "[SEP]"]
+    return google_s_example(first.replace("|||", "[UNK] [UNK] [UNK]").split(), second, MOST_TOKENS)[0]
 
 
 def test_tokens_and_form_are_those_of_extract_features(extracted):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas
@@ -111,44 +112,41 @@ def test_the_ranks_end_with_a_killed_parent(tmp_path):
     assert_gone(int(file.read_text()))
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Files with names that a shell would cut."""
-    folder = tmp_path_factory.mktemp("data")
-    write_model(folder, num_layers=1)
-    write_squad(folder / "it's; $HOME.json", make_entries(200, 1))
-    write_squad(folder / "dev.json", make_entries(20, 2))
-    return folder
+@pytest.fixture
+def arguments(tmp_path):
+    """Those of a training, whose file and folder have names that a shell would cut."""
+    write_model(tmp_path, num_layers=1)
+    files = {"vocab_file": f"{tmp_path}/vocab.txt", "bert_config_file": f"{tmp_path}/bert_config.json"}
+    train_file = write_squad(tmp_path / "it's; $HOME.json", make_entries(200, 1))
+    return {"train_file": str(train_file), "output_dir": f"{tmp_path}/나의 폴더", **files, **SIZES}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(WAIT_S)
-def test_a_job_is_trained_and_scored_and_then_predicts(data, monkeypatch, capsys):
-    monkeypatch.chdir(data)
-    files = {"vocab_file": data / "vocab.txt", "bert_config_file": data / "bert_config.json", **SIZES}
-    job = {"predict_file": "dev.json", "output_dir": "나의 폴더", **files}
-    training = ringbert.Squad(train_file="it's; $HOME.json", num_train_epochs=np.float64(1) / 3, **job)
-    first = ringbert.launch(training, ranks=2)
+def test_a_job_is_trained_and_scored_and_then_predicts(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments |= {"predict_file": write_squad(Path("dev.json"), make_entries(20, 2)), "output_dir": "나의 폴더"}
+    first = ringbert.launch(ringbert.Squad(num_train_epochs=np.float64(1) / 3, **arguments), ranks=2)
     assert "2 ranks on 1 machine, cpu" in capsys.readouterr().err
-    assert (first.ranks, first.output_dir) == (2, data / "나의 폴더")
+    assert (first.ranks, first.output_dir) == (2, tmp_path / "나의 폴더")
     lines = (first.output_dir / "eval_results.txt").read_text().splitlines()
     assert first.scores == {name: float(value) for name, value in (line.split(" = ") for line in lines)}
     assert first.details == json.loads((first.output_dir / "result.json").read_text())
     assert first.details["seconds"] == first.seconds > 0
-    assert ringbert.launch(ringbert.Squad(**job), progress=False).scores == first.scores
+    prediction = ringbert.Squad(**arguments | {"train_file": None})
+    assert ringbert.launch(prediction, progress=False).scores == first.scores
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(WAIT_S)
-def test_an_interrupt_saves_the_training(data):
+def test_an_interrupt_saves_the_training(arguments):
     """It reaches this process alone, which hands it on."""
-    files = {"train_file": f"{data}/it's; $HOME.json", "vocab_file": f"{data}/vocab.txt"}
-    files |= {"bert_config_file": f"{data}/bert_config.json", "output_dir": f"{data}/out"}
-    with started(script(num_train_epochs=1000.0, **files, **SIZES)) as parent:
-        parent.wait_for((data / "out/metrics.jsonl").exists)
-        assert not list((data / "out").glob("checkpoints/*"))
+    out = Path(arguments["output_dir"])
+    with started(script(num_train_epochs=1000.0, **arguments)) as parent:
+        parent.wait_for((out / "metrics.jsonl").exists)
+        assert not list(out.glob("checkpoints/*"))
         parent.process.send_signal(signal.SIGINT)
         done = parent.end()
     assert "KeyboardInterrupt: bert-squad was interrupted; launch it again to continue" in done.stderr
-    assert len(list((data / "out").glob("checkpoints/rows-*/state.json"))) == 1
+    assert len(list(out.glob("checkpoints/rows-*/state.json"))) == 1, done

@@ -4,26 +4,21 @@ import sys
 
 import numpy as np
 import pytest
-from harness import texts
+from harness.classifier_runs import model_flags, write_data
 from harness.jobs import launch, run
 from harness.mpi import ROOT
 
 
 @pytest.mark.slow
 def test_a_task_of_ones_own(tmp_path):
-    texts.write_model(tmp_path / "model")
-    draw = np.random.default_rng(0)
-    stars = draw.integers(0, 3, 512)
+    stars = np.random.default_rng(0).integers(0, 3, 512)
     lines = [" ".join(["cat"] * count + ["saw"] * (4 - count)) for count in stars]
     (tmp_path / "train.csv").write_text("\n".join(["text,stars", *map("{},{}".format, lines, stars)]))
     (tmp_path / "new.csv").write_text("\n".join(["text", "saw saw saw saw", "cat cat saw saw"]))
-    flags = [
-        f"--bert_config_file={tmp_path}/model/bert_config.json", f"--vocab_file={tmp_path}/model/vocab.txt",
-        f"--train_file={tmp_path}/train.csv", f"--predict_file={tmp_path}/new.csv", "--learning_rate=1e-3",
-        "--num_train_epochs=3", "--max_seq_length=8", f"--output_dir={tmp_path}/stars",
-    ]  # fmt: skip
-    command = launch(2, sys.executable, ROOT / "examples/own_task.py", *flags)
-    done = run(command, RINGBERT_CACHE=str(tmp_path / "cache"))
+    files = (f"--train_file={tmp_path}/train.csv", f"--predict_file={tmp_path}/new.csv")
+    flags = (*model_flags(write_data(tmp_path / "model")), *files, "--learning_rate=1e-3", "--num_train_epochs=3")
+    command = (sys.executable, ROOT / "examples/own_task.py", *flags, f"--output_dir={tmp_path}/stars")
+    done = run(launch(2, *command), RINGBERT_CACHE=str(tmp_path / "cache"))
     assert done.status == 0, done
     none, two = map(float, (tmp_path / "stars/stars.txt").read_text().split())
     assert abs(none) < 0.5

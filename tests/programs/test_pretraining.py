@@ -28,22 +28,19 @@ def corpus(tmp_path_factory):
     folder, chance = tmp_path_factory.mktemp("corpus"), np.random.default_rng(1)
     write_model(folder, num_layers=1)
     words = [word for kind in WORDS.values() for word in kind] * 2
+
+    def document():
+        first = chance.integers(len(words) // 2)  # words follow each other, so that they can be guessed
+        return "\n".join(" ".join(words[first:][: chance.integers(4, 14)]) for _ in range(chance.integers(4, 12)))
+
     for name, num_documents in (("text", 60), ("held", 12)):
-        lines = []
-        for _ in range(num_documents):
-            first = chance.integers(len(words) // 2)
-            for _ in range(chance.integers(4, 12)):  # words follow each other, so that they can be guessed
-                lines.append(" ".join(words[first : first + chance.integers(4, 14)]))
-            lines.append("")
-        (folder / f"{name}.txt").write_text("\n".join(lines))
+        (folder / f"{name}.txt").write_text("\n\n".join(document() for _ in range(num_documents)))
+    (folder / "tf").mkdir()
     static = ("--masking=static", "--dupe_factor=2")
-    forms = {"dynamic": (), "held": (), "static": static}
     with contextlib.chdir(folder):
-        for name, more in forms.items():
-            files = f"--input_file={'held' if name == 'held' else 'text'}.txt", f"--output_dir={name}"
-            sizes = "--num_shards=2", "--num_workers=1", *SIZES
-            bert_corpus(["build", "--vocab_file=vocab.txt", *files, *sizes, *more])
-        (folder / "tf").mkdir()
+        for name, source, *more in (("dynamic", "text"), ("held", "held"), ("static", "text", *static)):
+            files = "--vocab_file=vocab.txt", f"--input_file={source}.txt", f"--output_dir={name}"
+            bert_corpus(["build", *files, "--num_shards=2", "--num_workers=1", *SIZES, *more])
         rows = corpora.open_table("static")[0].to_pylist()
         corpora.write_records(folder / "tf/a.tfrecord", [corpora.padded(row, LENGTH, PREDICTIONS) for row in rows])
     return folder

@@ -8,7 +8,7 @@ import tensorflow as tf
 from harness import classifier_runs as own
 from harness.classifier_runs import classify, table_in, write_rows
 from harness.program_runs import refusal
-from harness.texts import KINDS, make_examples
+from harness.texts import KINDS
 from scipy.special import expit
 from sklearn.metrics import f1_score
 
@@ -16,30 +16,25 @@ import ringbert
 from tasks.classifier.several import thresholds_of
 from tasks.classifier.task import LabelTask
 
-PAIRS = {name: [*zip(made[::2], made[1::2], strict=True)] for name, made in (
-    ("train", make_examples(960, 1)), ("dev", make_examples(120, 2)), ("test", make_examples(60, 3)),
-)}  # fmt: skip
+
+def rows_of(examples):
+    """(text, labels) of two examples after each other."""
+    pairs = zip(examples[::2], examples[1::2], strict=True)
+    return [(f"{a.first} {a.second} {b.first} {b.second}", sorted({a.kind, b.kind})) for a, b in pairs]
 
 
-def labels_of(pair):
-    return sorted({example.kind for example in pair})
-
-
-def text_of(pair):
-    return " ".join(f"{example.first} {example.second}" for example in pair)
+ROWS = {"train": rows_of(own.TRAIN), "dev": rows_of(own.DEV), "test": rows_of(own.TEST)}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Texts of one kind or two: a CSV with lists in text, one with columns, and JSON lines without labels."""
+    """Texts of one kind or two: a CSV with lists in text, and one with columns."""
     folder = own.write_data(tmp_path_factory.mktemp("data"))
-    for name, pairs in PAIRS.items():
-        rows = [(text_of(pair), labels_of(pair)) for pair in pairs]
-        write_rows(
-            folder / f"{name}-lists.csv", ["text", "label"], [(text, ", ".join(own)) for text, own in rows], ","
-        )
-        flags = [(text, *(int(kind in own) for kind in KINDS)) for text, own in rows]
-        write_rows(folder / f"{name}-columns.csv", ["text", *KINDS], flags, ",")
+    for name, rows in ROWS.items():
+        lists = [(text, ", ".join(labels)) for text, labels in rows]
+        columns = [(text, *(int(kind in labels) for kind in KINDS)) for text, labels in rows]
+        write_rows(folder / f"{name}-lists.csv", ["text", "label"], lists, ",")
+        write_rows(folder / f"{name}-columns.csv", ["text", *KINDS], columns, ",")
     return folder
 
 
@@ -63,17 +58,14 @@ def test_a_run_learns_chooses_thresholds_and_predicts_with_them(trained, data):
     assert task["thresholds"] == result["thresholds"]
     limits = [task["thresholds"][kind] for kind in sorted(KINDS)]
     probabilities = np.loadtxt(folder / "test_results.tsv", delimiter="\t")
-    expected = [
-        [kind for kind, on in zip(sorted(KINDS), row, strict=True) if on] for row in probabilities > limits
-    ]
+    expected = [np.array(sorted(KINDS))[row].tolist() for row in probabilities > limits]
     predicted = [line[1] for line in table_in(folder / "predictions.tsv")[1:]]
     assert predicted == [",".join(each) for each in expected]
-    true = np.array([[kind in labels_of(pair) for kind in sorted(KINDS)] for pair in PAIRS["test"]])
+    true = np.array([[kind in labels for kind in sorted(KINDS)] for _, labels in ROWS["test"]])
     both = true, probabilities > 0.5
     assert scores["predict_macro_f1"] == pytest.approx(f1_score(*both, average="macro"))
     assert scores["predict_accuracy"] == pytest.approx((both[0] == both[1]).all(1).mean())
-    texts = [text_of(pair) for pair in PAIRS["test"]]
-    found = ringbert.Classifier(folder)(texts)
+    found = ringbert.Classifier(folder)([text for text, _ in ROWS["test"]])
     assert [list(each.labels) for each in found] == expected
     np.testing.assert_allclose([[*each.probabilities.values()] for each in found], probabilities, atol=1e-6)
     assert [section["title"] for section in result["report"]] == ["Labels", "Most wrong"]
@@ -86,23 +78,15 @@ def test_columns_of_0_and_1_are_the_same_as_lists(trained, data, tmp_path):
     found = classify(tmp_path, *flags(data, "columns"), "--num_train_steps=90", "--max_seq_length=48")
     assert found["eval_micro_f1"] == pytest.approx(scores["eval_micro_f1"], abs=0.1)
     first = (tmp_path / "predictions.tsv").read_text()
-    classify(
-        tmp_path,
-        *own.model_flags(data),
-        "--max_seq_length=48",
-        "--do_predict",
-        f"--predict_file={data}/test-columns.csv",
-    )
+    alone = ("--max_seq_length=48", "--do_predict", f"--predict_file={data}/test-columns.csv")
+    classify(tmp_path, *own.model_flags(data), *alone)
     assert (tmp_path / "predictions.tsv").read_text() == first
 
 
 def test_loss_is_the_mean_of_binary_cross_entropies():
     chance = np.random.default_rng(1)
-    scores, label, weight = (
-        chance.normal(size=(5, 3)),
-        chance.integers(0, 2, (5, 3)),
-        np.array([1, 2, 0.5], np.float32),
-    )
+    scores, label = chance.normal(size=(5, 3)), chance.integers(0, 2, (5, 3))
+    weight = np.array([1, 2, 0.5], np.float32)
     probability = expit(scores)
     losses = -(label * np.log(probability) + (1 - label) * np.log(1 - probability))
     batch = {"label": tf.constant(label, tf.float32), "is_example": tf.constant([1.0, 1, 1, 1, 0])}
@@ -130,11 +114,7 @@ def test_thresholds_have_the_highest_f1():
         (2, ["--regression"], ["--multi_label", "--regression"]),
         (2, ["--task_name=cola", "--data_dir=x"], ["--train_file", "--task_name"]),
         (1, ["--label_column=text,label"], ["line 2", "0 or 1"]),
-        (
-            1,
-            ["--train_file={data}/train-columns.csv", "--label_column=tool"],
-            ["'tool'", "leave --multi_label out"],
-        ),
+        (1, ["--train_file={data}/train-columns.csv", "--label_column=tool"], ["'tool'", "--multi_label out"]),
         (1, ["--nomulti_label", "--label_column=label,more"], ["--multi_label"]),
     ],
 )

@@ -117,20 +117,6 @@ if FOLDER not in os.environ:
 
 else:
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(item: pytest.Item) -> None:
-        """All ranks meet before each test; each gets the communicator of the test's ranks."""
-        from mpi4py import MPI
-
-        world, _ = whole_world()
-        world.barrier()
-        item.config.is_absent = world.rank >= item.callspec.params["num_ranks"]
-        item.config.comm = world.comm.Split(MPI.UNDEFINED if item.config.is_absent else 0)
-
-    def pytest_runtest_setup(item: pytest.Item) -> None:
-        if item.config.is_absent:
-            pytest.skip("absent")
-
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(item: pytest.Item):
         """Writes the report for the parent, and ends the ranks if the test has failed."""
@@ -157,11 +143,24 @@ def whole_world():
 
 
 @pytest.fixture
-def world(num_ranks, request):
-    """This process among the first `num_ranks` ranks, with a communicator of its own."""
-    comm = request.config.comm
-    yield World.join(None, "spmd", stalls=None, comm=comm)
+def comm(num_ranks):
+    """The communicator of a test's ranks, the first ones. All ranks meet before each test; the others skip it."""
+    from mpi4py import MPI
+
+    world, _ = whole_world()
+    world.barrier()
+    is_absent = world.rank >= num_ranks
+    comm = world.comm.Split(MPI.UNDEFINED if is_absent else 0)
+    if is_absent:
+        pytest.skip("absent")
+    yield comm
     comm.Free()
+
+
+@pytest.fixture
+def world(comm):
+    """This process among the ranks of a test."""
+    return World.join(None, "spmd", stalls=None, comm=comm)
 
 
 @pytest.fixture
@@ -192,12 +191,12 @@ def folder(world, session_folder) -> Path:
 
 
 @pytest.fixture
-def hvd(num_ranks, request):
-    """`ringbert.horovod` among the first `num_ranks` ranks."""
+def hvd(comm):
+    """`ringbert.horovod` among the ranks of a test."""
     import ringbert.horovod as hvd
     from ringbert.horovod.session import current
 
-    hvd.init(comm=request.config.comm)
+    hvd.init(comm=comm)
     world = current().world
     yield hvd
     hvd.shutdown()

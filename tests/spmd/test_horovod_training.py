@@ -81,24 +81,19 @@ def test_one_overflow_halves_the_loss_scale_of_all_ranks(is_inside, hvd):
     assert float(optimizer.dynamic_scale) == 2.0**14
 
 
-def test_plain_keras_loads_what_was_saved_and_hvd_trains_on(hvd, session_folder):
-    path = hvd.broadcast_object(session_folder) / "model.keras"
+def test_plain_keras_loads_what_was_saved(hvd, session_folder):
+    """tests/horovod/resume.py trains on."""
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
     model, data = make_model(), share(hvd.size(), hvd.rank())
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
     model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
     if hvd.rank() == 0:
-        model.save(path)
-        loaded = keras.models.load_model(path)
+        model.save(session_folder / "model.keras")
+        loaded = keras.models.load_model(session_folder / "model.keras")
         assert type(loaded.optimizer) is keras.optimizers.Adam
         assert int(loaded.optimizer.iterations) == STEPS
         for ours, theirs in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
             np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
-    hvd.barrier()
-    again = hvd.load_model(path)
-    again.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
-    assert int(again.optimizer.iterations) == 2 * STEPS
-    same_weights(hvd, again)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,9 @@ def test_each_loss_term_is_averaged_over_its_own_weight(accumulation, world, col
 
 
 @pytest.mark.ranks(2)
-def test_training_goes_on_after_one_such_step_and_ends_after_twenty(world, collectives, folder):
+def test_training_goes_on_after_one_step_that_is_not_finite_and_ends_after_twenty(
+    world, collectives, folder, capsys
+):
     made = 0
 
     def spoiled(fields, spoils):
@@ -81,6 +83,7 @@ def test_training_goes_on_after_one_such_step_and_ends_after_twenty(world, colle
     optimizer, state = toy.train(world, collectives, folder / "one", third, num_train_steps=6)
     assert (state.step, optimizer.optimizer.iterations.numpy()) == (6, 5)
     assert np.all(np.isfinite(toy.flat(optimizer)))
+    assert capsys.readouterr().err.count("the gradient is not finite") == (world.rank == 0)
     with pytest.raises(InputError, match="no finite gradient"):
         toy.train(world, collectives, folder / "all", partial(spoiled, spoils=bool), num_train_steps=50)
 

@@ -27,6 +27,11 @@ BATCH, STEPS = 14, 12  # 14 rows are 5, 5, 4 on three ranks
 TRAIN = ("--do_train", f"--global_batch_size={BATCH}", f"--num_train_steps={STEPS}", "--num_warmup_steps=2",
          "--learning_rate=1e-3", "--lr_scaling=none", "--save_checkpoints_steps=6")  # fmt: skip
 TOLERANCE = 1e-4  # of float32 sums of other shares: measured up to 1.4e-5; a rate that is off by 0.1 % gives 1e-3
+FAMILY = {
+    "roberta": {"type_vocab_size": 1, "pad_token_id": 0, "max_position_embeddings": 129},
+    "electra": {"embedding_size": 24},
+    "distilbert": {"classifier_dropout": 0.0},
+}
 
 
 @functools.cache
@@ -34,6 +39,10 @@ def make_data() -> Path:
     """A tiny model's files, questions, labelled texts and a corpus; made once by the process that asks."""
     folder = Path(tempfile.mkdtemp(prefix="ringbert-data-"))
     classifier_runs.write_data(folder)
+    for name, values in FAMILY.items():
+        config = read_json(folder / "bert_config.json") | values | {"model_type": name}
+        names = {ours: theirs for theirs, ours in ARCHITECTURES[name].keys.items()}
+        write_json(folder / f"{name}.json", {names.get(key, key): value for key, value in config.items()})
     write_squad(folder / "squad.json", make_entries(60, 1))
     write_squad(folder / "squad-dev.json", make_entries(30, 2))
     words = [word for kind in texts.KINDS for word in texts.WORDS[kind]]
@@ -61,9 +70,9 @@ def run(program: str, world: World, collectives: Any, data: Path, output_dir: Pa
 
 
 @functools.cache
-def of_one_rank(program: str, data: Path) -> Path:
+def of_one_rank(program: str, data: Path, config: str = "bert_config") -> Path:
     folder = Path(tempfile.mkdtemp(prefix="ringbert-one-"))
-    run(program, *ALONE, data, folder, *TRAIN)
+    run(program, *ALONE, data, folder, *TRAIN, f"--bert_config_file={data}/{config}.json")
     return folder
 
 
@@ -91,35 +100,20 @@ def data(world) -> Path:
 
 
 @pytest.mark.ranks(2, 3)
-@pytest.mark.parametrize("program", ["squad", "classifier", "pretraining"])
-def test_training_is_one_ranks(program, world, collectives, data, folder):
+@pytest.mark.parametrize(
+    ("program", "config"),
+    [
+        *((program, "bert_config") for program in ("squad", "classifier", "pretraining")),
+        *(("classifier", name) for name in FAMILY),
+    ],
+)
+def test_training_is_one_ranks(program, config, world, collectives, data, folder):
     """Spans; labels with class weights; masked words and next sentences, of which ranks have unequal numbers."""
     accumulation = ("--gradient_accumulation_steps=2",) if program == "squad" else ()
-    timeline = f"--timeline={folder}/timeline.json"
-    run(program, world, collectives, data, folder, *TRAIN, *accumulation, timeline, "--profile_steps=3:4")
-    world.on_first(lambda: assert_same_training(folder, of_one_rank(program, data)))
+    more = (f"--bert_config_file={data}/{config}.json", f"--timeline={folder}/timeline.json", *accumulation)
+    run(program, world, collectives, data, folder, *TRAIN, *more, "--profile_steps=3:4")
+    world.on_first(lambda: assert_same_training(folder, of_one_rank(program, data, config)))
     world.on_first(assert_timed, folder, world.size)
-
-
-FAMILY = {
-    "roberta": {"type_vocab_size": 1, "pad_token_id": 0, "max_position_embeddings": 129},
-    "electra": {"embedding_size": 24},
-    "distilbert": {"classifier_dropout": 0.0},
-}
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("name", FAMILY)
-def test_the_family_trains_as_on_one_rank(name, world, collectives, data, folder):
-    def write() -> None:
-        values = read_json(data / "bert_config.json") | FAMILY[name] | {"model_type": name}
-        names = {ours: theirs for theirs, ours in ARCHITECTURES[name].keys.items()}
-        write_json(folder / "config.json", {names.get(key, key): value for key, value in values.items()})
-        run("classifier", *ALONE, data, folder / "one", *TRAIN, f"--bert_config_file={folder}/config.json")
-
-    world.on_first(write)
-    run("classifier", world, collectives, data, folder / "two", *TRAIN, f"--bert_config_file={folder}/config.json")
-    world.on_first(lambda: assert_same_training(folder / "two", folder / "one"))
 
 
 def assert_timed(folder: Path, size: int) -> None:

@@ -17,10 +17,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import sentencepiece
-from harness import corpora
+from harness import corpora, weight_files
+from harness.classifier_files import read_glue, read_own
 from harness.squad_files import make_entries, squad_json
+from harness.texts import SPECIAL_TOKENS, write_model
+from safetensors.numpy import load
 
+from bert import configuration, weights
 from bert.corpus.shards import find_shards, open_shards
+from bert.model import Bert
 from bert.text import tokenizer
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
@@ -28,6 +33,11 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
+from tasks.pretraining.shards import Limits, converted
+from tasks.report import files as report_files
+from tasks.squad.reading import Source, read
+from tasks.squad.settings import WindowSettings
+from tasks.squad.windows import open_windows
 
 
 @dataclass
@@ -65,7 +75,7 @@ def made(by, **given):
 
 def read_shards(folder, name):
     """As bert-pretraining, in the order of its stream."""
-    parts, facts = open_shards(find_shards(str(folder)))
+    parts, facts = open_shards(find_shards(f"{folder}/arrow"))
     rows = BatchRows(parts)
     numbers = BlockOrder(len(rows), 1).rows_at(0, len(rows))
     return facts["settings"]["max_seq_length"], pickle.dumps(rows.take(numbers))
@@ -73,10 +83,8 @@ def read_shards(folder, name):
 
 def read_records(folder, name):
     """A file that ends after a whole record is a whole file: then only the number of rows tells."""
-    from tasks.pretraining.shards import Limits, converted
-
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
-    cached = converted(find_shards(f"{folder}/*.tfrecord"), Limits(48, 20, 1 << 15), "--input_file")
+    cached = converted(find_shards(f"{folder}/tf/*"), Limits(48, 20, 1 << 15), "--input_file")
     rows = corpora.open_table(str(cached))[0].to_pylist()
     if len(rows) != NUM_RECORDS[0]:
         raise InputError(f"{folder}: {len(rows)} rows")
@@ -102,10 +110,7 @@ def corpus_readers():
         corpora.write_records(folder / "tf/a.tfrecord", [corpora.padded(row, 48, 20) for row in rows])
 
     files, parquet, draw = made(build), {}, random.Random(0)
-    shards, records = (
-        {path.name: files[str(path)] for path in map(Path, files) if path.parent.name == kind}
-        for kind in ("arrow", "tf")
-    )
+    shards, records = ({k: v for k, v in files.items() if k.startswith(folder)} for folder in ("arrow/", "tf/"))
     table = pa.table({"text": draw.choices(SENTENCES[:3], k=300), "label": draw.choices(["yes", "no"], k=300)})
     for compression in ("none", "zstd"):
         pa.parquet.write_table(table, file := io.BytesIO(), row_group_size=100, compression=compression)
@@ -123,20 +128,12 @@ def corpus_readers():
 
 
 SENTENCES = ("the cat sat on the mat .", "a dog ran , and ran", "Émile saw 3 foxes [SEP] 가나다", "", "x" * 300)
-SPECIAL, LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "abcdefghijklmnopqrstuvwxyz0123456789.,"
-VOCAB = "\n".join([*SPECIAL, *LETTERS, *(f"##{x}" for x in LETTERS), "the", "cat", "dog", "##ing", ""]).encode()
-SIZES = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 24, "num_attention_heads": 4,
-         "num_hidden_layers": 1, "type_vocab_size": 2, "vocab_size": 60}  # fmt: skip
-GOOGLE = SIZES | {"attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1}
-HF = {"architectures": ["BertForQuestionAnswering"], "classifier_dropout": None, "model_type": "bert"}
-CONFIG = GOOGLE | HF | {"pad_token_id": 0, "id2label": {"0": "a"}, "layer_norm_eps": 1e-12}
 
 
 def read_configuration(folder, name):
-    from bert import configuration
-
     config = configuration.config_from_file(folder / name)
-    assert all(type(getattr(config, size)) is int and 0 < getattr(config, size) < 1 << 31 for size in SIZES)
+    sizes = [getattr(config, size) for size in (*weight_files.SIZES, "type_vocab_size")]
+    assert all(type(size) is int and 0 < size < 1 << 31 for size in sizes)
     assert config.hidden_size % config.num_attention_heads == 0
     rates = [config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.classifier_dropout or 0]
     assert all(0 <= rate < 1 for rate in rates)
@@ -151,46 +148,45 @@ def read_tokenizer(folder, name):
     assert len({words.pad_id, words.unk_id, words.cls_id, words.sep_id, words.mask_id}) == 5
 
 
+def save_words(folder):
+    write_model(folder)
+    tokenizer.load(str(folder / "vocab.txt")).save(folder)
+
+
+WORDS = made(save_words)
+VOCABULARY = WORDS["vocab.txt"]
+
+
 def model_readers():
-    draw, model = random.Random(1), io.BytesIO()
-    texts = [" ".join(draw.choices(("the", "cat", "dogs", "ran", "보다", "saw"), k=9)) for _ in range(300)]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=model, vocab_size=40, minloglevel=3, hard_vocab_limit=False,
-        unk_id=1, pad_id=0, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]", control_symbols=SPECIAL[2:]
-    )  # fmt: skip
-    words = made(lambda folder: tokenizer.load(str(folder / "v")).save(folder), v=VOCAB)
-    pieces = made(lambda folder: tokenizer.load(spm_model_file=str(folder / "m")).save(folder), m=model.getvalue())
-    vocabulary, pieces = {"vocab.txt": (VOCAB, "text")}, {k: v for k, v in pieces.items() if v[1] == "json"}
-    configurations = {"config.json": (as_json(CONFIG), "json"), "bert_config.json": (as_json(GOOGLE), "json")}
-    return [
-        Reader("configuration", configurations, read_configuration, 10),
-        Reader("vocab.txt", vocabulary, read_tokenizer, 4),
-        Reader("folder of words", words | vocabulary, read_tokenizer, 6),
-        Reader("folder of pieces", pieces, read_tokenizer, 4),
-        Reader("SentencePiece", {"a.model": (model.getvalue(), "bytes")}, read_tokenizer, 2),
-    ]
+    """Configurations, tokenizers, and the weights of a tiny model: safetensors in one file and in two with an
+    index, and a TensorFlow checkpoint."""
 
-
-def weight_readers():
-    """safetensors in one file and in two with an index, and a TensorFlow checkpoint, of one tiny model."""
-    from harness.weight_files import write_hf, write_tf1
-    from safetensors.numpy import load
-
-    from bert import weights
-    from bert.configuration import BertConfig
-    from bert.model import Bert
-
-    def read(folder, name):
+    def read_weights(folder, name):
         weights.load(model, weights.find(str(folder / "bert_model.ckpt") if "ckpt" in name else str(folder)))
         assert all(np.isfinite(variable.numpy()).all() for variable in model.named_tensors().values())
 
-    model = Bert(BertConfig(**GOOGLE), "span")
+    model, draw, pieces = Bert(weight_files.config(), "span"), random.Random(1), io.BytesIO()
     tensors = {name: variable.numpy() for name, variable in model.named_tensors().items()}
     whole = made(weights.copied(model))
-    parts = made(lambda folder: write_hf(folder, load(whole["model.safetensors"][0]), shards=2))
-    old = made(lambda folder: write_tf1(folder / "bert_model.ckpt", tensors, moments=False))
-    del whole["config.json"], old["checkpoint"]
-    return [Reader("safetensors", whole, read, 2), Reader("in parts", parts, read, 2), Reader("TF1", old, read, 2)]
+    parts = made(lambda folder: weight_files.write_hf(folder, load(whole["model.safetensors"][0]), shards=2))
+    old = made(lambda folder: weight_files.write_tf1(folder / "bert_model.ckpt", tensors, moments=False))
+    del old["checkpoint"]
+    configurations = {"config.json": whole.pop("config.json"), "bert_config.json": WORDS["bert_config.json"]}
+    texts = [" ".join(draw.choices(("the", "cat", "dogs", "ran", "보다", "saw"), k=9)) for _ in range(300)]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=pieces, vocab_size=40, minloglevel=3, hard_vocab_limit=False,
+        unk_id=1, pad_id=0, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]",
+        control_symbols=SPECIAL_TOKENS[2:]
+    )  # fmt: skip
+    saved = made(lambda folder: tokenizer.load(spm_model_file=f"{folder}/m").save(folder), m=pieces.getvalue())
+    return [
+        Reader("configuration", configurations, read_configuration, 10),
+        Reader("vocab.txt", {"vocab.txt": VOCABULARY}, read_tokenizer, 4),
+        Reader("folder of words", {k: v for k, v in WORDS.items() if "bert" not in k}, read_tokenizer, 6),
+        Reader("folder of pieces", {k: v for k, v in saved.items() if v[1] == "json"}, read_tokenizer, 4),
+        Reader("SentencePiece", {"a.model": (pieces.getvalue(), "bytes")}, read_tokenizer, 2),
+        *(Reader(*each, read_weights, 2) for each in (("safetensors", whole), ("in parts", parts), ("TF1", old))),
+    ]
 
 
 LABELLED = {
@@ -205,8 +201,6 @@ LABELLED = {
 
 
 def read_classifier(folder, name):
-    from harness.classifier_files import read_glue, read_own
-
     is_numeric = "number" in name
     if "/" in name:
         texts = read_glue(name.split("/")[0].lower(), folder, "train")
@@ -217,10 +211,6 @@ def read_classifier(folder, name):
 
 
 def read_squad(folder, name):
-    from tasks.squad.reading import Source, read
-    from tasks.squad.settings import WindowSettings
-    from tasks.squad.windows import open_windows
-
     is_cached, is_training, is_v2 = name.startswith("cache/"), "dev" not in name, "v2" in name
     source = Source(str(folder / ("train.json" if is_cached else name)), is_training)
     examples = read(source, is_v2)
@@ -246,16 +236,14 @@ def squad_readers():
     entries = [*make_entries(4, 0), ("émile saw 3 foxes , and \u202f two hares", "who ?", "mile", 1)]
     v1, v2 = (as_json(squad_json(entries, **more)) for more in ({}, {"is_impossible": False}))
     files = {"train-v1.json": v1, "dev-v1.json": v1, "train-v2.json": v2, "dev-v2.json": v2}
-    files, others = {k: (v, "json") for k, v in files.items()}, {"vocab.txt": VOCAB, "train.json": v1}
+    files, others = {k: (v, "json") for k, v in files.items()}, {"vocab.txt": VOCABULARY[0], "train.json": v1}
     cache = made(lambda folder: read_squad(folder, "cache/"), **others)
     return [
-        Reader("SQuAD", files, read_squad, 10, {"vocab.txt": VOCAB}),
+        Reader("SQuAD", files, read_squad, 10, {"vocab.txt": VOCABULARY[0]}),
         Reader("cached windows", cache, read_squad, 4, others, is_exact=True, heals=True),
     ]
 
 
-STATE = {"position": 640, "step": 20, "steps": 100, "global_batch_size": 32, "evaluations": [[320, 0.5]],
-         "settings": {"--seed": 42, "--learning_rate": 5e-5, "--num_train_steps": None}}  # fmt: skip
 METRICS = [{"step": n, "rows": 64 * n, "loss": 4 - n / 20, "time": 1.5} for n in (1, 20, 40)]
 METRICS += [{"step": 20, "rows": 1280, "eval_f1": 0.5, "eval_loss": 1.5}]
 PLAN = {"steps": 40, "size": 2, "global_batch_size": 64, "learning_rate": 1e-3, "rows": 100}
@@ -274,19 +262,17 @@ def read_manifest(folder, name):
 
 
 def read_run(folder, name):
-    from tasks.report import files
-
     Run(folder, is_writer=True).rewind_metrics(2560)
-    assert files.read_runs([folder])[0].steps
+    assert report_files.read_runs([folder])[0].steps
 
 
 def run_readers():
-    state = {"state.json": as_json(STATE)}
+    state = {"state.json": as_json({"position": 640})}
     sealed = made(lambda folder: manifest.seal(folder, 640), **state)
     return [Reader("manifest", sealed, read_manifest, 5, state), Reader("run", RUN, read_run, 7)]
 
 
 def readers(names=()):
-    """Those of these names, or all, also those that need TensorFlow."""
+    """Those of these names, or all."""
     known = [*run_readers(), *corpus_readers(), *model_readers(), *squad_readers()]
-    return [reader for reader in known if reader.name in names] if names else known + weight_readers()
+    return [reader for reader in known if not names or reader.name in names]

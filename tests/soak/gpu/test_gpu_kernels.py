@@ -4,13 +4,11 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from harness.mpi import ROOT
 
 from benchmarks.gpu_roofline import kernels
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.timeout(3600)

@@ -1,8 +1,7 @@
-"""The sdist and its wheel in new environments: what they hold, types for users, Dask beside them, a notebook."""
+"""The sdist and its wheel in new environments: what they hold, types for users, a notebook."""
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -88,26 +87,20 @@ def test_the_sdist_holds_what_its_tests_need(built, tmp_path):
     run(sys.executable, "-m", "pytest", "-q", "tests/package/test_docs.py", "tests/flags", path=folder, cwd=folder)
 
 
-def test_an_installed_wheel_has_types_for_a_users_script_and_stops_with_one_line_beside_dask(built, tmp_path):
+def test_an_installed_wheel_has_types_for_a_users_script(built, tmp_path):
     """mypy takes the types of the installed packages, and so finds a user's mistakes."""
     venv.create(tmp_path / "environment", with_pip=True)
-    programs = tmp_path / "environment/bin"
+    python = tmp_path / "environment/bin/python"
     site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "environment")}))
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")  # without editable installs
-    pip = (programs / "python", "-m", "pip", "install", "--quiet")
-    run(*pip, "--no-deps", *built.glob("*.whl"), cwd=tmp_path)
+    run(python, "-m", "pip", "install", "--quiet", "--no-deps", *built.glob("*.whl"), cwd=tmp_path)
     script = tmp_path / "script.py"
-    command = (sys.executable, "-m", "mypy", "--strict", "--python-executable", programs / "python", script)
+    command = (sys.executable, "-m", "mypy", "--strict", "--python-executable", python, script)
     script.write_text(USERS_SCRIPT)
     run(*command, cwd=tmp_path)
     script.write_text(USERS_SCRIPT + USERS_MISTAKES)
     errors = [line for line in run(*command, cwd=tmp_path, status=1).stdout.splitlines() if "error:" in line]
     assert len({line.split(":")[1] for line in errors}) == USERS_MISTAKES.count("\n") - 1, errors
-
-    run(*pip, "dask[distributed]", cwd=tmp_path)  # over our files
-    program = (programs / "bert-squad", "--output_dir=x", "--do_predict", "--predict_file=y")
-    error = run(*program, cwd=tmp_path, status=1).stderr
-    assert re.fullmatch("bert-squad: error: .*distributed.*: install ringbert in an environment.*\n", error)
 
 
 def test_a_notebook_shows_progress_and_scores(tmp_path):

@@ -15,7 +15,10 @@ from bert import configuration, weights
 from bert.model import Bert
 from bert.text import tokenizer
 
-MODELS = {"span": "AutoModelForQuestionAnswering", "classifier": "AutoModelForSequenceClassification"}
+MODELS = {
+    "span": "AutoModelForQuestionAnswering", "classifier": "AutoModelForSequenceClassification",
+    "tagger": "AutoModelForTokenClassification",
+}  # fmt: skip
 SIZES = [
     {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": 4 * hidden}
     for layers, hidden in ((1, 32), (2, 64), (3, 96))

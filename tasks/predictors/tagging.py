@@ -1,0 +1,76 @@
+"""Entities in texts by a model that bert-tagger has trained, by the same code as bert-tagger."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, overload
+
+from tasks.cache import in_memory
+from tasks.predict import Predictor
+from tasks.predictors.loading import LoadSettings, TrainedPredictor, checked_texts, warn_of_unknown
+from tasks.tagger.reading import Sentence
+from tasks.tagger.scoring import Entity, entities
+from tasks.tagger.settings import SentenceSettings
+from tasks.tagger.task import TagTask, best_and_losses, tables, tags_of
+
+WORD, CHARACTER = re.compile(r"\w+|[^\w\s]"), re.compile("(?s).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggingSettings(LoadSettings, SentenceSettings):
+    """How texts become rows and batches."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Tagger(TrainedPredictor):
+    """Finds entities: `Tagger(folder)(texts)`. The tags are those of bert-tagger for the same words.
+
+    Args:
+      folder, precision, model_revision: as those of `QuestionAnswering`; bert-tagger trains the model.
+      batch_size: rows of `max_seq_length` tokens in a batch; more if they are shorter.
+      max_seq_length: the most tokens of a row; a longer text becomes several.
+      doc_stride: tokens between the starts of such rows.
+      characters: the model tags characters and not words.
+        The default of these three is as in the run that wrote the folder, else that of bert-tagger.
+    The attribute `labels` has the tags in the model's order.
+    Raises ringbert.InputError, one line that names the argument.
+    """
+
+    doc_stride: int | None = None
+    characters: bool | None = None
+
+    head = "tagger"
+    settings_class = TaggingSettings
+    longest = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        length = self.settings.max_seq_length
+        self.labels: tuple[str, ...] = self._job.model.config.labels
+        self._predictor = Predictor(self._job, TagTask(length).batch, length)
+
+    @overload
+    def __call__(self, texts: str) -> list[Entity]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, texts: Iterable[str]) -> list[list[Entity]]: ...
+    def __call__(self, texts: str | Iterable[str]) -> list[Entity] | list[list[Entity]]:
+        """The entities of a text, or of each text of a list. Words are runs of letters and digits, and other
+        characters alone."""
+        if isinstance(texts, list) and not texts:
+            return []
+        items, is_single = checked_texts(texts, "texts", takes_empty=True)
+        settings, pattern = self.settings, CHARACTER if self.settings.characters else WORD
+        words = [[(match[0], match.start()) for match in pattern.finditer(text)] for (text,) in items]
+        sentences = [Sentence([word for word, _ in each]) for each in words]
+        data = in_memory(tables(sentences, self.labels, settings, self._tokenizer, self._job.run))
+        warn_of_unknown(data.facts["unknown_share"], self._tokenizer)
+        rows: Any = data.tables["rows"]
+        kept: Any = self._predictor(rows, settings.batch_size, partial(best_and_losses, rows.column("tags")))
+        best = [numbers for numbers, _ in kept]
+        tagged = tags_of(sentences, self.labels, settings.characters, rows, best)
+        results = [
+            entities(text, sentence.words, [start for _, start in each], tags)
+            for (text,), sentence, each, tags in zip(items, sentences, words, tagged, strict=True)
+        ]
+        return results[0] if is_single else results

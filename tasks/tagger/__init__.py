@@ -1,0 +1,1 @@
+"""bert-tagger; see `program`."""

@@ -1,0 +1,149 @@
+"""bert-tagger: fine-tune BERT to tag words or characters over all ranks, such as named entities.
+
+Start reading at `run_tagger`, below.
+"""
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from distributed import phases
+from distributed.order import Order
+from distributed.run import Run
+from distributed.world import World
+from ringbase.errors import InputError
+from ringbase.files import digest
+from ringbase.settings import flat
+from tasks.cache import Prepared, Recipe
+from tasks.classifier.task import stated_labels
+from tasks.fit import TrainingData, evaluations, fit, load_for_prediction, write_eval_results
+from tasks.job import Job, run_on_ranks
+from tasks.predict import Predictor
+from tasks.start import Needs, Start, find_start
+from tasks.tagger.reading import Sentence, Source, read, text_of
+from tasks.tagger.scoring import details, entities, measure
+from tasks.tagger.settings import TaggerConfig
+from tasks.tagger.task import Tags, TagTask, best_and_losses, tables, tags_of
+from tasks.texts import open_tokenized
+from tasks.trained import saved_settings
+
+VERSION = 1  # increase when reading or `tables` makes something else: old folders are not used
+Scores = dict[str, float]
+
+
+def run(config: TaggerConfig) -> None:
+    run_on_ranks("bert-tagger", config, config.machine, config.output_dir, run_tagger)
+
+
+def run_tagger(config: TaggerConfig, job: Job) -> Scores:
+    """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
+    # Configuration, tokenizer, weights and tags are found on rank 0; the rows are built once per machine.
+    world, run, training, evaluation = job.world, job.run, config.training, config.evaluation
+    length, resume = config.sentences.max_seq_length, job.resume(config.training.resume)
+    start = world.on_first(find_start, config.model, resume, run, config.do_train, Needs(length))
+    start = world.on_first(with_tags, config, start, run)
+    sets = {kind: open_set(Source(config.files, kind), config, start, world, run) for kind in config.kinds}
+    phases.ended("data")
+    task = TagTask(length, saved_settings(config))
+    job.make_model(start.bert_config, task.head, training.loop.seed, start.weights is not None)
+    predictor = Predictor(job, task.batch, length)
+
+    def tagged(kind: str, batch_size: int) -> tuple[list[Sentence], list[Tags], float | None]:
+        """On rank 0 the sentences of a set, the tags that the model gives them, and the mean loss if they have
+        tags."""
+        rows = sets[kind].tables["rows"]
+        kept = predictor(rows, batch_size, functools.partial(best_and_losses, rows.column("tags")))
+        if kept is None:
+            return [], [], None
+        best, losses = zip(*kept, strict=True)
+        labels, characters = start.bert_config.labels, config.sentences.characters
+        sentences, all_losses = read(Source(config.files, kind), characters, labels), np.concatenate(losses)
+        found = tags_of(sentences, labels, characters, rows, best)
+        return sentences, found, float(all_losses.mean()) if len(all_losses) else None
+
+    last = list[Any]()  # what the last evaluation has tagged, on rank 0
+
+    def dev_scores() -> Scores:
+        last[:] = tagged("dev", evaluation.eval_batch_size)
+        return world.on_first(measure, "eval", start.bert_config.labels, config.sentences.characters, *last)
+
+    steps = start.state.step if start.state else None
+    if config.do_train:
+        rows = sets["train"].tables["rows"]
+        data = TrainingData(
+            rows=rows,
+            order=Order(len(rows), training.loop.seed),
+            key=sets["train"].facts["digest"],
+            settings={f"--{name}": value for name, value in saved_settings(config).items()},
+        )
+        num_rows = len(sets["dev"].tables["rows"]) if "dev" in sets else 0
+        held_out = evaluations(evaluation, dev_scores, "f1", num_rows)
+        steps = fit(task, data, start, training, job, held_out)
+    else:
+        load_for_prediction(job, start)
+    scores, facts = Scores(), dict[str, Any]()
+    if evaluation.do_eval:
+        scores = dev_scores()
+        write_eval_results(run, scores, scores["eval_loss"], steps)
+        facts = world.on_first(lambda: details(last[0], config.sentences.characters, last[1]))
+    if config.do_predict:
+        found = tagged("predict", config.predict_batch_size)
+        scores |= world.on_first(write_predictions, config, start.bert_config.labels, *found, run)
+    job.finish(config.do_train, scores, facts)
+    return scores
+
+
+def open_set(source: Source, config: TaggerConfig, start: Start, world: World, run: Run) -> Prepared:
+    """The rows of a source, as `tables` makes them, on every rank. Raises InputError as `read` and
+    `open_tokenized`."""
+    labels, settings = start.bert_config.labels, config.sentences
+
+    def recipe() -> Recipe:
+        sentences = read(source, settings.characters, labels)
+        content = digest("tagger", VERSION, start.words.digest, labels, flat(settings), sentences)
+        return content, lambda: tables(sentences, labels, settings, start.words, run)
+
+    return open_tokenized(recipe, source, start.words, settings.allow_unknown, world, run)
+
+
+def with_tags(config: TaggerConfig, start: Start, run: Run) -> Start:
+    """The start of a tagger: its configuration has the tags of the checkpoint, else of the training file with O
+    first; a head for other tags is initialized again. On rank 0."""
+    stated = stated_labels(start.bert_config)
+    if not config.do_train or (start.state and stated):
+        if not stated:
+            raise InputError("the tags are unknown: the model's config.json has no id2label; --do_train is off")
+        return start
+    source = Source(config.files, "train")
+    found = {tag for each in read(source, config.sentences.characters) for tag in each.tags or ()} - {"O"}
+    if not found:
+        raise InputError(f"{source}: every tag is O")
+    labels = ("O", *sorted(found))
+    if stated and sorted(stated) == sorted(labels):
+        labels = stated  # in the model's own order
+    elif stated:
+        run.say(f"the model's tags {', '.join(stated)} are not this file's: a new tagger is trained")
+    fresh = ("output_weights", "output_bias") if stated and stated != labels else ()
+    return replace(start, bert_config=replace(start.bert_config, labels=labels), fresh_tensors=fresh)
+
+
+def write_predictions(
+    config: TaggerConfig, labels: Sequence[str], sentences: Sequence[Sentence], found: Sequence[Tags],
+    loss: float | None, run: Run,
+) -> Scores:  # fmt: skip
+    """Writes predictions.conll, words and tags, and predictions.jsonl, texts and entities with their places.
+    Returns the scores if the set has tags. On rank 0."""
+    blocks, lines, characters = list[str](), list[str](), config.sentences.characters
+    for each, tags in zip(sentences, found, strict=True):
+        blocks.append("".join(f"{word}\t{tag}\n" for word, tag in zip(each.words, tags[0], strict=True)))
+        text, starts = text_of(each.words, characters)
+        value = {"text": text, "entities": [asdict(entity) for entity in entities(text, each.words, starts, tags)]}
+        lines.append(json.dumps(value, ensure_ascii=False) + "\n")
+    run.write("predictions.conll", "\n".join(blocks))
+    run.write("predictions.jsonl", "".join(lines))
+    has_tags = all(each.tags for each in sentences)
+    return measure("predict", labels, characters, sentences, found, loss) if has_tags else {}

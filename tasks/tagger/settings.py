@@ -1,0 +1,76 @@
+"""The flags of bert-tagger."""
+
+from dataclasses import dataclass
+
+from ringbase.settings import LONGEST_ROW, Settings, setting
+from tasks.settings import EvaluationSettings, MachineSettings, ModelSettings, TrainingSettings, batch_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceSettings(Settings):
+    """How sentences become rows."""
+
+    max_seq_length: int = setting(
+        128, "maximum number of tokens of a row; longer sentences become several", "data", is_saved=True,
+        at_least=8, at_most=LONGEST_ROW,
+    )  # fmt: skip
+    doc_stride: int = setting(64, "tokens between the starts of such rows", "data", is_saved=True, at_least=1)
+    characters: bool = setting(
+        False, "the files have a character in each line, blanks too, instead of a word (KLUE)", "data",
+        is_saved=True,
+    )  # fmt: skip
+    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSettings(Settings):
+    """Which tagged sentences are read."""
+
+    train_file: str | None = setting(
+        None, "to train on: CoNLL columns (first the word, last its tag, blank lines between sentences), or JSON "
+        "lines with lists `tokens` and `ner_tags`", "data",
+    )  # fmt: skip
+    dev_file: str | None = setting(
+        None, "file of the same kinds to evaluate on", "data", aliases=("validation_file",)
+    )
+    predict_file: str | None = setting(
+        None, "file of the same kinds to predict, with or without tags", "data", aliases=("test_file",)
+    )
+    dataset_name: str | None = setting(
+        None, "hub data set or folder with columns tokens and ner_tags and splits train, validation, test", "data"
+    )
+    dataset_revision: str | None = setting(None, "commit, tag or branch of --dataset_name", "data")
+    max_train_examples: int | None = setting(None, "train on the first N sentences", "data", at_least=1)
+    max_predict_examples: int | None = setting(
+        None, "evaluate and predict the first N sentences", "data", at_least=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggerConfig(Settings):
+    """Fine-tune BERT to tag words or characters, such as named entities, over all MPI ranks."""
+
+    files: FileSettings
+    sentences: SentenceSettings
+    model: ModelSettings
+    training: TrainingSettings
+    evaluation: EvaluationSettings
+    machine: MachineSettings
+    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
+    do_train: bool = setting(False, "train the model", "training")
+    do_predict: bool = setting(False, "predict the test set", "prediction")
+    predict_batch_size: int = batch_size("sentences", "prediction")
+
+    @property
+    def kinds(self) -> list[str]:
+        """The sets that are read: "train", "dev", "predict"."""
+        evaluates = self.evaluation.do_eval or (self.do_train and self.evaluation.during_training)
+        wanted = {"train": self.do_train, "dev": evaluates, "predict": self.do_predict}
+        return [kind for kind, is_wanted in wanted.items() if is_wanted]
+
+    def check(self) -> None:
+        if not self.kinds:
+            raise ValueError("nothing to do: give --do_train, --do_eval, --do_predict or several of them")
+        for kind in self.kinds:
+            if not (getattr(self.files, f"{kind}_file") or self.files.dataset_name):
+                raise ValueError(f"--{kind}_file is needed, or --dataset_name")

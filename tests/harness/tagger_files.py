@@ -1,0 +1,45 @@
+"""Tagged sentences that a tiny model soon learns: an entity is a word of the first half of its kind's words,
+and up to two of the second half."""
+
+import json
+import random
+from pathlib import Path
+
+from harness import texts
+
+Tagged = list[tuple[str, str]]  # words and their tags
+
+
+def sentences(number: int, seed: int, longest: int = 14) -> list[Tagged]:
+    chance, made = random.Random(seed), list[Tagged]()
+    for _ in range(number):
+        rows: Tagged = []
+        for _ in range(chance.randint(2, longest // 2)):
+            kind = chance.choice(["animal", "tool"])
+            first, more = chance.choice(texts.WORDS[kind][:4]), chance.choices(texts.WORDS[kind][4:], k=2)
+            rows += [(word, "O") for word in chance.choices(texts.FILLING, k=chance.randint(0, 3))]
+            rows += [(first, f"B-{kind}"), *((word, f"I-{kind}") for word in more[: chance.randint(0, 2)])]
+        made.append(rows)
+    return made
+
+
+def write_conll(path: Path, tagged: list[Tagged]) -> Path:
+    path.write_text("\n".join("".join(f"{word}\t{tag}\n" for word, tag in rows) for rows in tagged))
+    return path
+
+
+def write_jsonl(path: Path, tagged: list[Tagged]) -> Path:
+    """Without tags."""
+    path.write_text("".join(json.dumps({"tokens": [word for word, _ in rows]}) + "\n" for rows in tagged))
+    return path
+
+
+def write_data(folder: Path) -> list[str]:
+    """train.conll, dev.conll, test.jsonl and a model's files; the flags that name them."""
+    texts.write_model(folder, num_layers=1)
+    write_conll(folder / "train.conll", sentences(240, 1))
+    write_conll(folder / "dev.conll", sentences(60, 2, longest=28))
+    write_jsonl(folder / "test.jsonl", sentences(60, 2, longest=28))
+    files = ("train_file=train.conll", "dev_file=dev.conll", "predict_file=test.jsonl", "vocab_file=vocab.txt")
+    named = [f"--{each.replace('=', f'={folder}/')}" for each in (*files, "bert_config_file=bert_config.json")]
+    return [*named, "--max_seq_length=32", "--doc_stride=12"]

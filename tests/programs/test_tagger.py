@@ -1,0 +1,177 @@
+"""bert-tagger: files to rows, entities and scores by conlleval and seqeval, the program, and `ringbert.Tagger`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import tagger_files, texts
+from harness.program_runs import bert, refusal
+from sklearn.metrics import f1_score
+
+import ringbert
+from bert.text import tokenizer
+from distributed.run import Run
+from tasks.tagger.reading import FileSettings, Sentence, Source, illegal, read
+from tasks.tagger.scoring import Comparison, measure, spans
+from tasks.tagger.settings import SentenceSettings
+from tasks.tagger.task import NONE, filled, tables
+
+ENTITIES = json.loads((Path(__file__).resolve().parents[1] / "goldens/entities.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tagger_files.write_data(tmp_path_factory.mktemp("tagger"))
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    """The folder of a run that has trained, evaluated and predicted, and its scores."""
+    folder = tmp_path_factory.mktemp("run")
+    learn = ("--learning_rate=1e-3", "--global_batch_size=32", "--num_train_steps=100")
+    return folder, bert("tagger", folder, *data, *learn, "--do_train", "--do_eval", "--do_predict")
+
+
+def test_entities_are_those_of_conlleval_and_seqeval():
+    for tags, found in ENTITIES["seqeval"]:
+        assert [*spans(tags.split())] == [tuple(each) for each in found], tags
+    true, predicted = zip(*([column.split() for column in pair] for pair in ENTITIES["sentences"]), strict=True)
+    sentences = [Sentence(tags, tags, document=number // 10) for number, tags in enumerate(true)]
+    found = [(tags, [1.0] * len(tags)) for tags in predicted]
+    comparison = Comparison(sentences, found)
+    for label, (precision, recall, f1, examples) in ENTITIES["figures"].items():
+        ours = comparison.by_type[label] if label else comparison.all
+        assert ours["examples"] == examples
+        assert [f"{100 * ours[name]:.2f}" for name in ("precision", "recall", "f1")] == [
+            f"{value:.2f}" for value in (precision, recall, f1)
+        ]
+    labels = sorted({tag for tags in (*true, *predicted) for tag in tags})
+    scores = measure("eval", labels, True, sentences, found, None)
+    assert f"{100 * scores['eval_accuracy']:.2f}" == f"{ENTITIES['accuracy']:.2f}"
+    flat = [[tag for tags in part for tag in tags] for part in (true, predicted)]
+    assert scores["eval_char_macro_f1"] == f1_score(*flat, labels=labels, average="macro", zero_division=1.0)
+    parts = [Comparison(sentences[at : at + 10], found[at : at + 10]).all["f1"] for at in range(0, 40, 10)]
+    assert scores["eval_document_f1"] == pytest.approx(np.mean(parts))
+
+
+@pytest.mark.parametrize(
+    ("tags", "is_illegal"),
+    [
+        (["O B-x I-x O B-x B-x"], False), (["O I-x"], True), (["B-x I-y"], True), (["I-x"], True),
+        (["S-x B-x I-x E-x"], False), (["S-x", "B-x O"], True), (["E-x"], True), (["S-x B-x B-x E-x"], True),
+        (["S-x B-x I-x"], True),
+    ],
+)  # fmt: skip
+def test_illegal_tags_are_found(tags, is_illegal):
+    assert bool(illegal([Sentence(each.split(), each.split()) for each in tags])) == is_illegal
+
+
+def test_no_word_of_a_long_sentence_is_lost(data, tmp_path):
+    """Each word stands in one row, at its first token, with its tag."""
+    words = tokenizer.load(str(Path(data[3].partition("=")[2])))
+    sentences = read(Source(FileSettings(dev_file=data[1].partition("=")[2]), "dev"), False)
+    labels = ("O", "B-animal", "B-tool", "I-animal", "I-tool")
+    settings = SentenceSettings(max_seq_length=16, doc_stride=5)
+    rows = tables(sentences, labels, settings, words, Run(tmp_path, is_writer=False))["rows"].to_pydict()
+    found: dict[tuple[int, int], str] = {}
+    assert len(rows["words"]) > len(sentences)
+    for number, ids, at, tags in zip(*(rows[n] for n in ("sentence", "input_ids", "words", "tags")), strict=True):
+        assert len(ids) == len(at) == len(tags) <= 16
+        for id_, word, tag in zip(ids, at, tags, strict=True):
+            if word == NONE:
+                assert tag == NONE
+                continue
+            assert (number, word) not in found
+            found[number, word] = labels[tag]
+            assert sentences[number].words[word].startswith(words.pieces([id_])[0])
+    assert [[found[n, w] for w in range(len(s.words))] for n, s in enumerate(sentences)] == [
+        s.tags for s in sentences
+    ]
+
+
+def test_characters_inside_tokens_go_on():
+    tags = ["B-OG", *[""] * 5, "I-OG", *[""] * 8, "I-OG", *[""] * 3, "O", "", "O"]
+    assert filled("seoul national univ, a", tags) == ["B-OG", *["I-OG"] * 18, "O", "O", "O"]
+    assert filled("a b", ["B-X", "", "B-X"]) == ["B-X", "O", "B-X"]
+
+
+def test_the_program_learns_and_writes_entities(run, data):
+    folder, scores = run
+    assert scores["eval_f1"] > 0.95
+    blocks = (folder / "predictions.conll").read_text().split("\n\n")
+    predicted = [[line.split("\t") for line in block.strip().split("\n")] for block in blocks]
+    dev = tagger_files.sentences(60, 2, longest=28)
+    assert [[word for word, _ in rows] for rows in predicted] == [[word for word, _ in rows] for rows in dev]
+    right = sum(a[1] == b[1] for p, d in zip(predicted, dev, strict=True) for a, b in zip(p, d, strict=True))
+    assert right / sum(map(len, dev)) == pytest.approx(scores["eval_accuracy"])
+    result = json.loads((folder / "result.json").read_text())
+    assert set(result["eval_types"]) == {"animal", "tool"}
+    assert "Confusion" in (folder / "report.html").read_text()
+    config = json.loads((folder / "model/config.json").read_text())
+    assert config["id2label"]["0"] == "O"
+    assert config["architectures"] == ["BertForTokenClassification"]
+
+
+def test_tagger_finds_the_programs_entities(run, data):
+    folder, _ = run
+    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    tagger = ringbert.Tagger(folder)
+    assert tagger.labels[0] == "O"
+    found = tagger([line["text"] for line in lines])
+    for entities, line in zip(found, lines, strict=True):
+        assert [(e.label, e.start, e.end) for e in entities] == [
+            (e["label"], e["start"], e["end"]) for e in line["entities"]
+        ]
+        for entity in entities:
+            assert entity.text == line["text"][entity.start : entity.end]
+    probabilities = [e.probability for entities in found for e in entities]
+    np.testing.assert_allclose(probabilities, [e["probability"] for line in lines for e in line["entities"]], 1e-5)
+    (one,) = tagger("the  bear near")  # two blanks
+    assert (one.text, one.label, one.start) == ("bear", "animal", 5)
+    assert tagger([]) == []
+
+
+def test_the_saved_model_gives_the_same_labels(run, data, tmp_path):
+    from tasks.export.__main__ import ExportConfig
+    from tasks.export.program import run as export
+
+    with pytest.raises(SystemExit):
+        export(ExportConfig(folder=str(run[0]), out=str(tmp_path / "exported")))
+    words = tokenizer.load(None, run[0] / "model")
+    (ids,) = words.encode_ids(["the bear near a red axe"])
+    row = tf.constant([[words.cls_id, *ids, words.sep_id]])
+    outputs = tf.saved_model.load(str(tmp_path / "exported")).signatures["ids"](
+        input_ids=row, token_type_ids=tf.zeros_like(row), attention_mask=tf.ones_like(row)
+    )
+    labels = [label.decode() for label in outputs["label"].numpy()[0, 1:-1]]
+    found = {e.text: e.label for e in ringbert.Tagger(run[0])("the bear near a red axe")}
+    assert found == {"bear": "animal", "axe": "tool"}
+    assert labels == ["O", "B-animal", "O", "O", "O", "B-tool"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        ("a.conll", "fox B-x\naxe n B-x\n", ["line 2", "3 columns", "2 are needed"]),
+        ("a.conll", "\n\n", ["no sentence"]),
+        ("a.conll", "fox\naxe\n", ["line 1", "no tags"]),
+        ("a.conll", "fox X-x\n", ["line 1", "'fox'", "X-x"]),
+        ("a.conll", "f O\no B-x\n", ["--characters"]),
+        ("a.jsonl", '{"tokens": [], "ner_tags": []}\n', ["line 1", "tokens"]),
+        ("a.jsonl", '{"tokens": ["fox"], "ner_tags": ["O", "O"]}\n', ["line 1", "1 words", "2 tags"]),
+        ("a.jsonl", '{"tokens": ["fox"]\n', ["line 1"]),
+        ("a.conll", "fox O\n", ["every tag is O"]),
+    ],
+)
+def test_a_bad_file_is_one_line(data, tmp_path, capsys, name, content, parts):
+    texts.write_lines(tmp_path / name, content)
+    flags = [f"--train_file={tmp_path / name}", *data[3:], "--do_train"]
+    refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), name, *parts)
+
+
+def test_tags_that_the_model_does_not_know_are_refused(run, data, tmp_path, capsys):
+    file = texts.write_lines(tmp_path / "dev.conll", "fox B-plant")
+    flags = [f"--dev_file={file}", f"--model={run[0]}/model", "--do_eval"]
+    refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), file, "B-plant", "B-animal")
