@@ -76,8 +76,8 @@ def ours(contest: "Contest", job: Job) -> dict[str, Any]:
     flags = [
         "--do_train", f"--model={config.model}", f"--max_train_examples={job.examples}",
         f"--max_seq_length={job.length}", f"--global_batch_size={config.batch_size}",
-        f"--learning_rate={job.rate}", f"--num_train_epochs={job.epochs}", "--device=cpu", f"--precision={config.precision}",
-        f"--output_dir={folder}/run",
+        f"--learning_rate={job.rate}", f"--num_train_epochs={job.epochs}", "--device=cpu",
+        f"--precision={config.precision}", f"--output_dir={folder}/run",
     ]  # fmt: skip
     if job.task == "squad":
         flags += [f"--train_file={config.train_file}", "--do_predict", f"--predict_file={config.predict_file}"]

@@ -11,35 +11,21 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Architecture:
-    """An entry, by the `model_type` of config.json.
+    """An entry, by the `model_type` of config.json."""
 
-    Attributes:
-      transformers: what the names of its classes begin with.
-      prefix: of the encoder's tensors in Hugging Face files.
-      tensors: parts of tensors' names there, and in transformers' BERT.
-      keys: of config.json, and BertConfig's.
-      fixed: what its configuration does not say, or is another value than BERT's when it does not say so.
-      has_token_types: whether there are embeddings of token types.
-      ignores_token_types: all tokens have type 0.
-      positions_follow_padding: positions begin after the id of padding (fairseq).
-      projects_embeddings: embeddings may have another size, and are then projected.
-      pooled: the activation of the dense layer below a classifier's scores.
-      drops_first: there is a dropout before that layer too.
-      unused: beginnings of the names of tensors that belong to other heads.
-    """
-
-    transformers: str
-    prefix: str
-    tensors: Pairs = ()
-    keys: Mapping[str, str] = field(default_factory=dict)
+    transformers: str  # what the names of its classes begin with
+    prefix: str  # of the encoder's tensors in Hugging Face files
+    tensors: Pairs = ()  # parts of tensors' names there, and in transformers' BERT
+    keys: Mapping[str, str] = field(default_factory=dict)  # of config.json, and BertConfig's
+    # What its configuration does not say, or is another value than BERT's when it does not say so.
     fixed: Mapping[str, object] = field(default_factory=dict)
-    has_token_types: bool = True
-    ignores_token_types: bool = False
-    positions_follow_padding: bool = False
-    projects_embeddings: bool = False
-    pooled: str = "tanh"
-    drops_first: bool = False
-    unused: tuple[str, ...] = ()
+    has_token_types: bool = True  # there are embeddings of token types
+    ignores_token_types: bool = False  # all tokens have type 0
+    positions_follow_padding: bool = False  # positions begin after the id of padding (fairseq)
+    projects_embeddings: bool = False  # embeddings may have another size, and are then projected
+    pooled: str = "tanh"  # the activation of the dense layer below a classifier's scores
+    drops_first: bool = False  # there is a dropout before that layer too
+    unused: tuple[str, ...] = ()  # beginnings of the names of tensors that belong to other heads
 
 
 _HEAD = (("classifier.out_proj.", "classifier."), ("classifier.dense.", "pooler.dense."))

@@ -91,10 +91,8 @@ def normalized(x: tf.Tensor, tensors: Tensors, scope: str, epsilon: float) -> tf
 class Pass:
     """One pass through the model: what its layers share, and what they compute.
 
-    Args:
-      dtype: of the hidden state and the matrix products.
-      ops: the module with the operations between the matrix products: bert.ops, ops_cpu or ops_gpu.
-      dropout_key: int32 [], of `Dropout`; None without dropout.
+    `dtype` is that of the hidden state and the matrix products, `ops` the module with the operations between the
+    products: bert.ops, ops_cpu or ops_gpu. `dropout_key`, int32 [], is that of `Dropout`; None without dropout.
     """
 
     def __init__(
@@ -170,8 +168,7 @@ class Pass:
 
 
 class Bert(keras.Model):
-    """BERT with one of the published heads: "span", "classifier", "tagger", "pretraining", or no
-    head ("features").
+    """BERT with one of the published heads: "span", "classifier", "tagger", "pretraining", or none ("features").
 
     The Keras dtype policy at construction decides the precision; variables, LayerNorm, softmax and scores are
     float32. `seed` decides the initial values, with `is_loaded` those of the head: the encoder's are zeros until a
@@ -204,9 +201,8 @@ class Bert(keras.Model):
         """The head's scores, float32, or the last hidden state [R, H].
 
         span: start and end of each token [R, 2] (google-research/bert `run_squad.py`). classifier: labels [B, L]
-        (`run_classifier.py`). tagger: labels of each token
-        [R, L]. pretraining: {"mlm": [M, V], "nsp": [B, 2]} for the batch's `masked_tokens`, int32
-        [M], rows of the hidden state (`run_pretraining.py`).
+        (`run_classifier.py`). tagger: labels of each token [R, L]. pretraining: {"mlm": [M, V], "nsp": [B, 2]}
+        for the batch's `masked_tokens`, int32 [M], rows of the hidden state (`run_pretraining.py`).
         """
         if dropout_key is not None:
             # Unless XLA compiles the whole pass, the generators take seeds from the host, which would wait at

@@ -39,20 +39,15 @@ def random_words(count: tf.Tensor, seed: tf.Tensor, generator: str = "auto_selec
 @dataclass(frozen=True)
 class Dropout:
     """Zeroes elements with probability `rate`, as near as the bits can express it, and scales the rest to preserve
-    the mean.
-
-    Args:
-      key: int32 [], drawn by a key that is a function of seed, step, micro-batch and rank; None turns dropout off.
-      place: the number of this dropout in the model; no two share their random numbers.
-      words: the generator, as `random_words`; None where the numbers are computed as in bert/ops_gpu.py.
-      group: the number of the group of rows, for generators that draw for each group alone.
-    """
+    the mean."""
 
     rate: float
+    # int32 [], drawn by a key that is a function of seed, step, micro-batch and rank; None turns dropout off.
     key: tf.Tensor | None
-    place: int | tf.Tensor
+    place: int | tf.Tensor  # its number in the model; no two share their random numbers
+    # The generator, as `random_words`; None where the numbers are computed as in bert/ops_gpu.py.
     words: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = random_words
-    group: int = 0
+    group: int = 0  # the number of the group of rows, for generators that draw for each group alone
 
     @property
     def is_on(self) -> bool:
@@ -138,11 +133,9 @@ def attention(
 ) -> tf.Tensor:
     """dropped(softmax(Q K^T / sqrt(D) + mask)) V -> [B, N, T, D] (Vaswani et al. 2017, section 3.2.1).
 
-    Args:
-      mask: [B, 1, 1, T] of the heads' dtype, added to the scores.
-      draws: integers [B, N, T, T], from `dropout.draws`; None without dropout. The kept values are not scaled
-        here.
-      longest: how long the rows of the run are, where it is known; the result does not depend on it.
+    `mask`, [B, 1, 1, T] of the heads' dtype, is added to the scores. `draws` are integers [B, N, T, T], from
+    `dropout.draws`; None without dropout. The kept values are not scaled here. `longest` says how long the rows of
+    the run are, where it is known; the result does not depend on it.
     """
     query, key, value = heads
     # On CPUs oneDNN fuses product, scale and mask into one operation.

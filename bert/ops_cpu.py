@@ -128,8 +128,7 @@ def attention(
 ) -> tf.Tensor:
     """Most of the cost comes from the matrices [B, N, T, T]. They stay in the dtype of the inputs and are read as
     rarely as possible; the gradient needs two of them, the softmax and the draws. The heads of long rows are
-    processed a few at a time, with compiled code between their products, which XLA compiles for each value of T.
-    """
+    processed a few at a time, with compiled code between their products, compiled for each value of T."""
     if dropout.key is None:
         return ops.attention(heads, mask, draws, dropout, longest)
     scale, highest_kept = heads[0].shape[-1] ** -0.5, dropout.highest_kept

@@ -30,8 +30,7 @@ def enable(world: World) -> None:
     try:
         world.comm.Get_failed().Free()
     except (started().Exception, NotImplementedError) as error:
-        needed = "an MPI with ULFM, such as Open MPI 5 started with --with-ft ulfm"
-        raise InputError(f"--elastic needs {needed} ({error})") from None
+        raise InputError(f"--elastic needs ULFM, as in Open MPI 5 under --with-ft ulfm ({error})") from None
     world.names = tuple(world.all_gather(f"rank {world.rank} on {started().Get_processor_name()}"))
 
 

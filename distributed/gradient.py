@@ -15,6 +15,8 @@ from distributed.plan import START, State
 from distributed.rows import Batch
 from ringbase.errors import InputError
 
+See = Callable[[str, float, float], None]  # name, begin and end of a part of a step
+
 
 class OutOfMemory(InputError):
     """The device has not enough memory for a micro-batch."""
@@ -26,13 +28,7 @@ class StepClock:
     waits that leave the GPU idle in between. All steps count for the rows per second. `see` gets each part with
     its begin and end."""
 
-    def __init__(
-        self,
-        rows_per_step: int,
-        waits: bool = False,
-        every: int = 1,
-        see: Callable[[str, float, float], None] = lambda name, began_s, ended_s: None,
-    ):
+    def __init__(self, rows_per_step: int, waits: bool = False, every: int = 1, see: See = lambda *_: None):
         self._see = see
         self._rows_per_step, self._waits, self._every = rows_per_step, waits, every if waits else 1
         self._number, self._last_s = 0, time.perf_counter()
@@ -72,13 +68,11 @@ class StepClock:
 class TrainingStep:
     """The steps of a training, and in `state` how far it is: what the variables of model and optimizer stand for.
 
-    Args:
-      loss: (batch, dropout key int32 [2]) -> the sum of each loss term over the batch, not its mean.
-      weights: batch -> the weight of each loss term (rows, masked tokens, …).
-      seed: of dropout.
-      compiled: "graph" traces the gradient once for all shapes of batches, and "as traced" leaves it so (see
-        `graphs_as_traced`). With "gradient" XLA compiles it for each shape, and with "step" it compiles gradient,
-        sum over ranks and update as one function: for a rank alone on its GPU, or a backend with `in_graph`.
+    `loss(batch, dropout key int32 [2])` gives the sum of each loss term over the batch, not its mean, and
+    `weights(batch)` the weight of each term (rows, masked tokens, …). `seed` is that of dropout. `compiled`:
+    "graph" traces the gradient once for all shapes of batches, and "as traced" leaves it so (see
+    `graphs_as_traced`). With "gradient" XLA compiles it for each shape, and with "step" it compiles gradient, sum
+    over ranks and update as one function: for a rank alone on its GPU, or a backend with `in_graph`.
     """
 
     def __init__(

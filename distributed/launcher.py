@@ -43,8 +43,7 @@ def columns(descriptor: int) -> int:
 def launched_rank() -> str:
     """This process's rank according to the launcher's variables; "0" without a launcher."""
     # A plain sbatch shell has SLURM_PROCID too, but only a step of several tasks is a launch.
-    is_step = os.environ.get("SLURM_STEP_NUM_TASKS", "1") not in ("", "1")
-    names = (*RANK_VARIABLES, "SLURM_PROCID") if is_step else RANK_VARIABLES
+    names = (*RANK_VARIABLES, "SLURM_PROCID") if launched_size()[1] > 1 else RANK_VARIABLES
     return next(filter(None, map(os.environ.get, names)), "0")
 
 

@@ -47,12 +47,10 @@ class StepResult:
 class AllreduceOptimizer:
     """Wraps a Keras optimizer: one sum over ranks, finite check, clip to the global norm 1, one compiled update.
 
-    Args:
-      optimizer: any that does not clip. If it has a method `apply_scaled(gradients, scale)`, that method applies
-        the factor of clipping, which saves a pass over memory.
-      variables: the trainable variables, in the order of the gradients, all of one dtype.
-      scales_loss: multiply the losses by an adaptive scale, for a model that computes in float16.
-      compression: "bf16" sends gradients (not losses) between machines as bfloat16.
+    `optimizer` is any that does not clip. If it has a method `apply_scaled(gradients, scale)`, that method applies
+    the factor of clipping, which saves a pass over memory. `variables` are the trainable ones, in the order of the
+    gradients, all of one dtype. `scales_loss` multiplies the losses by an adaptive scale, for a model that
+    computes in float16. The compression "bf16" sends gradients (not losses) between machines as bfloat16.
     """
 
     def __init__(

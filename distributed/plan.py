@@ -80,11 +80,9 @@ class LoopSettings(Settings):
         None, "steps FIRST:LAST that TensorFlow's profiler records on rank 0, in OUTPUT_DIR/profile", "training"
     )
     xla: Literal["auto", "on", "off"] = setting(
-        "auto",
-        "let XLA compile the whole gradient, for at most 4 shapes; auto does so on GPUs. With the backend nccl, "
-        "on also compiles the sum over ranks and the update",
-        "machine",
-    )
+        "auto", "let XLA compile the whole gradient, for at most 4 shapes; auto does so on GPUs. With the backend "
+        "nccl, on also compiles the sum over ranks and the update", "machine",
+    )  # fmt: skip
 
     def check(self) -> None:
         if self.profile_steps is not None:
@@ -180,19 +178,16 @@ def rate_warning(plan: Plan) -> str | None:
 
 @dataclass(frozen=True)
 class State:
-    """The progress of training: `position` rows of the stream consumed, `step` of `steps` done.
+    """The progress of training."""
 
-    `settings` must not change when a run is resumed. `evaluations` holds [position, score] of each evaluation,
-    which choose the best checkpoint; `evaluated` is the last position, so that each is done once.
-    """
-
-    position: int
-    step: int
+    position: int  # rows of the stream consumed
+    step: int  # how many of the `steps` are done
     steps: int
     global_batch_size: int
-    settings: dict[str, object]
+    settings: dict[str, object]  # which must not change when a run is resumed
+    # [position, score] of each evaluation with a score, which choose the best checkpoint.
     evaluations: list[list[float]] = field(default_factory=list)
-    evaluated: int = 0
+    evaluated: int = 0  # the position of the last evaluation, so that each is done once
 
     def after_step(self) -> "State":
         """The state one step later."""

@@ -30,11 +30,8 @@ def predict(
     """Returns the digest of `forward` of every batch, in order, on rank 0; None on other ranks. Each batch is
     computed by one rank, so that results do not depend on the number of ranks.
 
-    Args:
-      batches: the row numbers of each batch.
-      collate: the fields of a batch's rows, as in `Feed` -> the model's input; called in a thread, ahead of it.
-      digest: (number of the batch, output as NumPy arrays) -> what is kept of it; called in a thread, while the
-        model computes the next batch.
+    `batches` are the row numbers of each batch. Threads call `collate`, as that of a `Feed`, ahead of the model,
+    and `digest(number of the batch, output as NumPy arrays)`, which returns what is kept of it, behind the model.
     """
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label, "batch")

@@ -119,18 +119,14 @@ def _to_numpy(column: pa.ChunkedArray) -> np.ndarray | Ragged:
 
 @dataclass(frozen=True, kw_only=True)
 class Feed:
-    """What a run trains on, and how rows become batches.
-
-    Attributes:
-      collate: the fields of a micro-batch's rows -> the model's input, each array with a batch axis first.
-      lengths: row numbers -> tokens of each row, of which ranks and micro-batches get nearly equal numbers.
-      collates_of_shapes: fields -> a batch of one shape, for each of the few shapes that XLA compiles for.
-    """
+    """What a run trains on, and how rows become batches."""
 
     rows: BatchRows
     order: Order
-    collate: Callable[..., Batch]
+    collate: Callable[..., Batch]  # the fields of a micro-batch's rows -> the model's input, a batch axis first
+    # Row numbers -> tokens of each row, of which ranks and micro-batches get nearly equal numbers.
     lengths: Callable[[np.ndarray], np.ndarray] = np.ones_like
+    # Fields -> a batch of one shape, for each of the few shapes that XLA compiles for.
     collates_of_shapes: Sequence[Callable[..., Batch]] = ()
 
     def batches(self, plan: Plan, rank: int, state: State) -> Generator[list[Batch], None, None]:

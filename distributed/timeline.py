@@ -4,6 +4,7 @@ import contextlib
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 from distributed.devices import imported_tensorflow
 from distributed.run import Run
@@ -31,29 +32,17 @@ class Timeline:
 
     def write(self, run: Run) -> None:
         """Writes the file, on rank 0; every rank calls it."""
-        if not self.path:
+        gathered = self._world.gather(self._events) if self.path else None
+        if not self.path or gathered is None:
             return
-        gathered = self._world.gather(self._events)
-        if gathered is None:
-            return
-        names = [
-            {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
-            for rank in range(len(gathered))
-        ]
-        events = [
-            {
-                "ph": "X",
-                "name": name,
-                "pid": rank,
-                "tid": 0,
-                "ts": round(1e6 * began_s),
-                "dur": round(1e6 * seconds),
-            }
-            for rank, own in enumerate(gathered)
-            for name, began_s, seconds in own
-        ]
+        events: list[dict[str, Any]] = []
+        for rank, own in enumerate(gathered):
+            events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
+            for name, began_s, seconds in own:
+                times = {"ts": round(1e6 * began_s), "dur": round(1e6 * seconds)}
+                events.append({"ph": "X", "name": name, "pid": rank, "tid": 0, **times})
         try:
-            write_text(Path(self.path).expanduser(), json.dumps({"traceEvents": names + events}))
+            write_text(Path(self.path).expanduser(), json.dumps({"traceEvents": events}))
             run.say(f"timeline: {self.path}: open it in ui.perfetto.dev")
         except OSError as error:  # the training is worth more
             run.say(f"warning: --timeline {self.path} cannot be written: {error.strerror}")

@@ -32,21 +32,13 @@ class NotFinite(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """A measurement on held-out data.
+    """A measurement on held-out data."""
 
-    Attributes:
-      measure: () -> scores; every rank calls it and gets the same values.
-      num_rows: how many rows a measurement reads, from which its cost is estimated.
-      every: steps between measurements, "epoch", or "auto" for a small share of the training time.
-      best: the score (larger is better) that decides which checkpoint is kept as the best; None for none.
-      patience: training stops after this many measurements without a better score; None for never.
-    """
-
-    measure: Callable[[], Mapping[str, float]]
-    num_rows: int
-    every: int | Literal["auto", "epoch"]
-    best: str | None = None
-    patience: int | None = None
+    measure: Callable[[], Mapping[str, float]]  # the scores; every rank calls it and gets the same values
+    num_rows: int  # how many rows a measurement reads, from which its cost is estimated
+    every: int | Literal["auto", "epoch"]  # steps between measurements; "auto": a small share of the time
+    best: str | None = None  # the score (larger is better) that decides which checkpoint is kept as the best
+    patience: int | None = None  # training stops after this many measurements without a better score
 
     def interval(self, plan: Plan) -> int:
         """Steps between measurements. The share of "auto" is not measured but estimated from numbers of rows, so

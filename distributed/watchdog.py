@@ -46,11 +46,9 @@ class StallSettings(Settings):
         30.0, "seconds that ranks wait for others before a warning names those; 0 for never", "machine", at_least=0
     )
     stall_timeout: float = setting(
-        600.0,
-        "seconds that ranks wait before the job ends, with stacks in files; 0 for never",
-        "machine",
+        600.0, "seconds that ranks wait before the job ends, with stacks in files; 0 for never", "machine",
         at_least=0,
-    )
+    )  # fmt: skip
 
 
 class StallError(Exception):
@@ -188,7 +186,6 @@ def judge(rank: int, ranks: list[Seen], settings: StallSettings, folder: Path, f
 
 
 def write_stacks(path: Path, text: str) -> None:
-    """A file says what all threads of this rank do."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:

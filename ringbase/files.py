@@ -1,8 +1,8 @@
 """Writes files and folders that appear whole or not at all, reads text and JSON, and makes digests.
 
 All is written beside its place, synced to disk and renamed. Temporary names hold host and process, so that jobs do
-not collide and the remains of a killed one are recognised. JSON is read as Python does, except that integers too
-large for a float, and half a surrogate pair, are refused. NaN and infinities are read, because Python writes them.
+not collide and the remains of a killed one are recognised. JSON is read as Python does, with NaN and infinities,
+which it writes; only half a surrogate pair is refused.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import hashlib
 import io
 import itertools
 import json
-import math
 import os
 import re
 import shutil
@@ -97,11 +96,7 @@ def _bytes_of(file: BinaryIO | gzip.GzipFile, where: str, most_bytes: int) -> by
 def read_json(path: Path, where: str = "", most_bytes: int = MOST_BYTES) -> Any:
     """The value in a JSON file, plain or gzip. Raises InputError, its message starting with `where` (default: the
     path), like `read_text` and `parse_json`."""
-    text = read_text(path, where, most_bytes)
-    try:
-        return parse_json(text)
-    except InputError as error:
-        raise InputError(f"{where or path}: {error}") from error
+    return parse_json(read_text(path, where, most_bytes), f"{where or path}: ")
 
 
 def read_object(path: Path, where: str = "") -> dict[str, Any]:
@@ -112,24 +107,15 @@ def read_object(path: Path, where: str = "") -> dict[str, Any]:
     return value
 
 
-def parse_json(text: str) -> Any:
-    """The value that a text stands for. Raises InputError; the message does not say where the text comes from."""
+def parse_json(text: str, prefix: str = "") -> Any:
+    """The value that a text stands for. Raises InputError, its message starting with `prefix`."""
     try:
-        value = _DECODER.decode(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"not valid JSON ({error})") from error
+        raise InputError(f"{prefix}not valid JSON ({error})") from error
     if ESCAPED.search(text) and (half := SURROGATE.search(json.dumps(value, ensure_ascii=False))):
-        raise InputError(f"{half[0]!a} is half a surrogate pair, which is not Unicode")
+        raise InputError(f"{prefix}{half[0]!a} is half a surrogate pair, which is not Unicode")
     return value
-
-
-def _integer(digits: str) -> int:
-    if math.isinf(float(digits)):
-        raise ValueError(f"{digits[:24]}, of {len(digits):,} characters, is too large for a number")
-    return int(digits)
-
-
-_DECODER = json.JSONDecoder(parse_int=_integer)
 
 
 def sha256(path: Path) -> str:

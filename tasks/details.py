@@ -3,7 +3,7 @@
 A section is a table of cells or a matrix of counts. A cell is a text, a number, or a text with marks.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 REPORT = "report"  # the key
@@ -27,6 +27,12 @@ def figures(examples: int, found: int, right: int) -> dict[str, float]:
     """Of a label: how often it is true, its precision, its recall and its F1."""
     shares = right / max(1, found), right / max(1, examples), 2 * right / max(1, examples + found)
     return {"examples": examples, **dict(zip(("precision", "recall", "f1"), shares, strict=True))}
+
+
+def table_of_figures(title: str, note: str, kinds: tuple[str, str], by_label: Mapping[str, Mapping]) -> Section:
+    """The figures of each label; `kinds` are what a label is called, and what is counted."""
+    rows = ([label, *each.values()] for label, each in by_label.items())
+    return table(title, note, [*kinds, "precision", "recall", "F1"], rows)
 
 
 def marked(text: str, marks: Sequence[tuple[int, int, str]] = ()) -> Section:

@@ -25,6 +25,7 @@ from distributed.run import Run
 from distributed.train import HeldOut, is_finished, train
 from distributed.versions import environment
 from ringbase.files import write_json
+from tasks.cache import Prepared
 from tasks.environment import result_file
 from tasks.job import Job
 from tasks.settings import EvaluationSettings, TrainingSettings
@@ -45,6 +46,15 @@ class TrainingData:
     key: str  # a digest of the data, the same on all ranks
     settings: Mapping[str, object] = field(default_factory=dict)  # by flag: must not change when a run is resumed
     commit: str | None = None  # the hub's, of its data set
+
+    @classmethod
+    def of(
+        cls, data: Prepared, table: str, seed: int, settings: Mapping[str, object], commit: str | None = None
+    ) -> "TrainingData":
+        """The rows of a table, shuffled by `seed`. `settings` are by name, without dashes."""
+        rows, by_flag = data.tables[table], {f"--{name}": value for name, value in settings.items()}
+        order, key = Order(len(rows), seed), data.facts["digest"]
+        return cls(rows=rows, order=order, key=key, settings=by_flag, commit=commit)
 
 
 def fit(
@@ -95,14 +105,15 @@ def fit(
         job.has_trained.set()
         training = partial(train, step, feed, plan, checkpoints, run, loop, held_out)
         state = surviving(world, f"the training in {run.folder}", training)
-    position = state.position
-    if held_out and held_out.best and state.best and state.best[0] != position:
+    steps = state.step
+    if held_out and held_out.best and state.best and state.best[0] != state.position:
         position, score = state.best
+        steps = position // plan.global_batch_size
         path, _ = world.on_first(checkpoint_at, folder, position)
         run.say(f"the best checkpoint: {path.name}, {held_out.best} {score:.4f}")
         load_on_all(job, path)
     world.on_first(save_model, job, start, task)
-    return state.step if position == state.position else position // plan.global_batch_size
+    return steps
 
 
 def save_model(job: Job, start: Start, task: Task) -> None:
@@ -230,10 +241,12 @@ def load_on_all(job: Job, source: Path | None) -> None:
     broadcast_variables(job.model.trainable_variables, job.world)
 
 
-def load_for_prediction(job: Job, start: Start) -> None:
-    """Gives every rank the trained weights that `start` names. From here on the command is not complete."""
+def load_for_prediction(job: Job, start: Start) -> int | None:
+    """Gives every rank the trained weights that `start` names. From here on the command is not complete. Returns
+    the number of steps that they were trained for; None if they are not those of a checkpoint."""
     job.run.remove(result_file(trains=False))
     load_on_all(job, start.weights)
+    return start.state.step if start.state else None
 
 
 def evaluations(
@@ -247,8 +260,7 @@ def evaluations(
     return HeldOut(measure=measure, num_rows=num_rows, every=every, best=best, patience=patience)
 
 
-def write_eval_results(run: Run, scores: Mapping[str, float], loss: float, steps: int | None) -> None:
-    """eval_results.txt as Google's run_classifier.py and run_pretraining.py write it, with `loss` and, where it is
-    known, `global_step`."""
-    values = {**scores, "loss": loss} | ({} if steps is None else {"global_step": steps})
-    run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(values.items())))
+def write_eval_results(run: Run, values: Mapping[str, float | None]) -> None:
+    """eval_results.txt as Google's scripts write it, without values that are None."""
+    lines = (f"{name} = {value}\n" for name, value in sorted(values.items()) if value is not None)
+    run.write("eval_results.txt", "".join(lines))

@@ -102,8 +102,7 @@ def parse_command(
     if flag == "version":
         stop(f"ringbert {ringbase.__version__}", 0)
     if name not in commands:
-        hint = INSTEAD.get(name, f"the commands are {', '.join(commands)}")
-        _refuse(prog, f"unknown command {name[:LONGEST_SHOWN]}; {hint}")
+        _refuse(prog, f"unknown command {name[:LONGEST_SHOWN]}; the commands are {', '.join(commands)}")
     return name, parse(commands[name], argv, prog=f"{prog} {name}")
 
 

@@ -40,12 +40,8 @@ def is_remote(value: object) -> bool:
 
 def local_inputs(values: Mapping[str, Any], world: World) -> dict[str, str]:
     """The local copies of the remote inputs among the values of flags, on every rank. Raises InputError."""
-    found = {}
-    for names, call in ((ON_FIRST, world.on_first), (ON_EACH_MACHINE, world.on_each_machine)):
-        for name in names:
-            if is_remote(values.get(name)):
-                found[name] = call(fetched, name, values[name])
-    return found
+    calls = dict.fromkeys(ON_FIRST, world.on_first) | dict.fromkeys(ON_EACH_MACHINE, world.on_each_machine)
+    return {name: call(fetched, name, values[name]) for name, call in calls.items() if is_remote(values.get(name))}
 
 
 def fetched(flag: str, url: str) -> str:
@@ -59,10 +55,7 @@ def fetched(flag: str, url: str) -> str:
         folder = cache_folder() / "remote" / key
 
         def fill(into: Path) -> None:
-            for name in names:
-                local = into / PurePosixPath(name).relative_to(base)
-                local.parent.mkdir(parents=True, exist_ok=True)
-                store.get_file(name, str(local))
+            store.get(names, [str(into / PurePosixPath(name).relative_to(base)) for name in names])
 
         if not names:
             raise InputError("no such file")
@@ -85,17 +78,17 @@ class Mirror:
     def download(self, folder: Path) -> None:
         """Makes the local folder like the remote one, which another machine may have written."""
         with store_of("output_dir", self.url) as (store, path):
-            sizes = {name: store.size(name) for name in (store.find(path) if store.exists(path) else [])}
-            names = {str(PurePosixPath(name).relative_to(path)): name for name in sizes}
-            for name, file in visible_files(folder).items():
-                if name not in names:
+            found = store.find(path) if store.exists(path) else []
+            sizes = {str(PurePosixPath(name).relative_to(path)): store.size(name) for name in found}
+            files, changed = visible_files(folder), sizes.copy()
+            for name, file in files.items():
+                if name not in sizes:
                     file.unlink()
-            for relative, name in names.items():
-                local = folder / relative
-                if not local.is_file() or local.stat().st_size != sizes[name] or sizes[name] < SMALL_BYTES:
-                    local.parent.mkdir(parents=True, exist_ok=True)
-                    store.get_file(name, str(local))
-                self._versions[relative] = version_of(local)
+                elif file.stat().st_size == sizes[name] >= SMALL_BYTES:
+                    del changed[name]
+            sources = [str(PurePosixPath(path, name)) for name in changed]
+            store.get(sources, [str(folder / name) for name in changed])
+            self._versions = {name: version_of(folder / name) for name in sizes}
             for checkpoint in folder.glob("checkpoints/*"):
                 if not any(checkpoint.iterdir()):
                     checkpoint.rmdir()
@@ -119,7 +112,7 @@ class Mirror:
 def visible_files(folder: Path) -> dict[str, Path]:
     """The files in a folder by their relative names, without those that are being written, or the job's lock."""
     found = {str(file.relative_to(folder)): file for file in folder.rglob("*") if file.is_file()}
-    return {name: file for name, file in found.items() if not f"/{name}".count("/.")}
+    return {name: file for name, file in found.items() if "/." not in f"/{name}"}
 
 
 def version_of(file: Path) -> tuple[int, int]:

@@ -98,6 +98,17 @@ class TrainingSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProgramConfig(Settings):
+    """What all programs that train have. A program adds its own flags."""
+
+    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
+    model: ModelSettings
+    training: TrainingSettings
+    machine: MachineSettings
+    do_train: bool = setting(False, "train the model", "training")
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationSettings(Settings):
     """How the dev set is scored, also during training."""
 

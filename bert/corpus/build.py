@@ -208,7 +208,6 @@ class CorpusWork:
         return shards.write_shard(path, batches, self.schema, settings.recorded())
 
     def dealt_to(self, shard: int) -> Iterator[pa.RecordBatch]:
-        """A shard's record batches of all units."""
         for unit in range(len(self.units)):
             with pa.OSFile(str(self.result_path("unit", unit).with_suffix(".arrow"))) as source:
                 reader = pa.ipc.open_file(source)

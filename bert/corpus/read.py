@@ -79,26 +79,24 @@ def _values(piece: Piece, text: TextSettings, where: str) -> Iterator[tuple[obje
 
 def _lines(piece: Piece, text: TextSettings, where: str) -> Iterator[str]:
     """The lines of the documents that begin in a piece."""
-    with pa.OSFile(piece.path) as raw:
-        stream = pa.input_stream(raw, compression=packing_of(piece.path))
-        with io.BufferedReader(stream, READ_BYTES) as file:
-            position, stop = 0, 1 << 62
-            if piece.stop is not None:
-                blanks = {"blank": 1, "blanks": 2, "file": 0}[text.document_separator] * (piece.kind == "text")
-                size = os.path.getsize(piece.path)
-                places = (piece.start, piece.stop)
-                position, stop = (_boundary(file, where, place, size, blanks) for place in places)
-                file.seek(position)
-            while position < stop and (data := _line(file, where, position)):
-                try:
-                    line = data.decode()
-                except UnicodeDecodeError as error:
-                    raise InputError(
-                        f"{where}: byte {position + error.start:,} (0x{data[error.start]:02x}) is not UTF-8 "
-                        f"({error.reason}): convert the file first, e.g. with iconv -t UTF-8"
-                    ) from error
-                yield line if position else line.removeprefix("\ufeff")
-                position += len(data)
+    stream = pa.input_stream(piece.path, compression=packing_of(piece.path))
+    with io.BufferedReader(stream, READ_BYTES) as file:
+        position, stop = 0, 1 << 62
+        if piece.stop is not None:
+            blanks = {"blank": 1, "blanks": 2, "file": 0}[text.document_separator] * (piece.kind == "text")
+            size = os.path.getsize(piece.path)
+            position, stop = (_boundary(file, where, at, size, blanks) for at in (piece.start, piece.stop))
+            file.seek(position)
+        while position < stop and (data := _line(file, where, position)):
+            try:
+                line = data.decode()
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{where}: byte {position + error.start:,} (0x{data[error.start]:02x}) is not UTF-8 "
+                    f"({error.reason}): convert the file first, e.g. with iconv -t UTF-8"
+                ) from error
+            yield line if position else line.removeprefix("\ufeff")
+            position += len(data)
 
 
 def _boundary(file: IO[bytes], where: str, place: int, size: int, blanks: int) -> int:

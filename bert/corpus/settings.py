@@ -66,10 +66,9 @@ class ExampleSettings(Settings):
         shown_default="1 with dynamic masks, 10 with static ones", at_least=1, at_most=10_000,
     )  # fmt: skip
     random_seed: int = setting(12345, "seed of every random choice", "examples", at_least=0, at_most=MOST_SEED)
-    masking: Literal["dynamic", "static"] | None = setting(
-        None, "dynamic: masks are drawn each time an example is read, with the settings below unless "
+    masking: Literal["dynamic", "static"] = setting(
+        "dynamic", "dynamic: masks are drawn each time an example is read, with the settings below unless "
         "bert-pretraining gets others. static: masks are stored in the shards", "masks",
-        shown_default="dynamic",
     )  # fmt: skip
     masked_lm_prob: float = setting(0.15, "share of the tokens to predict", "masks", at_least=0.001, at_most=1)
     max_predictions_per_seq: int = setting(
@@ -87,9 +86,8 @@ class ExampleSettings(Settings):
         return self.dupe_factor or (10 if self.has_static_masks else 1)
 
     def recorded(self) -> dict[str, Any]:
-        """The values for the manifest, with defaults in place of None; bert-pretraining reads them."""
-        masking = "static" if self.has_static_masks else "dynamic"
-        return flat(self) | {"masking": masking, "dupe_factor": self.num_duplicates}
+        """The values for the manifest, which bert-pretraining reads."""
+        return flat(self) | {"dupe_factor": self.num_duplicates}
 
 
 @dataclass(frozen=True, kw_only=True)

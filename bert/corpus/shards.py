@@ -194,8 +194,7 @@ def differences(one: Manifest, other: Manifest, names: Iterable[str]) -> str:
 def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifest]:
     """The shards that comma-separated globs and folders name, each with the manifest of its folder: {} for other
     TFRecord files. Raises InputError: nothing matches, or both formats do; the shards that a glob covers are not
-    those of the manifest, or not of their size.
-    """
+    those of the manifest, or not of their size."""
     shards: dict[Path, Manifest] = {}
     for pattern in filter(None, map(str.strip, patterns.split(","))):
         name = os.path.expanduser(pattern)

@@ -38,8 +38,7 @@ Unit = tuple[Piece, ...]  # neighbours, read one after the other by one worker
 
 def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
     """The files that comma-separated globs match, each once, sorted within each glob. Raises InputError if one
-    matches no file.
-    """
+    matches no file."""
     files: dict[str, None] = {}
     for pattern in filter(None, map(str.strip, patterns.split(","))):
         name = os.path.expanduser(pattern)
@@ -54,8 +53,7 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
 
 def find_units(text: TextSettings) -> list[Unit]:
     """The units of the input, in order and of similar size. Raises InputError: no file matches, all are empty, a
-    Parquet file or data set cannot be read.
-    """
+    Parquet file or data set cannot be read."""
     if text.dataset_name is not None:
         unit_bytes = LARGEST_UNIT_BYTES
         pieces = list(_pieces_of_data_set(text))

@@ -61,7 +61,6 @@ class Encoder:
         self._values, self._offsets = np.array([self._mark_id or 0], np.int32), np.arange(2)
 
     def _learn(self, words: list[str]) -> None:
-        """Numbers new words and adds their ids."""
         self._characters += sum(map(len, words))
         (ids,) = self._tokenizer.encode_ids([f" {MARK} ".join([*words, ""])])
         is_mark = ids == self._mark_id

@@ -41,8 +41,7 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
     model, source = _read(path), str(vocab_file or path)
     order = pieces_of(vocab_file) if vocab_file else [piece.piece for piece in model.pieces]
     listed = set(order)
-    types = {piece.piece: piece.type for piece in model.pieces}
-    unknown = next((piece for piece in types if types[piece] == UNKNOWN and piece in listed), "")
+    unknown = next((p.piece for p in model.pieces if p.type == UNKNOWN and p.piece in listed), "")
     names = special_names(listed, source, unknown)
     # A model may hold special tokens as user-defined symbols, which would match in a text.
     usable = {p.piece: p for p in model.pieces if p.type in (NORMAL, USER_DEFINED, BYTE) and p.piece not in names}
@@ -62,7 +61,7 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
     steps = _pre_tokenizers(model.normalizer_spec.add_dummy_prefix, usable, symbols, never)
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     backend.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
-    controls = [piece for piece in types if types[piece] == CONTROL and piece in listed]
+    controls = [p.piece for p in model.pieces if p.type == CONTROL and p.piece in listed]
     add_special(backend, names, controls)
     return Tokenizer.from_str(backend.to_str()), names  # the scores' last digits as after saving and loading
 

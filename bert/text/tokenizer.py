@@ -42,12 +42,12 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = True  # "[SEP]" written in a text is text
-        self.kind, self.word_mark = "wordpiece", "##"  # of pieces that continue a word; of others, that begin one
-        if not isinstance(backend.model, models.WordPiece):
-            is_bytes = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
-            self.kind, self.word_mark = ("bytes", "Ġ") if is_bytes else ("sentencepiece", sentencepiece.BLANK)
-        if self.kind == "wordpiece":
+        self.kind, self.word_mark = "sentencepiece", sentencepiece.BLANK  # of pieces that begin a word
+        if isinstance(backend.model, models.WordPiece):
             backend.model.max_input_chars_per_word = MAX_CHARACTERS_PER_WORD
+            self.kind, self.word_mark = "wordpiece", "##"  # of pieces that continue one
+        elif isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
+            self.kind, self.word_mark = "bytes", "Ġ"
         vocabulary = backend.get_vocab()
         ids = [vocabulary[name] for name in names]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids

@@ -1,6 +1,7 @@
 """Trains a vocabulary on a text: WordPiece with `tokenizers`, unigram or BPE with `sentencepiece`."""
 
 import io
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -111,12 +112,10 @@ def _frequent_characters(words: Counter[str], coverage: float) -> set[str]:
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    kept, missing = set(), coverage * counts.total()
-    for character in sorted(counts, key=lambda character: (-counts[character], character)):
-        if missing > 0:
-            kept.add(character)
-        missing -= counts[character]
-    return kept
+    ordered = sorted(counts, key=lambda character: (-counts[character], character))
+    before = itertools.accumulate(map(counts.__getitem__, ordered), initial=0)
+    needed = coverage * counts.total()
+    return {character for character, sum_before in zip(ordered, before, strict=False) if sum_before < needed}
 
 
 def _repeated(words: Counter[str]) -> Iterator[str]:

@@ -88,7 +88,6 @@ ABSENT = {
     "common": "errors of use are ValueErrors, and a rank that dies ends the job: there is no HorovodInternalError",
     "torch mxnet": "it is for Keras and TensorFlow; PyTorch has torch.distributed",
     "start_timeline stop_timeline": "use TensorFlow's profiler, or keras.callbacks.TensorBoard",
-    "examples": "all ranks count the same: give them equal batches, or weigh these by sample_weight",
 }  # fmt: skip
 
 

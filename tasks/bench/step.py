@@ -2,15 +2,13 @@
 
 import math
 import resource
-import statistics
-import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import tensorflow as tf
 
 from bert import configuration
 from bert.configuration import BertConfig
@@ -30,8 +28,6 @@ from tasks.settings import TrainingSettings
 from tasks.squad.task import SpanTask
 
 SEED = 0
-PEAK_SIZES = {"cpu": 2048, "gpu": 8192}  # rows and columns of the matrices of the large product
-PEAK_TURNS, CALLS = {"cpu": 3, "gpu": 20}, 4  # how often it is timed; products for one time measurement
 
 
 def run(config: StepConfig) -> None:
@@ -49,9 +45,7 @@ def run(config: StepConfig) -> None:
             f"{name} {part_s * 1e3:.0f} ms ({part_s / sum(times.values()):.0%})" for name, part_s in times.items()
         )
         world.say(f"step (median): {', '.join(parts)}")
-        flop, peak = figures["flop_per_s"], figures["peak_flop_per_s"]
-        share = f"{flop / peak:.0%} of the {peak / 1e9:.0f} of one large product"
-        world.say(f"rank 0: {flop / 1e9:.0f} GFLOP/s, {share}")
+        world.say(f"rank 0: {figures['flop_per_s'] / 1e9:.0f} GFLOP/s")
         world.say(f"peak memory of a rank on the host: {figures['peak_host_bytes'] / 1e9:.2f} GB")
         world.say(f"total tokens/sec: {figures['tokens_per_s']:.0f}")
         total = f"{figures['examples_per_s']:.2f} +- {figures['deviation']:.2f}"
@@ -71,7 +65,6 @@ def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> 
         "world_size": world.size, "examples_per_s": examples, "deviation": deviation, "of_ranks": of_ranks,
         "tokens_per_s": examples * load.seq_length, **medians(measured, PARTS),
         "flop_per_s": of_ranks[0][0] * model_flop(config, load.seq_length),
-        "peak_flop_per_s": matrix_peak(job.model.compute_dtype, world),
         "parameters": sum(math.prod(variable.shape) for variable in job.model.trainable_variables),
         "peak_host_bytes": max(world.all_gather(peak_bytes)),
     }  # fmt: skip
@@ -94,9 +87,9 @@ def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dic
     step = training_step(task, feed, plan, settings, job)
     step.synchronize()
     clock, measured = StepClock(rows_of_rank, world.device.is_gpu), []
-    make = lambda number: feed.micro_batches(plan, world.rank, number * len(rows))  # noqa: E731
-    with closing(prefetched(make, range(load.num_warmup + load.num_steps))) as batches_of_steps:
-        for number in range(load.num_warmup + load.num_steps):
+    positions = [number * len(rows) for number in range(load.num_warmup + load.num_steps)]
+    with closing(prefetched(partial(feed.micro_batches, plan, world.rank), positions)) as batches_of_steps:
+        for number in range(len(positions)):
             line_up(world)
             clock.skip()
             batches = next(batches_of_steps)
@@ -140,18 +133,3 @@ def model_flop(config: BertConfig, length: int) -> float:
     linear = 2 * length * (4 * hidden * hidden + 2 * hidden * config.intermediate_size)
     attention = 2 * 2 * length**2 * hidden
     return float(3 * config.num_hidden_layers * (linear + attention))
-
-
-def matrix_peak(dtype: str, world: World) -> float:
-    """FLOP/s of one large matrix product, on all ranks at the same time. Reading a number waits for a GPU."""
-    size = PEAK_SIZES[world.device.kind]
-    x = tf.cast(tf.random.normal([size, size]), dtype)
-    tf.matmul(x, x)[:1, :1].numpy()
-    line_up(world)
-    times = []
-    for _ in range(PEAK_TURNS[world.device.kind]):
-        start_s = time.perf_counter()
-        products = [tf.matmul(x, x) for _ in range(CALLS)]
-        products[-1][:1, :1].numpy()
-        times.append((time.perf_counter() - start_s) / CALLS)
-    return 2 * size**3 / statistics.median(times)

@@ -67,14 +67,12 @@ def task_of(settings: TextSettings, has_pairs: bool = False) -> NamedTask:
         pair = columns.pair or ("second text" if has_pairs else None)
         columns = replace(columns, pair=pair)
         splits["test"] = replace(splits["test"], header=(columns.text, pair) if pair else (columns.text,))
+    labels, metrics = (None, _CORRELATION) if settings.regression else ((), ("accuracy", "mcc", "macro_f1"))
     if settings.multi_label:
         names = tuple(map(str.strip, settings.label_column.split(",")))
         columns = replace(columns, labels=names if len(names) > 1 else ())
         metrics = ("micro_f1", "macro_f1", "accuracy")
-        return NamedTask("", "", (), metrics, columns, splits, has_several=True)
-    if settings.regression:
-        return NamedTask("", "", None, _CORRELATION, columns, splits)
-    return NamedTask("", "", (), ("accuracy", "mcc", "macro_f1"), columns, splits)
+    return NamedTask("", "", labels, metrics, columns, splits, has_several=settings.multi_label)
 
 
 def find_task(name: str) -> NamedTask:

@@ -8,14 +8,11 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
-from bert import hub
 from distributed import phases
-from distributed.order import Order
 from distributed.run import Run
 from ringbase.settings import flat, made
 from tasks.cache import Prepared
 from tasks.classifier.details import details
-from tasks.classifier.named_tasks import NamedTask
 from tasks.classifier.reading import Source, sources
 from tasks.classifier.rows import open_set
 from tasks.classifier.scoring import measure, write_predictions
@@ -76,9 +73,12 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     dev_sets = sets("dev", evaluation.do_eval or (config.do_train and evaluation.during_training))
     test_sets = sets("test", config.do_predict)
     phases.ended("data")
-    job.make_model(start.bert_config, "classifier", training.loop.seed, start.weights is not None)
+    examples = train_sets[0][1].tables["examples"] if train_sets else None
+    weights = class_weights(config.class_weights, labels, examples) if examples else None
     num_labels = len(labels or ()) if task.has_several else 0
-    predictor = Predictor(job, LabelTask(max_seq_length, num_labels=num_labels).batch, max_seq_length)
+    label_task = LabelTask(max_seq_length, weights, saved_settings(config), num_labels)
+    job.make_model(start.bert_config, label_task.head, training.loop.seed, start.weights is not None)
+    predictor = Predictor(job, label_task.batch, max_seq_length)
 
     dev_outputs = dict[str, Any]()  # of the last evaluation
 
@@ -89,23 +89,21 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
             scores |= world.on_first(measure, "eval", source, data, labels, outputs)
         return scores
 
-    steps = start.state.step if start.state else None
     if config.do_train:
-        train_set = train_sets[0][1]
-        weights = class_weights(config.class_weights, labels, train_set.tables["examples"])
+        source, train_set = train_sets[0]
         num_rows = sum(len(dev.tables["examples"]) for _, dev in dev_sets)
         held_out = evaluations(evaluation, dev_scores, task.metrics[0], num_rows)
-        rows = training_data(config, task, train_set)
-        label_task = LabelTask(max_seq_length, weights, saved_settings(config), num_labels)
-        steps = fit(label_task, rows, start, training, job, held_out)
+        fixed = {"max_seq_length": max_seq_length, "class_weights": config.class_weights}
+        rows = TrainingData.of(train_set, "examples", training.loop.seed, fixed, source.commit)
+        steps: int | None = fit(label_task, rows, start, training, job, held_out)
     else:
-        load_for_prediction(job, start)
+        steps = load_for_prediction(job, start)
 
     scores, facts = Scores(), dict[str, Any]()
     thresholds = {} if config.do_train else world.on_first(trained_thresholds, start)
     if evaluation.do_eval:
         scores = dev_scores()
-        write_eval_results(run, scores, scores["eval_loss"], steps)
+        write_eval_results(run, {**scores, "loss": scores["eval_loss"], "global_step": steps})
         facts = world.on_first(details, dev_sets, dev_outputs, labels)
         if config.do_train and THRESHOLDS in facts:
             thresholds = facts[THRESHOLDS]
@@ -121,18 +119,3 @@ def trained_thresholds(start: Start) -> dict[str, float]:
     """Those that an evaluation chose for the model, by label."""
     saved = settings_of(start.weights).get(THRESHOLDS) if start.weights else None
     return saved if isinstance(saved, dict) else {}
-
-
-def training_data(config: ClassifierConfig, task: NamedTask, data: Prepared) -> TrainingData:
-    """The rows to train on, and what must not change when the run is resumed."""
-    rows, texts = data.tables["examples"], config.texts
-    commit = None
-    if texts.from_hub and task.hub:
-        commit = hub.cached_commit(task.hub, texts.dataset_revision or task.hub_revision)
-    return TrainingData(
-        rows=rows,
-        order=Order(len(rows), config.training.loop.seed),
-        key=data.facts["digest"],
-        settings={"--max_seq_length": config.examples.max_seq_length, "--class_weights": config.class_weights},
-        commit=commit,
-    )

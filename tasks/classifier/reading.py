@@ -14,19 +14,20 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert.hub import load_data_set
+from bert.hub import cached_commit, load_data_set
 from ringbase.errors import InputError, one_line
-from ringbase.files import parse_json, read_standard_input, read_text
-from ringbase.settings import shown
+from ringbase.files import read_standard_input, read_text
 from tasks.classifier.named_tasks import FILE_FLAGS, Columns, Labels, NamedTask, Split
 from tasks.classifier.settings import STANDARD_INPUT, TextSettings
-from tasks.classifier.several import read_labels
+from tasks.classifier.several import FLAGS, labels_in
+from tasks.texts import json_lines
 
 Rows = Iterator[tuple[str, Sequence[Any]]]  # the place of each row, such as "line 7", and its cells
 
@@ -68,6 +69,13 @@ class Source:
     def suffix(self) -> str:
         """Of scores and file names: empty but for MNLI's second sets, which run_classifier.py lacks."""
         return "_mismatched" if self.split.endswith("_mismatched") else ""
+
+    @property
+    def commit(self) -> str | None:
+        """The hub's, of the task's data set."""
+        if not (self.settings.from_hub and self.task.hub):
+            return None
+        return cached_commit(self.task.hub, self.settings.dataset_revision or self.task.hub_revision)
 
     def files(self) -> list[Path]:
         """The files with the examples; none for the hub."""
@@ -152,15 +160,7 @@ def _csv_rows(text: str, where: str) -> Rows:
 
 
 def _json_rows(text: str, where: str) -> tuple[Sequence[str], Rows]:
-    objects: dict[str, dict[str, Any]] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                objects[f"line {number}"] = value = parse_json(line)
-                if not isinstance(value, dict):
-                    raise InputError(f"it is {shown(value)}")
-            except InputError as error:
-                raise InputError(f"{where}: line {number}: {error}; each line must be a JSON object") from error
+    objects = dict(json_lines(text, where))
     header = list(dict.fromkeys(itertools.chain.from_iterable(objects.values())))
     return header, ((place, [*map(row.get, header)]) for place, row in objects.items())
 
@@ -216,72 +216,75 @@ class Texts(NamedTuple):
 def read(source: Source, labels: Labels = ()) -> Texts:
     """The examples of a set, at most as many as the flags say. A label must be one of `labels`, if there are any,
     or for regression a finite number."""
-    columns, spellings = source.task.columns, source.task.spellings
-    places, values, num_short_rows = _columns(source)
-
-    def converted(column: str | None, expected: str, convert: Callable[[Any], Any]) -> list[Any] | None:
-        """A column that is there. `convert` makes None of a value that is not as expected."""
-        own = [*map(convert, values.get(column, ()))]
-        if None in own:
-            row = own.index(None)
-            raise InputError(f"{places[row]}: {column} must be {expected}, got {values[column][row]!r:.80}")
-        return own or None
-
-    def label(value: Any) -> str | None:
-        is_label = isinstance(value, str | int | float) and value != "" and value == value
-        name = spellings.get(str(value), str(value)) if is_label else None
-        return name if not labels or name in labels else None
-
-    first, second = (converted(column, "a string", _string) for column in (columns.text, columns.pair))
-
-    of_examples: list[Any] | None
-    if source.task.has_several:
-        of_examples = read_labels(columns.labels or (columns.label,), values, places, labels)
-    elif source.task.labels is None:
-        of_examples = converted(columns.label, "a finite number for regression", _number)
-    else:
-        of_examples = converted(columns.label, f"one of {', '.join(labels)}" if labels else "a label", label)
-    ids = map(str, values.get(columns.id, range(len(places))))
-    return Texts(first or [], second, of_examples, [*ids], num_short_rows)
-
-
-def _columns(source: Source) -> tuple[list[str], dict[str | None, list[Any]], int]:
-    """The place of each row; its values by the names in `Columns`, without those of an id or a label that is
-    absent; and how many rows are left out because they are short."""
-    settings, columns = source.settings, source.task.columns
-    optional = {columns.id, *(() if source.needs_labels else columns.labels or [columns.label])}
-    places, values, num_short_rows, languages = list[str](), dict[str | None, list[Any]](), 0, set[str]()
+    columns, language = source.task.columns, source.settings.language
+    names, (label, a_label) = columns.labels or (columns.label,), _label_of(source.task, labels)
+    optional = {columns.id, *(() if source.needs_labels else names)}
+    first, second, ids, of_columns = list[str](), list[str](), list[str](), [list[Any]() for _ in names]
+    wanted: list[tuple[str | None, Callable[[Any], Any], str, list[Any]]] = [
+        (columns.text, _string, "a string", first), (columns.pair, _string, "a string", second),
+        *((name, label, a_label, own) for name, own in zip(names, of_columns, strict=True)),
+        (columns.id, str, "", ids),
+    ]  # fmt: skip
+    num_rows, num_short_rows, languages = 0, 0, set[str]()
     for where, header, rows in _opened(source):
-        lists = []
-        used = (columns.text, columns.pair, *(columns.labels or [columns.label]), columns.id)
-        for column in filter(None, dict.fromkeys(used)):
-            present = [name for name in (column, *column.split("|")) if name in header]
+        used = []
+        for column, convert, expected, values in wanted:
+            present = [name for name in (column, *column.split("|")) if name in header] if column else []
             if present and header.count(present[0]) > 1:
                 raise InputError(f"{where}: column {present[0]!r} occurs twice in the header")
             if present:
-                lists.append((header.index(present[0]), values.setdefault(column, [])))
-            elif column not in optional:
+                used.append((header.index(present[0]), column, convert, expected, values))
+            elif column and column not in optional:
                 raise InputError(f"{where}: no column {column!r}, only {_named(header, column)}")
-        language = header.index(columns.language) if columns.language in header else None
+        of_language = header.index(columns.language) if columns.language in header else None
         for place, cells in rows:
-            if len(places) == source.limit:
+            if num_rows == source.limit:
                 break
             if len(cells) < len(header) and columns.skips_short_rows:
                 num_short_rows += 1
             elif len(cells) != len(header):
                 raise InputError(f"{where}: {place} has {len(cells)} columns, {len(header)} are needed")
-            elif language is not None and cells[language] != settings.language:
-                languages.add(cells[language])
+            elif of_language is not None and cells[of_language] != language:
+                languages.add(cells[of_language])
             else:
-                places.append(f"{where}: {place}")
-                for index, own in lists:
-                    own.append(cells[index])
-    if not places:
-        others = f" in --language {settings.language}, only {', '.join(sorted(languages))}" if languages else ""
+                num_rows += 1
+                for index, column, convert, expected, values in used:
+                    if (value := convert(cells[index])) is None:
+                        problem = f"{column} must be {expected}, got {cells[index]!r:.80}"
+                        raise InputError(f"{where}: {place}: {problem}")
+                    values.append(value)
+    if not num_rows:
+        others = f" in --language {language}, only {', '.join(sorted(languages))}" if languages else ""
         raise InputError(f"{where} has no row with a text{others}")
-    if num_short_rows > MAX_SHORT_ROWS_SHARE * len(places):
-        raise InputError(f"{where}: {num_short_rows} of {num_short_rows + len(places)} rows have too few columns")
-    return places, values, num_short_rows
+    if num_short_rows > MAX_SHORT_ROWS_SHARE * num_rows:
+        raise InputError(f"{where}: {num_short_rows} of {num_short_rows + num_rows} rows have too few columns")
+    of_examples = of_columns[0]
+    if columns.labels and of_examples:
+        if labels and (unknown := [name for name in names if name not in labels]):
+            raise InputError(f"{source}: the model has no label {unknown[0]!r}, only {', '.join(labels)}")
+        of_examples = [tuple(itertools.compress(names, flags)) for flags in zip(*of_columns, strict=True)]
+    return Texts(first, second or None, of_examples or None, ids or [*map(str, range(num_rows))], num_short_rows)
+
+
+# Of a cell each makes the value, or None if it is not as expected.
+
+
+def _label_of(task: NamedTask, labels: Labels) -> tuple[Callable[[Any], Any], str]:
+    """What makes a label of a cell, and what is expected there."""
+    if task.labels is None:
+        return _number, "a finite number for regression"
+    if task.columns.labels:
+        return (lambda value: FLAGS.get(str(value))), "0 or 1"
+    known, of_known = set(labels or ()), ", ".join(labels or ())
+    if task.has_several:
+        return partial(labels_in, known=known), f"some of {of_known}" if known else "a list of labels"
+
+    def label(value: Any) -> str | None:
+        is_label = isinstance(value, str | int | float) and value != "" and value == value
+        name = task.spellings.get(str(value), str(value)) if is_label else None
+        return name if not known or name in known else None
+
+    return label, f"one of {of_known}" if known else "a label"
 
 
 def _string(value: Any) -> str | None:

@@ -35,18 +35,12 @@ def open_set(
     length = settings.max_seq_length
 
     def recipe() -> Recipe:
-        load, part, task = cache(partial(read, source, labels)), source.part, source.task
+        load, task = cache(partial(read, source, labels)), source.task
         # Files with the same bytes are not parsed again.
         files = [path for path in source.files() if path.is_file() and str(path) != STANDARD_INPUT]
         content = [(path.suffixes[-2:], sha256(path)) for path in files] or load()
-        facts = [
-            task.name,
-            task.has_several,
-            asdict(task.columns),
-            part.header,
-            source.needs_labels,
-            source.settings.language,
-        ]
+        facts = [task.name, task.has_several, asdict(task.columns), source.part.header]
+        facts += [source.needs_labels, source.settings.language]
         key = digest("classifier", VERSION, tokenizer.digest, length, labels, facts, source.limit, content)
         return key, lambda: tables(load(), labels, tokenizer, length, run, task.has_several)
 
@@ -60,9 +54,8 @@ def tables(
 
     A row of `examples` has the columns of `rows_of_texts` and `label` (its index in `labels`, int32, -1 without a
     label; if `labels` is None, the number itself, float32, NaN without a label; with `has_several` a list of
-    indices). A row of `ids` has the `id` of
-    the example. The facts are those of `open_tokenized`, the digest that checkpoints have of their data, and
-    "is_labelled".
+    indices). A row of `ids` has the `id` of the example. The facts are those of `open_tokenized`, the digest that
+    checkpoints have of their data, and "is_labelled".
     """
     number = len(texts.first)
     second: Sequence[str | None] = texts.second or [None] * number

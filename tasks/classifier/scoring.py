@@ -3,6 +3,7 @@
 Arrays have their shape as a suffix: B rows, L labels.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,15 +14,15 @@ from distributed.run import Run
 from tasks.cache import Prepared
 from tasks.classifier.named_tasks import Labels
 from tasks.classifier.reading import Source
-from tasks.classifier.several import named, targets
+from tasks.classifier.several import HALF, targets
 
 
 def metrics(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """The metrics `names` of predictions [n] against labels [n]: label numbers, or values for regression.
 
     `f1`, from 0 to 1, is that of label number 1, the positive class of MRPC and QQP, and `macro_f1` the mean over
-    all labels that occur. A correlation (Matthews',
-    Pearson's, Spearman's) is undefined when all labels or all predictions are the same; it is then 0.
+    all labels that occur. A correlation (Matthews', Pearson's, Spearman's) is undefined when all labels or all
+    predictions are the same; it is then 0.
     """
     # They take more than a second to import, and most starts need neither.
     from scipy.stats import pearsonr, spearmanr
@@ -66,6 +67,18 @@ def true_labels(source: Source, data: Prepared, labels: Labels) -> np.ndarray:
     return targets(column, len(labels or ())) > 0 if source.task.has_several else np.asarray(column)
 
 
+def labelled(
+    labels: Sequence[str], scores_BL: np.ndarray, thresholds: Mapping[str, float] | None
+) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+    """The probability of each label, float64 [B, L], and the labels of each text: the most probable one; with
+    thresholds, where a text may have several, those whose probability is above theirs."""
+    if thresholds is None:
+        return softmax(scores_BL.astype(float), 1), [(labels[best],) for best in scores_BL.argmax(1)]
+    shares_BL = expit(scores_BL.astype(float))
+    above_BL = shares_BL > [thresholds.get(label, HALF) for label in labels]
+    return shares_BL, [tuple(itertools.compress(labels, row)) for row in above_BL]
+
+
 def write_predictions(
     source: Source, data: Prepared, labels: Labels, outputs: Any, run: Run, thresholds: Mapping[str, float]
 ) -> dict[str, float]:
@@ -74,21 +87,16 @@ def write_predictions(
     probability, or a number. Where a text may have several labels, commas separate them. Returns the scores if the
     set has labels. On rank 0."""
     shown = np.array(outputs)
-    if labels is not None and source.task.has_several:
-        chosen, shown = named(labels, shown, thresholds), expit(shown.astype(float))
-        predictions = [",".join(row) for row in chosen]
-        by_name = [dict(zip(labels, row, strict=True)) for row in shown.tolist()]
-        printed = [
-            f"{text}\t{','.join(f'{of[name]:.4f}' for name in row)}"
-            for text, row, of in zip(predictions, chosen, by_name, strict=True)
-        ]
-    elif labels is None:
+    if labels is None:
         low, high = source.task.range or (-np.inf, np.inf)
         predictions = [f"{min(max(value, low), high):.3f}" for value in shown[:, 0].tolist()]
         printed = [str(value) for value in shown[:, 0].tolist()]
     else:
-        predictions, shown = [labels[best] for best in shown.argmax(1)], softmax(shown.astype(float), 1)
-        printed = [f"{name}\t{value:.4f}" for name, value in zip(predictions, shown.max(1), strict=True)]
+        shown, chosen = labelled(labels, shown, thresholds if source.task.has_several else None)
+        predictions, printed = [",".join(names) for names in chosen], []
+        for names, row in zip(chosen, shown.tolist(), strict=True):
+            share_of = dict(zip(labels, row, strict=True))
+            printed.append(f"{','.join(names)}\t{','.join(f'{share_of[name]:.4f}' for name in names)}")
     ids = data.tables["ids"].column("id")
     submission = "".join(f"{id_}\t{value}\n" for id_, value in zip(ids, predictions, strict=True))
     results = "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist())

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, setting
-from tasks.settings import EvaluationSettings, MachineSettings, ModelSettings, TrainingSettings, batch_size
+from tasks.settings import EvaluationSettings, ProgramConfig, batch_size
 
 STANDARD_INPUT = "-"  # as a file name
 
@@ -75,17 +75,12 @@ class ExampleSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifierConfig(Settings):
+class ClassifierConfig(ProgramConfig):
     """Fine-tune BERT to label texts or pairs of texts over all MPI ranks."""
 
     texts: TextSettings
     examples: ExampleSettings
-    model: ModelSettings
-    training: TrainingSettings
     evaluation: EvaluationSettings
-    machine: MachineSettings
-    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
-    do_train: bool = setting(False, "train the model", "training")
     seeds: str | None = setting(
         None, "train once per seed, such as 1,2,3, in OUTPUT_DIR/seed-N; report mean and deviation", "training"
     )

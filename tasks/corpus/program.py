@@ -27,7 +27,6 @@ def run(name: str, config: Any) -> None:
 
 
 def build(config: BuildConfig, world: World) -> None:
-    """Builds the corpus on all ranks together."""
     settings, files = config.corpus, config.tokenizer
     if settings.output_dir.endswith(".tfrecord"):
         world.say(f"note: {settings.output_dir} becomes a folder of Arrow shards, which bert-pretraining reads")
@@ -57,7 +56,6 @@ def verify(config: VerifyConfig) -> None:
 
 
 def train_vocabulary(config: VocabConfig) -> None:
-    """Trains a vocabulary on the sentences of the input and prints what it wrote."""
     kind, max_bytes = config.vocabulary.kind, config.max_bytes
     if kind != "wordpiece":
         max_bytes = max_bytes or MOST_SENTENCEPIECE_BYTES

@@ -31,7 +31,7 @@ from tasks.predict import Predictor
 from tasks.start import Needs, start_of_model
 from tasks.texts import rows_of_texts
 
-Vectors = tuple[int, np.ndarray, np.ndarray]  # a line's number, ids [n], states float32 [n, layers, H]
+Vectors = tuple[int, list[str], np.ndarray]  # a line's number, n tokens, states float32 [n, layers, H]
 
 BATCHES_AT_ONCE = 64  # rank 0 collects the vectors of this many in memory before it writes them
 LINES_PER_ROW_GROUP = 64  # of Parquet: 100 MB at most, for four layers of BERT-base and lines of 128 tokens
@@ -60,11 +60,11 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
             rows = Rows(table.slice(first, at_once))
             ids, offsets = rows.column("input_ids")
             for row, states in enumerate(predictor(rows, config.batch_size, label=None) or ()):
-                yield first + row, ids[offsets[row] : offsets[row + 1]], states
+                yield first + row, start.words.pieces(ids[offsets[row] : offsets[row + 1]]), states
             bar.update(len(rows))
 
     if run.is_writer:
-        write(config, start.words, list(layers), vectors())
+        write(config, list(layers), vectors())
     else:
         list(vectors())  # only computes
     bar.close()
@@ -109,38 +109,35 @@ def batch_of_texts(fields: dict[str, Any]) -> dict[str, Any]:
     return batch_of(fields)[1]
 
 
-def write(config: FeaturesConfig, tokenizer: Tokenizer, layers: Sequence[int], vectors: Iterator[Vectors]) -> None:
-    """Writes what `vectors` yields."""
+def write(config: FeaturesConfig, layers: Sequence[int], vectors: Iterator[Vectors]) -> None:
     path = Path(config.output_file).expanduser()
     try:
         with replacing(path) as file:
             if path.suffix == ".parquet":
-                write_parquet(file, tokenizer, layers, vectors)
+                write_parquet(file, layers, vectors)
             else:
-                file.writelines(json_line(tokenizer, layers, line) for line in vectors)
+                file.writelines(json_line(layers, *line) for line in vectors)
     except OSError as error:
         raise InputError(f"--output_file {path} cannot be written: {error.strerror or error}") from error
 
 
-def json_line(tokenizer: Tokenizer, layers: Sequence[int], vectors: Vectors) -> bytes:
+def json_line(layers: Sequence[int], number: int, tokens: list[str], states: np.ndarray) -> bytes:
     """A line as extract_features.py writes it."""
-    number, ids, states = vectors
     features = [
         {"token": token, "layers": [{"index": n, "values": v} for n, v in zip(layers, values, strict=True)]}
-        for token, values in zip(tokenizer.pieces(ids), states.astype(float).round(6).tolist(), strict=True)
+        for token, values in zip(tokens, states.astype(float).round(6).tolist(), strict=True)
     ]
     return f"{json.dumps({'linex_index': number, 'features': features})}\n".encode()
 
 
-def write_parquet(file: BinaryIO, tokenizer: Tokenizer, layers: Sequence[int], vectors: Iterator[Vectors]) -> None:
+def write_parquet(file: BinaryIO, layers: Sequence[int], vectors: Iterator[Vectors]) -> None:
     """Columns linex_index, tokens, and one per layer: layer_-1, a list of vectors (float32), one per token."""
     with contextlib.ExitStack() as stack:
         writer = None
         while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
-            numbers, ids, states = zip(*lines, strict=True)
-            tokens = pa.array([tokenizer.pieces(row) for row in ids], pa.list_(pa.string()))
-            offsets, flat = np.cumsum([0, *map(len, ids)], dtype=np.int32), np.concatenate(states)
-            columns = {"linex_index": pa.array(numbers, pa.int64()), "tokens": tokens}
+            numbers, tokens, states = zip(*lines, strict=True)
+            offsets, flat = np.cumsum([0, *map(len, tokens)], dtype=np.int32), np.concatenate(states)
+            columns = {"linex_index": pa.array(numbers), "tokens": pa.array(tokens, pa.list_(pa.string()))}
             for place, layer in enumerate(layers):
                 each = pa.FixedSizeListArray.from_arrays(pa.array(flat[:, place].reshape(-1)), flat.shape[2])
                 columns[f"layer_{layer}"] = pa.ListArray.from_arrays(offsets, each)

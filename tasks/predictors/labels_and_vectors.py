@@ -8,14 +8,14 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
-from scipy.special import expit, softmax
 
 from distributed.rows import Rows
 from ringbase.errors import InputError
 from ringbase.settings import setting
 from tasks.classifier.named_tasks import is_on_pairs
+from tasks.classifier.scoring import labelled
 from tasks.classifier.settings import ExampleSettings
-from tasks.classifier.several import THRESHOLDS, named
+from tasks.classifier.several import THRESHOLDS
 from tasks.classifier.task import CLASSIFICATION, LabelTask, labels_of
 from tasks.features.program import batch_of_texts, states_of
 from tasks.predict import Predictor
@@ -110,7 +110,8 @@ class Classifier(TextPredictor[Prediction]):
         super().__post_init__()
         config, length = self._job.model.config, self.settings.max_seq_length
         self.labels: tuple[str, ...] = labels_of(config) or ()
-        self._has_several = config.problem_type == CLASSIFICATION[1]
+        has_several = config.problem_type == CLASSIFICATION[1]
+        self._thresholds = self._of_run.get(THRESHOLDS, {}) if has_several else None
         self._predictor = Predictor(self._job, LabelTask(length).batch, length)
 
     def _results(self, items: list[tuple[str, ...]], rows: Rows) -> list[Prediction]:
@@ -120,11 +121,8 @@ class Classifier(TextPredictor[Prediction]):
         if not self.labels:
             return [Prediction(str(value), math.nan, {}, value) for value in scores_BL[:, 0].tolist()]
         names = [self.labels[number] for number in scores_BL.argmax(1).tolist()]
-        shares_BL = expit(scores_BL.astype(float)) if self._has_several else softmax(scores_BL.astype(float), 1)
+        shares_BL, chosen = labelled(self.labels, scores_BL, self._thresholds)
         probabilities = [dict(zip(self.labels, row, strict=True)) for row in shares_BL.tolist()]
-        chosen: list[tuple[str, ...]] = [(name,) for name in names]
-        if self._has_several:
-            chosen = named(self.labels, scores_BL, self._of_run.get(THRESHOLDS, {}))
         found = zip(names, probabilities, chosen, strict=True)
         return [Prediction(name, each[name], each, labels=labels) for name, each, labels in found]
 

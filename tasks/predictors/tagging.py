@@ -60,17 +60,19 @@ class Tagger(TrainedPredictor):
         if isinstance(texts, list) and not texts:
             return []
         items, is_single = checked_texts(texts, "texts", takes_empty=True)
+        results = self._entities([text for (text,) in items])
+        return results[0] if is_single else results
+
+    def _entities(self, texts: list[str]) -> list[list[Entity]]:
         settings, pattern = self.settings, CHARACTER if self.settings.characters else WORD
-        words = [[(match[0], match.start()) for match in pattern.finditer(text)] for (text,) in items]
-        sentences = [Sentence([word for word, _ in each]) for each in words]
+        matches = [[*pattern.finditer(text)] for text in texts]
+        sentences = [Sentence([match[0] for match in each]) for each in matches]
         data = in_memory(tables(sentences, self.labels, settings, self._tokenizer, self._job.run))
         warn_of_unknown(data.facts["unknown_share"], self._tokenizer)
-        rows: Any = data.tables["rows"]
+        rows = data.tables["rows"]
         kept: Any = self._predictor(rows, settings.batch_size, partial(best_and_losses, rows.column("tags")))
-        best = [numbers for numbers, _ in kept]
-        tagged = tags_of(sentences, self.labels, settings.characters, rows, best)
-        results = [
-            entities(text, sentence.words, [start for _, start in each], tags)
-            for (text,), sentence, each, tags in zip(items, sentences, words, tagged, strict=True)
+        tagged = tags_of(sentences, self.labels, settings.characters, rows, [best for best, _ in kept])
+        return [
+            entities(text, sentence.words, [match.start() for match in each], tags)
+            for text, sentence, each, tags in zip(texts, sentences, matches, tagged, strict=True)
         ]
-        return results[0] if is_single else results

@@ -36,9 +36,8 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     start = job.world.on_first(find_start, config.model, resume, run, config.do_train, needs)
     if (kind := start.bert_config.model_type) != "bert":
         raise InputError(f"bert-pretraining trains BERT, and this model's config.json says model_type {kind}")
-    train_file = eval_file = ("--input_file", config.input_file)
-    if config.eval_input_file:
-        eval_file = ("--eval_input_file", config.eval_input_file)
+    train_file = "--input_file", config.input_file
+    eval_file = ("--eval_input_file", config.eval_input_file) if config.eval_input_file else train_file
     trained = evaluated = None
     if config.do_train:
         trained = open_rows(config.shards, job, start, train_file, config.training.loop.seed)
@@ -48,19 +47,18 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     job.make_model(start.bert_config, "pretraining", config.training.loop.seed, start.weights is not None)
     held_out = evaluator(evaluation, job, evaluated[0], evaluated[1].rows) if evaluated else None
 
-    steps = start.state.step if start.state else None
     if trained:
         if config.training.init_moments:
             start = replace(start, moments=Path(str(config.model.init_checkpoint)).expanduser())
-        steps = fit(*trained, start, config.training, job, held_out if evaluation.eval_steps else None)
+        steps: int | None = fit(*trained, start, config.training, job, held_out if evaluation.eval_steps else None)
     else:
-        load_for_prediction(job, start)
+        steps = load_for_prediction(job, start)
 
     figures, facts = dict[str, float](), dict[str, object]()
     if evaluation.do_eval and held_out:
         figures = dict(held_out.measure())
         loss = sum(value for name, value in figures.items() if name.endswith("_loss"))
-        write_eval_results(run, figures, loss, steps)
+        write_eval_results(run, {**figures, "loss": loss, "global_step": steps})
         if evaluated and start.tokenizer:
             facts[REPORT] = filled_in(job, evaluated[0], evaluated[1].rows, start.tokenizer)
     job.finish(config.do_train, figures, facts)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from distributed.plan import PlanSettings
 from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
-from tasks.settings import MachineSettings, ModelSettings, TrainingSettings, batch_size
+from tasks.settings import ProgramConfig, TrainingSettings, batch_size
 
 MASKS: dict[str, Any] = {"max_predictions_per_seq": 20, "masked_lm_prob": 0.15, "do_whole_word_mask": False}
 
@@ -93,16 +93,12 @@ class PretrainingSettings(TrainingSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainingConfig(Settings):
+class PretrainingConfig(ProgramConfig):
     """Pretrain BERT on sharded corpora over all MPI ranks."""
 
     shards: ShardSettings
-    model: ModelSettings
     training: PretrainingSettings
     evaluation: EvaluationSettings
-    machine: MachineSettings
-    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
-    do_train: bool = setting(False, "train the model", "training")
     input_file: str = setting(
         help="shards to train on: comma-separated globs, .arrow or TFRecord files", group="data"
     )

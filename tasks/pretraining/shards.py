@@ -79,7 +79,7 @@ def open_rows(
     masking = None if is_static else Masking(start.words, **masks)
     most_masked = masks["max_predictions_per_seq"]
     task = MaskedTask(settings.max_seq_length, masking, seed, most_masked, built["next_sentence"])
-    fixed = {f"--{name}": value for name, value in given.items()}  # they must not change on resuming
+    fixed = {f"--{name}": value for name, value in given.items()}
     return task, TrainingData(rows=rows, order=BlockOrder(len(rows), seed), key=key, settings=fixed)
 
 

@@ -5,6 +5,7 @@ further package; with the script of Plotly or Vega the page would be ten times a
 """
 
 import html
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -41,32 +42,32 @@ def chart(
     x_scale = (WIDTH - LEFT - RIGHT) / (max(xs) or 1)
     y_scale = (HEIGHT - TOP - BOTTOM) / ((y_ticks[-1] - y_ticks[0]) or 1)
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        return LEFT + x * x_scale, HEIGHT - BOTTOM - (y - y_ticks[0]) * y_scale
+    def x_at(value: float) -> float:
+        return LEFT + value * x_scale
+
+    def y_at(value: float) -> float:
+        return HEIGHT - BOTTOM - (value - y_ticks[0]) * y_scale
 
     parts = []
-    for tick in y_ticks:
-        _, y = place(0, tick)
+    for y, tick in zip(map(y_at, y_ticks), y_ticks, strict=True):
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{short(tick)}</text>')
     parts.append(f'<text x="{LEFT - 14}" y="{HEIGHT - 8}" text-anchor="end">step</text>')
     for tick in x_ticks:
-        x, _ = place(tick, 0)
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{short(tick)}</text>')
+        parts.append(f'<text x="{x_at(tick):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{short(tick)}</text>')
     for value, name in marks:
-        x, _ = place(value, 0)
+        x = x_at(value)
         parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-        side = "end" if x > WIDTH / 2 else "start"
-        shift = -4 if side == "end" else 4
+        side, shift = ("end", -4) if x > WIDTH / 2 else ("start", 4)
         parts.append(f'<text x="{x + shift:.1f}" y="{TOP + 10}" text-anchor="{side}">{html.escape(name)}</text>')
     for curve, points in drawn:
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
+        path = " ".join(f"{x_at(x):.1f},{y_at(y):.1f}" for x, y in points)
         parts.append(f'<polyline class="{curve.style} c{curve.color}" points="{path}"/>')
         if curve.style == "dots" or len(points) == 1:
-            dots = ((*place(*point), f"{short(point[0])}: {point[1]:.6g}") for point in points)
             parts += [
-                f'<circle class="c{curve.color}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{text}</title></circle>'
-                for x, y, text in dots
+                f'<circle class="c{curve.color}" cx="{x_at(x):.1f}" cy="{y_at(y):.1f}" r="3">'
+                f"<title>{short(x)}: {y:.6g}</title></circle>"
+                for x, y in points
             ]
     names = {(curve.name, curve.color, curve.style): None for curve, _ in drawn if curve.name}
     legend = "".join(key(*each) for each in names)
@@ -92,10 +93,8 @@ def finite(points: Points) -> Points:
 def smoothed(points: Points) -> Points:
     """Each with the mean of the values around it; all of them near the ends, so that nothing is delayed."""
     points = [point for point in points if all(map(math.isfinite, point))]
-    reach, sums = max(LEAST_SMOOTHED, int(len(points) * SMOOTHING_SHARE)) // 2, [0.0]
-    for _, y in points:
-        sums.append(sums[-1] + y)
-    means = []
+    reach, means = max(LEAST_SMOOTHED, int(len(points) * SMOOTHING_SHARE)) // 2, []
+    sums = [0.0, *itertools.accumulate(y for _, y in points)]
     for number, (x, _) in enumerate(points):
         near = min(reach, number, len(points) - 1 - number)
         means.append((x, (sums[number + near + 1] - sums[number - near]) / (2 * near + 1)))

@@ -17,6 +17,9 @@ from tasks.environment import result_file
 NO_SCORES = ("step", "time", "rows")  # of a line in metrics.jsonl
 LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, and becomes NaN
 
+# What reading a value raises that is missing, or not what it should be.
+DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
+
 Lines = list[dict[str, float]]
 
 
@@ -64,8 +67,8 @@ class RunFiles:
 
     def began(self) -> str:
         """Date and time of the first logged step."""
-        first = [line["time"] for line in self.steps[:1] if "time" in line]
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(first[0])) if first else ""
+        began_s = self.steps[0].get("time")
+        return "" if began_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(began_s))
 
 
 def is_score(name: str) -> bool:
@@ -82,7 +85,7 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
     for place, given in zip(places, shown, strict=True):
         name = os.fsencode(given).decode(errors="replace")
         if place.suffix == ".json" and place.is_file():
-            runs.append(RunFiles(name=name, scores=scores_in([place])[0]))
+            runs.append(RunFiles(name=name, scores=scores_in(place)))
         elif seeds := sorted(place.glob("seed-*/run.json"), key=lambda file: (len(file.parent.name), file)):
             runs += [read_run(file.parent, f"{name} {file.parent.name}", group=name) for file in seeds]
         else:
@@ -102,10 +105,10 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
     run = read_object(path)
     files = [file for trains in (True, False) if (file := folder / result_file(trains)).is_file()]
-    scores, results = scores_in(files), [read_object(file) for file in files]
+    scores, results = [scores_in(file) for file in files], [read_object(file) for file in files]
     times = folder / "step_times.json"
     try:
-        plan = {key: _figure(float(value)) for key, value in run["plan"].items() if type(value) in (int, float)}
+        plan = {key: _figure(value) for key, value in run["plan"].items() if type(value) in (int, float)}
         if missing := {"steps", "size", "global_batch_size", "learning_rate"} - plan.keys():
             raise KeyError(*missing)
         return RunFiles(
@@ -121,22 +124,18 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
             scores=next(filter(None, scores), {}) if files else None,
             step_times=[dict(each) for each in read_json(times)] if times.is_file() else (),
             sections=list(next((result[REPORT] for result in results if result.get(REPORT)), ())),
-            seconds=next((result["seconds"] for result in results[:1] if "seconds" in result), None),
+            seconds=results[0].get("seconds") if results else None,
         )
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+    except DAMAGED as error:
         raise InputError(f"{', '.join(map(str, [path, *files, times]))}: damaged: {error!r:.200}") from error
 
 
-def scores_in(files: Sequence[Path]) -> list[dict[str, float]]:
-    """The scores of each result file. Raises InputError: one has none, or what are no numbers."""
-    results = []
-    for file in files:
-        try:
-            scores = read_object(file)["scores"]
-            results.append({name: _figure(float(value)) for name, value in scores.items()})
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise InputError(f"{file}: no object 'scores' with numbers in it: {error!r:.200}") from error
-    return results
+def scores_in(file: Path) -> dict[str, float]:
+    """The scores in a result file. Raises InputError: it has none, or what are no numbers."""
+    try:
+        return {name: _figure(value) for name, value in read_object(file)["scores"].items()}
+    except DAMAGED as error:
+        raise InputError(f"{file}: no object 'scores' with numbers in it: {error!r:.200}") from error
 
 
 def read_metrics(path: Path) -> tuple[Lines, int]:
@@ -150,11 +149,12 @@ def read_metrics(path: Path) -> tuple[Lines, int]:
         try:
             figures = parse_json(line)
             step = int(figures["step"])
-            metrics.append({**{name: _figure(float(value)) for name, value in figures.items()}, "step": step})
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+            metrics.append({**{name: _figure(value) for name, value in figures.items()}, "step": step})
+        except DAMAGED:
             num_damaged += bool(line.strip()) and number < len(lines)
     return metrics, num_damaged
 
 
-def _figure(value: float) -> float:
-    return value if abs(value) < LARGEST else math.nan
+def _figure(value: Any) -> float:
+    number = float(value)
+    return number if abs(number) < LARGEST else math.nan

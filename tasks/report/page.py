@@ -77,17 +77,18 @@ def summary(runs: Sequence[RunFiles]) -> str:
     if len(runs) > 1:
         return f'<p class="quiet">{len(runs)} runs</p>'
     run, size = runs[0], runs[0].plan["size"]
-    took = [] if run.seconds is None else [duration(run.seconds)]
-    facts = [run.began(), *by_flags(run, MODEL_FLAGS), f"{size:.0f} rank{'s' * (size != 1)}", *took]
+    ranks, scores = f"{size:.0f} rank{'s' * (size != 1)}", run.scores or {}
+    facts = [run.began(), *by_flags(run, MODEL_FLAGS), ranks, duration(run.seconds)]
     tiles = "".join(
         f'<div class="tile"><b>{shown(name, scores)}</b><span>{html.escape(name.replace("_", " "))}</span></div>'
-        for scores in [run.scores or {}]
         for name in [*filter(is_score, scores)][:3]
     )
     return f'<p class="quiet">{html.escape(" · ".join(filter(None, facts)))}</p><div class="tiles">{tiles}</div>'
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
@@ -147,25 +148,24 @@ def shown(name: str, scores: Mapping[str, float]) -> str:
 def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[str]:
     several = len(runs) > 1
 
-    def curves(key: str, style: str = "line") -> list[Curve]:
-        return [Curve(run.name * several, points(run.steps, key), colors[run.name], style) for run in runs]
+    def curves(key: str) -> list[Curve]:
+        return [Curve(run.name * several, points(run.steps, key), colors[run.name]) for run in runs]
 
     marks = [(float(best[0]), f"best {best[1]}") for run in runs[:1] if (best := run.best())]
-    loss = [Curve("", curve.points, curve.color, "raw") for curve in curves("loss")]
-    loss += [
-        Curve(each.name or "training, smoothed", smoothed(each.points), each.color) for each in curves("loss")
-    ]
-    held: dict[str, list[Curve]] = {}
+    losses = curves("loss")
+    drawn = [Curve("", loss.points, loss.color, "raw") for loss in losses]
+    drawn += [Curve(loss.name or "training, smoothed", smoothed(loss.points), loss.color) for loss in losses]
+    scores: list[Curve] = []
     for run in runs:
-        for name in sorted({name for line in run.evaluations for name in line} - {*NO_SCORES}):
-            shift = colors[run.name] + (0 if several else len(held.get("scores", ())) if is_score(name) else 1)
-            label = f"{run.name} {name}" if several else name
-            kind = "loss" if name.endswith("loss") else "scores"
-            if kind == "loss" or is_score(name):
-                curve = Curve(label, points(run.evaluations, name), shift % MOST_COLORS, "dots")
-                held.setdefault(kind, []).append(curve)
-    yield chart("loss, mean over all ranks", [*loss, *held.get("loss", ())], marks)
-    yield chart("scores on held-out data", held.get("scores", ()), marks, from_zero=False)
+        for name in sorted({name for line in run.evaluations for name in line}):
+            is_loss = name.endswith("loss")
+            if is_loss or is_score(name):
+                color = colors[run.name] + (0 if several else 1 if is_loss else len(scores))
+                label = f"{run.name} {name}" if several else name
+                curve = Curve(label, points(run.evaluations, name), color % MOST_COLORS, "dots")
+                (drawn if is_loss else scores).append(curve)
+    yield chart("loss, mean over all ranks", drawn, marks)
+    yield chart("scores on held-out data", scores, marks, from_zero=False)
     speed = curves("examples_per_s")
     if not several:
         speed = [Curve("while training", speed[0].points, speed[0].color)]
@@ -190,29 +190,24 @@ def with_pauses(steps: Lines) -> list[tuple[float, float]]:
 
 def step_bars(runs: Sequence[RunFiles]) -> str:
     """A bar for each rank, or run of several, of the median milliseconds of each part of a step."""
-    bars: dict[str, Mapping[str, float]] = {}
+    bars: dict[str, list[float]] = {}
     for run in runs:
         times = run.step_times if len(runs) == 1 else run.step_times[:1]
         for rank, parts in enumerate(times or [{part: run.median(part) for part in PARTS}]):
-            bars[f"rank {rank}" if len(runs) == 1 else run.name] = parts
-    longest = max((sum(parts.get(part, 0.0) for part in PARTS) for parts in bars.values()), default=0.0)
+            bars[f"rank {rank}" if len(runs) == 1 else run.name] = [1e3 * parts.get(part, 0.0) for part in PARTS]
+    longest = max(map(sum, bars.values()))
     if not longest:
         return ""
     rows = []
-    for name, parts in bars.items():
+    for name, parts_ms in bars.items():
         pieces = "".join(
-            f'<i class="c{color}" style="width:{100 * parts.get(part, 0.0) / longest:.2f}%" '
-            f'title="{label}: {1e3 * parts.get(part, 0.0):.1f} ms"></i>'
-            for color, (part, label) in enumerate(PARTS.items())
+            f'<i class="c{color}" style="width:{100 * ms / longest:.2f}%" title="{label}: {ms:.1f} ms"></i>'
+            for color, (label, ms) in enumerate(zip(PARTS.values(), parts_ms, strict=True))
         )
-        total = 1e3 * sum(parts.get(part, 0.0) for part in PARTS)
-        ends = (f"<span>{html.escape(text)}</span>" for text in (name, f"{total:.0f} ms"))
+        ends = (f"<span>{html.escape(text)}</span>" for text in (name, f"{sum(parts_ms):.0f} ms"))
         rows.append(f'<div class="bar">{f"<div>{pieces}</div>".join(ends)}</div>')
-    first = next(iter(bars.values()))
-    legend = "".join(
-        key(f"{label} {1e3 * first.get(part, 0.0):.0f} ms", color)
-        for color, (part, label) in enumerate(PARTS.items())
-    )
+    first = enumerate(zip(PARTS.values(), next(iter(bars.values())), strict=True))
+    legend = "".join(key(f"{label} {ms:.0f} ms", color) for color, (label, ms) in first)
     return f'<h2>Where a step\'s time goes (median)</h2>{"".join(rows)}<div class="legend">{legend}</div>'
 
 
@@ -221,14 +216,15 @@ def step_bars(runs: Sequence[RunFiles]) -> str:
 
 def differences(runs: Sequence[RunFiles]) -> str:
     """The flags that all runs have, with values that differ."""
-    names = [
-        name for name in runs[0].config if all(name in run.config for run in runs) and name not in NOT_COMPARED
-    ]
 
     def text(value: object) -> str:
         return "not set" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
-    rows = [[f"--{name}", *(text(run.config[name]) for run in runs)] for name in names]
+    rows = [
+        [f"--{name}", *(text(run.config[name]) for run in runs)]
+        for name in runs[0].config
+        if name not in NOT_COMPARED and all(name in run.config for run in runs)
+    ]
     rows = [row for row in rows if len(set(row[1:])) > 1]
     return f"<h2>Flags that differ</h2>{table(['', *(run.name for run in runs)], rows)}" if rows else ""
 
@@ -254,7 +250,7 @@ def facts_table(runs: Sequence[RunFiles]) -> str:
         "weights from": [run.start for run in runs],
         "data": [", ".join(by_flags(run, DATA_FLAGS)) for run in runs],
         "started": [run.began() for run in runs],
-        "took": [duration(run.seconds) if run.seconds is not None else "" for run in runs],
+        "took": [duration(run.seconds) for run in runs],
         "machine": [str(run.environment.get("machine", "")) for run in runs],
         "packages": [versions_of(run) for run in runs],
     }
@@ -264,21 +260,16 @@ def facts_table(runs: Sequence[RunFiles]) -> str:
 
 
 def versions_of(run: RunFiles) -> str:
-    packages = run.environment.get("packages") or {}
-    shown_ones = (
-        f"{name} {packages[name]}"
-        for name in ("ringbert", "tensorflow", "tensorflow-cpu", "keras")
-        if name in packages
-    )
-    return ", ".join(
-        [*shown_ones, *([f"commit {commit}"] if (commit := run.environment.get("git_commit")) else [])]
-    )
+    versions = dict(run.environment.get("packages") or {}, commit=run.environment.get("git_commit"))
+    names = ("ringbert", "tensorflow", "tensorflow-cpu", "keras", "commit")
+    return ", ".join(f"{name} {versions[name]}" for name in names if versions.get(name))
 
 
 def command_of(run: RunFiles) -> str:
     """A paragraph with the command as it was typed, and that of each rank, as a shell takes it."""
-    damage = f"{run.num_damaged:,} damaged lines of metrics.jsonl are left out" if run.num_damaged else ""
-    launched, own = run.environment.get("launched_by"), shlex.join(run.environment["command"])
+    launched = run.environment.get("launched_by")
     lines = [f"<code>{html.escape(str(launched))}</code>", "on each rank:"] if launched else []
-    code = f"<code>{html.escape(own)}</code>"
-    return f"<p><b>{html.escape(run.name)}</b><br>{'<br>'.join([*lines, code, *filter(None, [damage])])}</p>"
+    lines.append(f"<code>{html.escape(shlex.join(run.environment['command']))}</code>")
+    if run.num_damaged:
+        lines.append(f"{run.num_damaged:,} damaged lines of metrics.jsonl are left out")
+    return f"<p><b>{html.escape(run.name)}</b><br>{'<br>'.join(lines)}</p>"

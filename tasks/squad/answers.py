@@ -96,10 +96,9 @@ class SpanDecoder:
     def prediction(self, question: int, scores: Sequence[np.ndarray]) -> Prediction:
         answered = self.answered(question, scores)
         probabilities = answered.probabilities()
-        places = {candidate.text: number for number, candidate in enumerate(answered.candidates)}
-        start, probability = 0, 1.0
-        if (chosen := places.get(answered.text)) is not None:
-            start, probability = answered.candidates[chosen].start, probabilities[chosen]
+        pairs = zip(answered.candidates, probabilities, strict=True)
+        chosen = ((candidate.start, share) for candidate, share in pairs if candidate.text == answered.text)
+        start, probability = next(chosen, (0, 1.0))
         return Prediction(answered.text, answered.nbest(probabilities), answered.null_odds, start, probability)
 
     def answered(self, question: int, scores: Sequence[np.ndarray]) -> Answered:

@@ -24,15 +24,15 @@ def details(examples: Examples, predictions: Sequence[Prediction], scores: Mappi
         common = [word for word, _ in Counter(words).most_common()]
         sections.append(by_group("By question word", common, words, scored))
     sections.append(by_group("By length of the answer", [name for _, name in LENGTHS], lengths, scored))
-    rows = [(examples, *row) for row in zip(questions, predictions, scored, strict=True)]
-    wrong = sorted((row for row in rows if row[3].f1 == 0), key=lambda row: -row[2].probability)
-    part = sorted((row for row in rows if row[3].f1 > 0 and not row[3].exact), key=lambda row: row[3].f1)
+    rows = [*zip(questions, predictions, scored, strict=True)]
+    wrong = sorted((row for row in rows if row[2].f1 == 0), key=lambda row: -row[1].probability)
+    part = sorted((row for row in rows if row[2].f1 > 0 and not row[2].exact), key=lambda row: row[2].f1)
     for title, note, kept in (
         ("Wrong, the surest first", "no word in common with an answer (green)", wrong),
         ("Partly right, the lowest F1 first", "some words in common with an answer (green)", part),
     ):
         columns = ["question", "context", "predicted", "answer", "probability", "F1"]
-        sections.append(table(title, note, columns, (row_of(*each) for each in kept[:MOST_ROWS])))
+        sections.append(table(title, note, columns, (row_of(examples, *each) for each in kept[:MOST_ROWS])))
     return sections
 
 

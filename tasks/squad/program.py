@@ -8,12 +8,10 @@ from typing import Any
 
 from bert import hub
 from distributed import phases
-from distributed.order import Order
 from distributed.run import Run
-from ringbase.settings import flat
 from tasks.cache import Prepared
 from tasks.details import REPORT, Section
-from tasks.fit import TrainingData, fit, load_for_prediction
+from tasks.fit import TrainingData, fit, load_for_prediction, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.squad.answers import SpanDecoder, nbest_file
@@ -44,21 +42,12 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     phases.ended("data")
     job.make_model(start.bert_config, task.head, training.loop.seed, start.weights is not None)
     if train:
-        rows = train.tables["windows"]
-        data = TrainingData(
-            rows=rows,
-            order=Order(len(rows), training.loop.seed),
-            key=train.facts["digest"],
-            settings={f"--{name}": value for name, value in flat(windows).items() if name != "allow_unknown"},
-            commit=train_source.split and hub.cached_commit(train_source.path, train_source.revision),
-        )
+        commit = train_source.split and hub.cached_commit(train_source.path, train_source.revision)
+        data = TrainingData.of(train, "windows", training.loop.seed, saved_settings(windows), commit)
         fit(task, data, start, training, job)
     else:
         load_for_prediction(job, start)
-    scores: dict[str, float] = {}
-    facts: dict[str, object] = {}
-    if dev:
-        scores, facts = predict(config, job, task, predict_source, dev)
+    scores, facts = predict(config, job, task, predict_source, dev) if dev else ({}, {})
     job.finish(config.do_train, scores, facts)
     return scores
 
@@ -98,8 +87,8 @@ def write_predictions(
     if version_2:
         scores, each = squad_v2(examples.references, predictions, null_odds)
     else:
-        is_korean = config.metric == "korquad_v1" or "korquad" in examples.version.lower()
-        is_korean = is_korean and config.metric != "squad_v1"
+        kind = config.metric
+        is_korean = kind == "korquad_v1" or (kind == "auto" and "korquad" in examples.version.lower())
         scores, each = squad_v1(examples.references, predictions, is_korean)
-    run.write("eval_results.txt", "".join(f"{name} = {value}\n" for name, value in sorted(scores.items())))
+    write_eval_results(run, scores)
     return scores, details(examples, decoded, each)

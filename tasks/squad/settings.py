@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
-from tasks.settings import MachineSettings, ModelSettings, TrainingSettings, batch_size
+from tasks.settings import ProgramConfig, batch_size
 
 MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
 
@@ -71,17 +71,12 @@ class AnswerSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquadConfig(Settings):
+class SquadConfig(ProgramConfig):
     """Fine-tune BERT on SQuAD over all MPI ranks."""
 
     questions: QuestionSettings
     windows: WindowSettings
     answers: AnswerSettings
-    model: ModelSettings
-    training: TrainingSettings
-    machine: MachineSettings
-    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
-    do_train: bool = setting(False, "train the model", "training")
     do_predict: bool = setting(False, "predict answers, and score them if the file has answers", "prediction")
     predict_batch_size: int = batch_size("windows", "prediction")
     metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1"] = setting(

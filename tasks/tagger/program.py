@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from bert import configuration
 from distributed import phases
-from distributed.order import Order
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
@@ -46,53 +46,46 @@ def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     length, resume = config.sentences.max_seq_length, job.resume(config.training.resume)
     start = world.on_first(find_start, config.model, resume, run, config.do_train, Needs(length))
     start = world.on_first(with_tags, config, start, run)
+    labels, characters = start.bert_config.labels, config.sentences.characters
     sets = {kind: open_set(Source(config.files, kind), config, start, world, run) for kind in config.kinds}
     phases.ended("data")
     task = TagTask(length, saved_settings(config))
     job.make_model(start.bert_config, task.head, training.loop.seed, start.weights is not None)
     predictor = Predictor(job, task.batch, length)
+    read_set = functools.cache(lambda kind: read(Source(config.files, kind), characters, labels))
 
-    def tagged(kind: str, batch_size: int) -> tuple[list[Sentence], list[Tags], float | None]:
-        """On rank 0 the sentences of a set, the tags that the model gives them, and the mean loss if they have
+    def tagged(kind: str, batch_size: int) -> tuple[Sequence[Sentence], Sequence[Tags], Sequence[np.ndarray]]:
+        """On rank 0 the sentences of a set, the tags that the model gives them, and the losses of words with
         tags."""
         rows = sets[kind].tables["rows"]
         kept = predictor(rows, batch_size, functools.partial(best_and_losses, rows.column("tags")))
         if kept is None:
-            return [], [], None
+            return (), (), ()
         best, losses = zip(*kept, strict=True)
-        labels, characters = start.bert_config.labels, config.sentences.characters
-        sentences, all_losses = read(Source(config.files, kind), characters, labels), np.concatenate(losses)
-        found = tags_of(sentences, labels, characters, rows, best)
-        return sentences, found, float(all_losses.mean()) if len(all_losses) else None
+        sentences = read_set(kind)  # once, although every evaluation needs the dev set
+        return sentences, tags_of(sentences, labels, characters, rows, best), losses
 
     last = list[Any]()  # what the last evaluation has tagged, on rank 0
 
     def dev_scores() -> Scores:
         last[:] = tagged("dev", evaluation.eval_batch_size)
-        return world.on_first(measure, "eval", start.bert_config.labels, config.sentences.characters, *last)
+        return world.on_first(measure, "eval", labels, characters, *last)
 
-    steps = start.state.step if start.state else None
     if config.do_train:
-        rows = sets["train"].tables["rows"]
-        data = TrainingData(
-            rows=rows,
-            order=Order(len(rows), training.loop.seed),
-            key=sets["train"].facts["digest"],
-            settings={f"--{name}": value for name, value in saved_settings(config).items()},
-        )
+        data = TrainingData.of(sets["train"], "rows", training.loop.seed, task.settings)
         num_rows = len(sets["dev"].tables["rows"]) if "dev" in sets else 0
         held_out = evaluations(evaluation, dev_scores, "f1", num_rows)
-        steps = fit(task, data, start, training, job, held_out)
+        steps: int | None = fit(task, data, start, training, job, held_out)
     else:
-        load_for_prediction(job, start)
+        steps = load_for_prediction(job, start)
     scores, facts = Scores(), dict[str, Any]()
     if evaluation.do_eval:
         scores = dev_scores()
-        write_eval_results(run, scores, scores["eval_loss"], steps)
-        facts = world.on_first(lambda: details(last[0], config.sentences.characters, last[1]))
+        write_eval_results(run, {**scores, "loss": scores["eval_loss"], "global_step": steps})
+        facts = world.on_first(lambda: details(characters, *last[:2]))
     if config.do_predict:
         found = tagged("predict", config.predict_batch_size)
-        scores |= world.on_first(write_predictions, config, start.bert_config.labels, *found, run)
+        scores |= world.on_first(write_predictions, run, labels, characters, *found)
     job.finish(config.do_train, scores, facts)
     return scores
 
@@ -113,31 +106,33 @@ def open_set(source: Source, config: TaggerConfig, start: Start, world: World, r
 def with_tags(config: TaggerConfig, start: Start, run: Run) -> Start:
     """The start of a tagger: its configuration has the tags of the checkpoint, else of the training file with O
     first; a head for other tags is initialized again. On rank 0."""
-    stated = stated_labels(start.bert_config)
-    if not config.do_train or (start.state and stated):
-        if not stated:
-            raise InputError("the tags are unknown: the model's config.json has no id2label; --do_train is off")
-        return start
+    # config.json beside the weights counts, even if `--bert_config_file` replaces it.
+    trained = configuration.read_config(start.weights) if start.weights else None
+    stated = stated_labels(trained) or stated_labels(start.bert_config)
+    if stated and (start.state or not config.do_train):
+        return replace(start, bert_config=replace(start.bert_config, labels=stated))
+    if not config.do_train:
+        raise InputError("the tags are unknown: the model's config.json has no id2label; --do_train is off")
     source = Source(config.files, "train")
     found = {tag for each in read(source, config.sentences.characters) for tag in each.tags or ()} - {"O"}
     if not found:
         raise InputError(f"{source}: every tag is O")
-    labels = ("O", *sorted(found))
+    labels, fresh = ("O", *sorted(found)), tuple[str, ...]()
     if stated and sorted(stated) == sorted(labels):
         labels = stated  # in the model's own order
     elif stated:
         run.say(f"the model's tags {', '.join(stated)} are not this file's: a new tagger is trained")
-    fresh = ("output_weights", "output_bias") if stated and stated != labels else ()
+        fresh = "output_weights", "output_bias"
     return replace(start, bert_config=replace(start.bert_config, labels=labels), fresh_tensors=fresh)
 
 
 def write_predictions(
-    config: TaggerConfig, labels: Sequence[str], sentences: Sequence[Sentence], found: Sequence[Tags],
-    loss: float | None, run: Run,
+    run: Run, labels: Sequence[str], characters: bool, sentences: Sequence[Sentence], found: Sequence[Tags],
+    losses: Sequence[np.ndarray],
 ) -> Scores:  # fmt: skip
     """Writes predictions.conll, words and tags, and predictions.jsonl, texts and entities with their places.
     Returns the scores if the set has tags. On rank 0."""
-    blocks, lines, characters = list[str](), list[str](), config.sentences.characters
+    blocks, lines = list[str](), list[str]()
     for each, tags in zip(sentences, found, strict=True):
         blocks.append("".join(f"{word}\t{tag}\n" for word, tag in zip(each.words, tags[0], strict=True)))
         text, starts = text_of(each.words, characters)
@@ -146,4 +141,4 @@ def write_predictions(
     run.write("predictions.conll", "\n".join(blocks))
     run.write("predictions.jsonl", "".join(lines))
     has_tags = all(each.tags for each in sentences)
-    return measure("predict", labels, characters, sentences, found, loss) if has_tags else {}
+    return measure("predict", labels, characters, sentences, found, losses) if has_tags else {}

@@ -1,16 +1,18 @@
 """Tagged sentences: CoNLL columns, JSON lines, or a data set of the hub."""
 
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert.hub import load_data_set
 from ringbase.errors import InputError
-from ringbase.files import parse_json, read_text
+from ringbase.files import read_text
 from ringbase.settings import shown
 from tasks.tagger.settings import FileSettings
+from tasks.texts import json_lines
 
 TAG = re.compile(r"O|[BIES]-.+")
 SPLITS = {"train": "train", "dev": "validation", "predict": "test"}
@@ -77,11 +79,14 @@ def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[S
 
 def text_of(words: Sequence[str], characters: bool) -> tuple[str, list[int]]:
     """The text of a sentence, and where each word starts in it."""
-    gap, starts, place = 0 if characters else 1, list[int](), 0
-    for word in words:
-        starts.append(place)
-        place += len(word) + gap
-    return (" " * gap).join(words), starts
+    gap = "" if characters else " "
+    ends = itertools.accumulate((len(word) + len(gap) for word in words), initial=0)
+    return gap.join(words), [*ends][:-1]
+
+
+def goes_on(before: str, tag: str) -> bool:
+    """Whether a tag goes on with the entity of the tag before it."""
+    return before[0] in "BI" and tag[0] in "IE" and before[2:] == tag[2:]
 
 
 def illegal(sentences: Sequence[Sentence]) -> list[Sentence]:
@@ -89,8 +94,7 @@ def illegal(sentences: Sequence[Sentence]) -> list[Sentence]:
     is_bioes = any(tag[0] in "ES" for each in sentences for tag in each.tags or ())
 
     def is_broken(before: str, tag: str) -> bool:
-        goes_on, may_go_on = tag[0] in "IE", before[0] in "BI"
-        return (goes_on and not (may_go_on and before[2:] == tag[2:])) or (is_bioes and may_go_on and not goes_on)
+        return not goes_on(before, tag) and (tag[0] in "IE" or (is_bioes and before[0] in "BI"))
 
     return [
         each for each in sentences
@@ -102,14 +106,13 @@ def illegal(sentences: Sequence[Sentence]) -> list[Sentence]:
 
 
 def _of_file(path: Path, where: str) -> Iterator[Sentence]:
-    lines = read_text(path, where).split("\n")
+    text = read_text(path, where)
     if path.name.removesuffix(".gz").endswith((".json", ".jsonl")):
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield _of_json(line, f"line {number}", where)
+        for place, value in json_lines(text, where):
+            yield _of_object(value, place, where)
         return
     rows, document, num_columns, place = list[list[str]](), 0, 0, ""
-    for number, line in enumerate([*lines, ""], 1):
+    for number, line in enumerate([*text.split("\n"), ""], 1):
         line = line.rstrip("\r")
         if line.strip() and not line.startswith((DOCUMENT, COMMENT)):
             row = line.split("\t") if "\t" in line else line.split()
@@ -125,14 +128,9 @@ def _of_file(path: Path, where: str) -> Iterator[Sentence]:
         document += line.startswith(DOCUMENT)
 
 
-def _of_json(line: str, place: str, where: str) -> Sentence:
-    try:
-        value = parse_json(line)
-    except InputError as error:
-        raise InputError(f"{where}: {place}: {error}") from error
-    found = value if isinstance(value, dict) else {}
-    words: Any = found.get("tokens")
-    tags: Any = next((found[name] for name in TAG_COLUMNS if name in found), None)
+def _of_object(value: Mapping[str, Any], place: str, where: str) -> Sentence:
+    words: Any = value.get("tokens")
+    tags: Any = next((value[name] for name in TAG_COLUMNS if name in value), None)
     lists = [words] if tags is None else [words, tags]
     are_texts = all(isinstance(each, list) and each and all(isinstance(t, str) for t in each) for each in lists)
     if not are_texts or not all(words):

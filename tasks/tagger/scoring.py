@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.details import MOST_LABELS, MOST_ROWS, REPORT, figures, marked, matrix, table
-from tasks.tagger.reading import Sentence, text_of
-from tasks.tagger.task import Tags
+import numpy as np
 
-HEADS = ("type", "entities", "precision", "recall", "F1")
+from tasks.details import MOST_LABELS, MOST_ROWS, REPORT, figures, marked, matrix, table, table_of_figures
+from tasks.tagger.reading import Sentence, goes_on, text_of
+from tasks.tagger.task import Tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,11 @@ class Entity:
 
 
 def spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """The entities of a sentence: type, first and last word. A tag goes on with the entity of the tag before if
-    that is B- or I- of the same type and it is I- or E- itself; each other tag but O begins one (conlleval.pl of
-    the CoNLL shared tasks; for E- and S- seqeval)."""
+    """The entities of a sentence: type, first and last word. Each tag that does not go on with one and is not O
+    begins one (conlleval.pl of the CoNLL shared tasks; for E- and S- seqeval)."""
     first = 0
     for place, (tag, after) in enumerate(itertools.pairwise([*tags, "O"])):
-        if not (tag[0] in "BI" and after[0] in "IE" and tag[2:] == after[2:]):
+        if not goes_on(tag, after):
             if tag != "O":
                 yield tag[2:], first, place
             first = place + 1
@@ -61,12 +60,12 @@ class Comparison:
 
 def measure(
     kind: str, labels: Sequence[str], characters: bool, sentences: Sequence[Sentence], found: Sequence[Tags],
-    loss: float | None,
+    losses: Sequence[np.ndarray],
 ) -> dict[str, float]:  # fmt: skip
     """F1, precision and recall of the entities, the mean F1 of the types, and the share of right tags. For
     characters the mean F1 of their tags (KLUE's `char_macro_f1`); with documents the mean of their F1."""
     comparison = Comparison(sentences, found)
-    scores = {name: value for name, value in comparison.all.items() if name != "examples"}
+    scores = {name: comparison.all[name] for name in ("f1", "precision", "recall")}
     scores["macro_f1"] = statistics.fmean([each["f1"] for each in comparison.by_type.values()] or [0.0])
     tags = [tag for each in sentences for tag in each.tags or ()], [tag for tags, _ in found for tag in tags]
     scores["accuracy"] = statistics.fmean(map(str.__eq__, *tags))
@@ -78,12 +77,11 @@ def measure(
     documents = [[*zip(*part, strict=True)] for _, part in itertools.groupby(pairs, lambda pair: pair[0].document)]
     if len(documents) > 1:
         scores["document_f1"] = statistics.fmean([Comparison(*document).all["f1"] for document in documents])
-    if loss is not None:
-        scores["loss"] = loss
-    return {f"{kind}_{name}": float(scores[name]) for name in ("f1", *(name for name in scores if name != "f1"))}
+    scores["loss"] = np.mean(np.concatenate(losses))
+    return {f"{kind}_{name}": float(value) for name, value in scores.items()}
 
 
-def details(sentences: Sequence[Sentence], characters: bool, found: Sequence[Tags]) -> dict[str, Any]:
+def details(characters: bool, sentences: Sequence[Sentence], found: Sequence[Tags]) -> dict[str, Any]:
     """For result.json: the figures of each type; and for the report these, the confused types, and the sentences
     with the most wrong entities."""
     comparison = Comparison(sentences, found)
@@ -95,18 +93,17 @@ def details(sentences: Sequence[Sentence], characters: bool, found: Sequence[Tag
     worst = sorted(filter(errors.__getitem__, range(len(errors))), key=lambda number: -errors[number])
     rows = []
     for number in worst[:MOST_ROWS]:
-        each, shares = sentences[number], found[number][1]
-        both = [(each.tags or (), "answer"), (found[number][0], "predicted")]
+        each, (tags, shares) = sentences[number], found[number]
         text, starts = text_of(each.words, characters)
-        listed = [(entities(text, each.words, starts, (list(tags), shares)), kind) for tags, kind in both]
-        marks = [(entity.start, entity.end, kind) for part, kind in listed for entity in part]
-        names = (", ".join(f"{entity.text} ({entity.label})" for entity in part) for part, _ in listed)
-        rows.append([marked(text, marks), *names])
+        both = [entities(text, each.words, starts, (own, shares)) for own in (each.tags or (), tags)]
+        kinds = zip(("answer", "predicted"), both, strict=True)
+        marks = [(entity.start, entity.end, kind) for kind, part in kinds for entity in part]
+        rows.append([marked(text, marks), *(", ".join(f"{e.text} ({e.label})" for e in part) for part in both)])
     note = "true entities are green, predicted ones red, both where they agree"
     return {
         "eval_types": comparison.by_type,
         REPORT: [
-            table("Types", "", HEADS, ([label, *each.values()] for label, each in comparison.by_type.items())),
+            table_of_figures("Types", "", ("type", "entities"), comparison.by_type),
             matrix(
                 "Confusion", "a row for the true type of each word, a column for the predicted one", types,
                 [[counts[one, other] for other in types] for one in types],

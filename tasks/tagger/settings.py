@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
-from tasks.settings import EvaluationSettings, MachineSettings, ModelSettings, TrainingSettings, batch_size
+from tasks.settings import EvaluationSettings, ProgramConfig, batch_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +47,12 @@ class FileSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaggerConfig(Settings):
+class TaggerConfig(ProgramConfig):
     """Fine-tune BERT to tag words or characters, such as named entities, over all MPI ranks."""
 
     files: FileSettings
     sentences: SentenceSettings
-    model: ModelSettings
-    training: TrainingSettings
     evaluation: EvaluationSettings
-    machine: MachineSettings
-    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
-    do_train: bool = setting(False, "train the model", "training")
     do_predict: bool = setting(False, "predict the test set", "prediction")
     predict_batch_size: int = batch_size("sentences", "prediction")
 
@@ -71,6 +66,8 @@ class TaggerConfig(Settings):
     def check(self) -> None:
         if not self.kinds:
             raise ValueError("nothing to do: give --do_train, --do_eval, --do_predict or several of them")
+        if self.files.dataset_revision and not self.files.dataset_name:
+            raise ValueError("--dataset_revision needs --dataset_name")
         for kind in self.kinds:
             if not (getattr(self.files, f"{kind}_file") or self.files.dataset_name):
                 raise ValueError(f"--{kind}_file is needed, or --dataset_name")

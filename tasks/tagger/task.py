@@ -3,7 +3,7 @@
 Tensors have their shape as a suffix: R rows of the hidden state, L labels.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from tasks.tagger.settings import SentenceSettings
 from tasks.texts import fit_of, parts
 
 NONE = -1  # of a token at which no word begins
-Tags = tuple[list[str], list[float]]  # of the words of a sentence: their tags, and the probability of each
+Tags = tuple[Sequence[str], Sequence[float]]  # of the words of a sentence: their tags, and the probability of each
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,8 @@ def tables(
             tokens = np.concatenate([[tokenizer.cls_id], ids[here], [tokenizer.sep_id]])
             rows.append((tokens, own, tag_of[own], len(tokens), number))
     *lists, lengths, numbers = zip(*rows, strict=True)
-    columns = {
-        name: ragged(column, pa.int32())
-        for name, column in zip(("input_ids", "words", "tags"), lists, strict=True)
-    }
+    names = "input_ids", "words", "tags"
+    columns = {name: ragged(column, pa.int32()) for name, column in zip(names, lists, strict=True)}
     columns |= {"sentence_a_tokens": pa.array(lengths, pa.int32()), "sentence": pa.array(numbers, pa.int32())}
     notes = [f"{len(sentences):,} sentences, {len(rows):,} rows"]
     if broken := illegal(sentences):
@@ -106,18 +104,17 @@ def best_and_losses(tags: Any, row: int, scores_TL: np.ndarray) -> tuple[np.ndar
 
 
 def tags_of(
-    sentences: Sequence[Sentence], labels: Sequence[str], characters: bool, rows: Rows, kept: Iterable[np.ndarray]
+    sentences: Sequence[Sentence], labels: Sequence[str], characters: bool, rows: Rows, kept: Sequence[np.ndarray]
 ) -> list[Tags]:
     """The tags of each sentence, from `kept`, for each row the numbers of labels and their probabilities at its
     tokens, [n, 2]. A word without a token has O; see `filled` for characters."""
-    found: list[Tags] = [([""] * len(each.words), [1.0] * len(each.words)) for each in sentences]
-    column: Any = rows.column("words")
-    sentence_of = np.asarray(rows.column("sentence"))
-    for row, (words, tokens) in enumerate(zip(np.split(column[0], column[1][1:-1]), kept, strict=True)):
-        tags, shares = found[sentence_of[row]]
-        for word, (label, share) in zip(words.tolist(), tokens.tolist(), strict=True):
-            if word != NONE:
-                tags[word], shares[word] = labels[int(label)], share
+    found = [([""] * len(each.words), [1.0] * len(each.words)) for each in sentences]
+    (words, offsets), tokens = rows.column("words"), np.concatenate(kept)
+    owners = np.repeat(rows.column("sentence"), np.diff(offsets))
+    for sentence, word, (label, share) in zip(owners.tolist(), words.tolist(), tokens.tolist(), strict=True):
+        if word != NONE:
+            tags, shares = found[sentence]
+            tags[word], shares[word] = labels[int(label)], share
     if characters:
         return [(filled(each.words, tags), shares) for each, (tags, shares) in zip(sentences, found, strict=True)]
     return [([tag or "O" for tag in tags], shares) for tags, shares in found]

@@ -76,7 +76,7 @@ def test_a_file_is_replaced_as_a_whole_or_stays(tmp_path):
 
 def test_what_is_no_json_or_barely_is_refused():
     halves = '["b\\ud800"]', '{"\\udfff": 1}', '"\\ud800"'  # of a surrogate pair
-    for text in ("[" * 100_000, "9" * 5000, "9" * 400, *halves, "{'a': 1}", "", "1 2"):
+    for text in ("[" * 100_000, "9" * 5000, *halves, "{'a': 1}", "", "1 2"):
         assert len(refused(lambda text=text: parse_json(text))) < 300, text[:20]
     assert parse_json('["\\ud83d\\ude00"]') == ["\U0001f600"]
     assert parse_json("1" + "0" * 30) == 10**30  # transformers writes it for a length without a limit

@@ -35,11 +35,15 @@ def write_jsonl(path: Path, tagged: list[Tagged]) -> Path:
 
 
 def write_data(folder: Path) -> list[str]:
-    """train.conll, dev.conll, test.jsonl and a model's files; the flags that name them."""
+    """train.conll, dev.conll, test.jsonl and a model's files; `flags` of them."""
     texts.write_model(folder, num_layers=1)
     write_conll(folder / "train.conll", sentences(240, 1))
     write_conll(folder / "dev.conll", sentences(60, 2, longest=28))
     write_jsonl(folder / "test.jsonl", sentences(60, 2, longest=28))
+    return flags(folder)
+
+
+def flags(data: Path) -> list[str]:
     files = ("train_file=train.conll", "dev_file=dev.conll", "predict_file=test.jsonl", "vocab_file=vocab.txt")
-    named = [f"--{each.replace('=', f'={folder}/')}" for each in (*files, "bert_config_file=bert_config.json")]
+    named = [f"--{each.replace('=', f'={data}/')}" for each in (*files, "bert_config_file=bert_config.json")]
     return [*named, "--max_seq_length=32", "--doc_stride=12"]

@@ -88,7 +88,6 @@ def test_saved_models_give_what_the_predictors_give(trained, tmp_path):
         (["{span}", "{span}"], 1, ["OUT", "{span}"]),
         (["{span}x", "out"], 1, ["{span}x"]),
         (["{span}", "out", "--signature=texts"], 2, ["--signature", "ids", "assets.extra"]),
-        (["{span}", "out", "--format=tf1"], 2, ["--format", "SavedModel", "model/"]),
     ],
 )
 def test_bad_input_is_one_line(trained, tmp_path, monkeypatch, capsys, argv, status, named):

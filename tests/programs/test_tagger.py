@@ -48,7 +48,7 @@ def test_entities_are_those_of_conlleval_and_seqeval():
             f"{value:.2f}" for value in (precision, recall, f1)
         ]
     labels = sorted({tag for tags in (*true, *predicted) for tag in tags})
-    scores = measure("eval", labels, True, sentences, found, None)
+    scores = measure("eval", labels, True, sentences, found, [np.zeros(1)])
     assert f"{100 * scores['eval_accuracy']:.2f}" == f"{ENTITIES['accuracy']:.2f}"
     flat = [[tag for tags in part for tag in tags] for part in (true, predicted)]
     assert scores["eval_char_macro_f1"] == f1_score(*flat, labels=labels, average="macro", zero_division=1.0)

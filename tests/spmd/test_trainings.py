@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import classifier_runs, texts
+from harness import classifier_runs, tagger_files, texts
 from harness.program_runs import in_world, metrics_in
 from harness.squad_files import make_entries, write_squad
 from safetensors.numpy import load_file
@@ -43,6 +43,8 @@ def make_data() -> Path:
         config = read_json(folder / "bert_config.json") | values | {"model_type": name}
         names = {ours: theirs for theirs, ours in ARCHITECTURES[name].keys.items()}
         write_json(folder / f"{name}.json", {names.get(key, key): value for key, value in config.items()})
+    (folder / "tagger").mkdir()
+    tagger_files.write_data(folder / "tagger")
     write_squad(folder / "squad.json", make_entries(60, 1))
     write_squad(folder / "squad-dev.json", make_entries(30, 2))
     words = [word for kind in texts.KINDS for word in texts.WORDS[kind]]
@@ -62,6 +64,7 @@ def run(program: str, world: World, collectives: Any, data: Path, output_dir: Pa
                   f"--predict_file={data}/squad-dev.json", "--max_query_length=16", "--doc_stride=12"],
         "classifier": [*classifier_runs.model_flags(data), *classifier_runs.own_files(data),
                        "--class_weights=animal=3,colour=1,tool=0.25"],
+        "tagger": tagger_files.flags(data / "tagger"),
         "pretraining": [f"--input_file={data}/corpus/*.arrow", f"--eval_input_file={data}/corpus/*.arrow",
                         "--max_seq_length=32", "--max_predictions_per_seq=5"],
     }  # fmt: skip
@@ -103,7 +106,7 @@ def data(world) -> Path:
 @pytest.mark.parametrize(
     ("program", "config"),
     [
-        *((program, "bert_config") for program in ("squad", "classifier", "pretraining")),
+        *((program, "bert_config") for program in ("squad", "classifier", "tagger", "pretraining")),
         *(("classifier", name) for name in FAMILY),
     ],
 )
@@ -147,7 +150,11 @@ def test_a_run_goes_on_from_another_number_of_ranks(world, collectives, data, fo
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize(
     ("program", "files"),
-    [("squad", ("predictions.json", "nbest_predictions.json")), ("classifier", ("test_results.tsv",))],
+    [
+        ("squad", ("predictions.json", "nbest_predictions.json")),
+        ("classifier", ("test_results.tsv",)),
+        ("tagger", ("predictions.conll", "predictions.jsonl")),
+    ],
 )
 def test_predictions_are_one_ranks_to_the_byte(program, files, world, collectives, data, folder):
     start = world.on_first(lambda: of_one_rank(program, data))
