@@ -37,6 +37,7 @@ ARCHITECTURES = {
     "bert": Architecture("Bert", "bert."),
     "roberta": _ROBERTA,
     "xlm-roberta": replace(_ROBERTA, transformers="XLMRoberta"),
+    "camembert": replace(_ROBERTA, transformers="Camembert"),
     "electra": Architecture(
         "Electra", "electra.", _HEAD, projects_embeddings=True, pooled="gelu", drops_first=True,
         unused=("discriminator_predictions.", "generator_"),

@@ -1,7 +1,7 @@
 """A task of one's own: how many stars a text gets, as a number, with a loss that forgives wrong labels.
 
     bert-launch -np 2 -- python examples/own_task.py --model MODEL --output_dir stars \
-        --train_file reviews.csv --predict_file new.csv
+        --do_train --train_file reviews.csv --predict_file new.csv
 
 The files have the columns `text` and `stars`. docs/contributing.md walks through this file.
 """
@@ -18,34 +18,34 @@ import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
 from bert.text.tokenizer import Tokenizer
-from distributed.order import Order
 from distributed.run import Run
 from distributed.world import World
-from ringbase.errors import InputError
+from ringbase.errors import InputError, one_line
 from ringbase.files import digest, sha256
 from ringbase.ragged import padded
-from ringbase.settings import Settings, setting
+from ringbase.settings import setting
 from tasks import flags
 from tasks.cache import Prepared, Recipe, Tables, prepared, with_facts
-from tasks.fit import TrainingData, fit
+from tasks.fit import TrainingData, fit, load_for_prediction
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
-from tasks.settings import MachineSettings, ModelSettings, TrainingSettings
+from tasks.settings import ProgramConfig
 from tasks.start import Needs, find_start
 from tasks.texts import rows_of_texts
+from tasks.trained import saved_settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class StarsConfig(Settings):
-    """The flags: parts that every program has, and its own."""
+class StarsConfig(ProgramConfig):
+    """The flags: those that every program has, and its own."""
 
-    model: ModelSettings
-    training: TrainingSettings
-    machine: MachineSettings
-    output_dir: str = setting(help="folder of this run", group="data")
-    train_file: str = setting(help="CSV with the columns text and stars", group="data")
+    train_file: str | None = setting(None, "CSV with the columns text and stars, for --do_train", "data")
     predict_file: str = setting(help="CSV with the column text", group="data")
-    max_seq_length: int = setting(128, "maximum number of tokens per text", "data", at_least=3)
+    max_seq_length: int = setting(128, "maximum number of tokens per text", "data", at_least=3, is_saved=True)
+
+    def check(self) -> None:
+        if self.do_train and not self.train_file:
+            raise ValueError("--do_train needs --train_file")
 
 
 @dataclass(frozen=True)
@@ -74,42 +74,44 @@ def run_stars(config: StarsConfig, job: Job) -> list[float] | None:
     """Trains and predicts, on every rank. Returns the predictions on rank 0."""
     world, run, seed = job.world, job.run, config.training.loop.seed
     needs, resume = Needs(config.max_seq_length), job.resume(config.training.resume)
-    start = world.on_first(find_start, config.model, resume, run, True, needs)
-    train, new = (
-        rows_of(file, start.words, config.max_seq_length, world, run)
-        for file in (config.train_file, config.predict_file)
-    )
-    bert_config = replace(start.bert_config, labels=("stars",))
-    job.make_model(bert_config, StarsTask.head, seed, start.weights is not None)
-    task, rows = StarsTask(config.max_seq_length), train.tables["rows"]
-    settings = {"--max_seq_length": config.max_seq_length}  # what a resumed run must have as before
-    data = TrainingData(rows=rows, order=Order(len(rows), seed), key=train.facts["digest"], settings=settings)
-    fit(task, data, start, config.training, job)
+    start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
+    task = StarsTask(config.max_seq_length, saved_settings(config))
+    job.make_model(replace(start.bert_config, labels=("stars",)), task.head, seed, start.weights is not None)
+    if config.do_train:
+        train = rows_of(config.train_file, ["text", "stars"], start.words, config.max_seq_length, world, run)
+        fit(task, TrainingData.of(train, "rows", seed, task.settings), start, config.training, job)
+    else:
+        load_for_prediction(job, start)
+    new = rows_of(config.predict_file, ["text"], start.words, config.max_seq_length, world, run)
     predictor = Predictor(job, task.batch, task.max_seq_length)
     stars = predictor(new.tables["rows"], 8, lambda row, scores: float(scores[0]))
     world.on_first(lambda: run.write("stars.txt", "".join(f"{number:.2f}\n" for number in stars or ())))
-    job.finish(True, {})
+    job.finish(config.do_train, {})
     return stars
 
 
-def rows_of(file: str, words: Tokenizer, max_seq_length: int, world: World, run: Run) -> Prepared:
+def rows_of(
+    file: Any, names: list[str], words: Tokenizer, max_seq_length: int, world: World, run: Run
+) -> Prepared:
     """The rows of a file on every rank; each machine tokenizes once and keeps them in its cache."""
 
     def recipe() -> Recipe:
-        key = digest("stars", 1, words.digest, max_seq_length, sha256(Path(file)))
-        return key, partial(tables, file, words, max_seq_length, run, key)
+        key = digest("stars", 1, names, words.digest, max_seq_length, sha256(Path(file)))
+        return key, partial(tables, file, names, words, max_seq_length, run, key)
 
     return prepared(recipe, file, world, run)
 
 
-def tables(file: str, words: Tokenizer, max_seq_length: int, run: Run, key: str) -> Tables:
-    table = pa.csv.read_csv(file)
-    if "text" not in table.column_names:
-        raise InputError(f"{file}: no column 'text', only {', '.join(table.column_names)}")
+def tables(file: str, names: list[str], words: Tokenizer, max_seq_length: int, run: Run, key: str) -> Tables:
+    types = {"text": pa.string(), "stars": pa.float32()}
+    try:
+        options = pa.csv.ConvertOptions(include_columns=names, column_types=types)
+        table = pa.csv.read_csv(file, convert_options=options)
+    except pa.ArrowException as error:  # a column is missing, or a cell is no number
+        raise InputError(f"{file}: {one_line(error)}") from error
     texts = table.column("text").to_pylist()
     columns, _, _ = rows_of_texts(texts, [None] * len(texts), max_seq_length, words, run)
-    stars = table.column("stars") if "stars" in table.column_names else np.zeros(len(table))
-    columns["stars"] = pa.array(np.asarray(stars, np.float32))
+    columns["stars"] = table.column("stars") if "stars" in names else pa.array(np.zeros(len(texts), np.float32))
     return with_facts({"rows": columns}, {"digest": key})
 
 

@@ -15,7 +15,7 @@ def test_a_task_of_ones_own(tmp_path):
     lines = [" ".join(["cat"] * count + ["saw"] * (4 - count)) for count in stars]
     (tmp_path / "train.csv").write_text("\n".join(["text,stars", *map("{},{}".format, lines, stars)]))
     (tmp_path / "new.csv").write_text("\n".join(["text", "saw saw saw saw", "cat cat saw saw"]))
-    files = (f"--train_file={tmp_path}/train.csv", f"--predict_file={tmp_path}/new.csv")
+    files = ("--do_train", f"--train_file={tmp_path}/train.csv", f"--predict_file={tmp_path}/new.csv")
     flags = (*model_flags(write_data(tmp_path / "model")), *files, "--learning_rate=1e-3", "--num_train_epochs=3")
     command = (sys.executable, ROOT / "examples/own_task.py", *flags, f"--output_dir={tmp_path}/stars")
     done = run(launch(2, *command), RINGBERT_CACHE=str(tmp_path / "cache"))

@@ -27,6 +27,7 @@ FAMILY = {  # the vocabulary has padding as id 0
     "bert": {},
     "roberta": {"model_type": "roberta", "type_vocab_size": 1, "max_position_embeddings": 129},
     "xlm-roberta": {"model_type": "xlm-roberta", "type_vocab_size": 1, "max_position_embeddings": 129},
+    "camembert": {"model_type": "camembert", "type_vocab_size": 1, "max_position_embeddings": 129},
     "electra": {"model_type": "electra", "embedding_size": 24},
     "distilbert": {"model_type": "distilbert"},
 }
