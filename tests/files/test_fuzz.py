@@ -3,7 +3,7 @@
 import pytest
 from soak.fuzz.run import run
 
-CHECKED = ("shards", "TFRecord", "cached windows", "manifest", "classifier")
+CHECKED = ("shards", "TFRecord", "cached windows", "manifest", "classifier", "tagger")
 
 
 @pytest.mark.parametrize(("cases", "names"), [(60, CHECKED), pytest.param(300, (), marks=pytest.mark.slow)])

@@ -38,6 +38,7 @@ from tasks.report import files as report_files
 from tasks.squad.reading import Source, read
 from tasks.squad.settings import WindowSettings
 from tasks.squad.windows import open_windows
+from tasks.tagger import reading as tagged
 
 
 @dataclass
@@ -124,6 +125,7 @@ def corpus_readers():
         Reader("TFRecord", records, read_records, 4, is_exact=True),
         Reader("texts", texts | parquet, read_texts, 8),
         Reader("classifier", LABELLED | parquet, read_classifier, 16),
+        Reader("tagger", TAGGED, read_tagged, 6),
     ]
 
 
@@ -208,6 +210,27 @@ def read_classifier(folder, name):
         texts = read_own(folder / name, regression=is_numeric)
     assert all(map(math.isfinite, texts.labels)) if is_numeric else all(texts.labels)
     assert 0 < len(texts.first) == len(texts.ids) == len(texts.labels)
+
+
+TAGGED = {
+    "a.conll": (
+        "-DOCSTART- O\n\nThe DT O\nÉmile NN B-PER\nNoether NN I-PER\n\n\nin IN O\nUtah NN B-LOC\n".encode(),
+        "text",
+    ),
+    "characters.tsv": ("## 주석\n서\tB-LC\n울\tI-LC\n \tO\n갔\tO\n\n나\tO\n".encode(), "text"),
+    "a.jsonl": (
+        as_lines({"tokens": ["in", "Utah"], "ner_tags": ["O", "S-LOC"]}, {"tokens": ["a"], "tags": ["O"]}),
+        "json",
+    ),
+}
+
+
+def read_tagged(folder, name):
+    source = tagged.Source(tagged.FileSettings(train_file=str(folder / name)), "train")
+    for each in tagged.read(source, characters=name.startswith("characters")):
+        assert 0 < len(each.words) == len(each.tags)
+        assert all(each.words)
+        assert all(tagged.TAG.fullmatch(tag) for tag in each.tags)
 
 
 def read_squad(folder, name):
