@@ -37,7 +37,7 @@ JOBS = {
     "mrpc": Job("mrpc", 3668, 3, 128),
     "seeds": Job("mrpc", 3668, 3, 128, tuple(range(1, NUM_SEEDS + 1))),
     "sst-2": Job("sst-2", 10_000, 1, 128),
-    "wnut": Job("wnut", 3394, 3, 128, (1, 2, 3), 2e-4),
+    "wnut": Job("wnut", 3394, 2, 128, (1, 2), 7e-5),
     "squad": Job("squad", 2000, 1, 384),
 }
 PREDICTED_QUESTIONS = 1000  # after the training of the job "squad"
