@@ -131,6 +131,9 @@ def test_tagger_finds_the_programs_entities(run, data):
     (one,) = tagger("the  bear near")  # two blanks
     assert (one.text, one.label, one.start) == ("bear", "animal", 5)
     assert tagger([]) == []
+    single = texts.write_lines(folder.parent / "single.conll", "a")  # is no file of characters
+    bert("tagger", folder.parent / "single", f"--predict_file={single}", f"--model={folder}/model", "--do_predict")
+    assert (folder.parent / "single/predictions.conll").read_text() == "a\tO\n"
 
 
 def test_the_saved_model_gives_the_same_labels(run, data, tmp_path):
