@@ -110,3 +110,25 @@ def rows_of_texts(
     }
     cut = np.diff(one[1]) + np.diff(two[1]) - kept_one - kept_two
     return columns, fit_of(tokenizer, [one[0], two[0]], [*first, *seconds]), cut
+
+
+def window_starts(num_tokens: int, room: int, doc_stride: int) -> list[int]:
+    """The first tokens of the windows over a text: one every `doc_stride` tokens, until a window reaches the
+    end."""
+    starts = [0]
+    while starts[-1] + room < num_tokens:
+        starts.append(starts[-1] + min(room, doc_stride))
+    return starts
+
+
+def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens: int) -> np.ndarray:
+    """For each token of a text, the window with the most context around it: the one with the largest
+    min(left, right) + 0.01 * length, and the first one on ties (run_squad.py `_check_is_max_context`)."""
+    best = np.full(num_tokens, -np.inf)
+    owner = np.zeros(num_tokens, np.int64)
+    for index, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        left, place = np.arange(length), slice(start, start + length)
+        score = np.minimum(left, length - 1 - left) + 0.01 * length
+        better = score > best[place]
+        best[place][better], owner[place][better] = score[better], index
+    return owner

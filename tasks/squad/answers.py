@@ -11,6 +11,7 @@ import numpy as np
 from distributed.rows import Rows
 from tasks.squad.reading import Examples
 from tasks.squad.settings import AnswerSettings
+from tasks.texts import max_context_owner
 
 NO_ANSWER = "empty"  # written by run_squad.py when no span is possible
 MAX_NULL_ODDS = 1e9  # when no text is possible; Google's script crashes
@@ -156,16 +157,3 @@ def nbest_file(ids: Sequence[str], entries: Sequence[str]) -> str:
     """The content of nbest_predictions.json."""
     pairs = zip(ids, entries, strict=True)
     return "{\n" + ",\n".join(f"    {_quoted(id_)}: {entry}" for id_, entry in pairs) + "\n}\n"
-
-
-def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens: int) -> np.ndarray:
-    """For each token of a context, the window with the most context around it: the one with the largest
-    min(left, right) + 0.01 * length, and the first one on ties (run_squad.py `_check_is_max_context`)."""
-    best = np.full(num_tokens, -np.inf)
-    owner = np.zeros(num_tokens, np.int64)
-    for index, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        left, place = np.arange(length), slice(start, start + length)
-        score = np.minimum(left, length - 1 - left) + 0.01 * length
-        better = score > best[place]
-        best[place][better], owner[place][better] = score[better], index
-    return owner

@@ -16,7 +16,7 @@ from ringbase.settings import flat
 from tasks.cache import Prepared, Recipe, Tables, with_facts
 from tasks.squad.reading import NO_PLACE, Examples, Question, Source, read, touched_words
 from tasks.squad.settings import WindowSettings
-from tasks.texts import encoded, fit_of, open_tokenized, parts
+from tasks.texts import encoded, fit_of, open_tokenized, parts, window_starts
 
 NUMBERS = ("question_tokens", "start_position", "end_position", "document_start", "question")
 VERSION = 5  # increase when reading or cutting accepts or writes something else: old folders are not used
@@ -82,15 +82,6 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
     windows = {"input_ids": ragged(input_ids, pa.int32()), **numbers}
     paragraph_spans = {"spans": ragged([spans.reshape(-1) for _, spans in contexts], pa.int32())}
     return with_facts({"windows": windows, "paragraphs": paragraph_spans}, facts)
-
-
-def window_starts(num_tokens: int, room: int, doc_stride: int) -> list[int]:
-    """The first tokens of the windows over a context: one every `doc_stride` tokens, until a window reaches the
-    end."""
-    starts = [0]
-    while starts[-1] + room < num_tokens:
-        starts.append(starts[-1] + min(room, doc_stride))
-    return starts
 
 
 def answer_tokens(

@@ -19,11 +19,9 @@ from distributed.run import Run
 from ringbase.files import digest
 from ringbase.settings import flat
 from tasks.cache import Tables, with_facts
-from tasks.squad.answers import max_context_owner
-from tasks.squad.windows import window_starts
 from tasks.tagger.reading import Sentence, illegal, text_of
 from tasks.tagger.settings import SentenceSettings
-from tasks.texts import fit_of, parts
+from tasks.texts import fit_of, max_context_owner, parts, window_starts
 
 NONE = -1  # of a token at which no word begins
 Tags = tuple[Sequence[str], Sequence[float]]  # of the words of a sentence: their tags, and the probability of each
