@@ -6,6 +6,7 @@ TensorFlow is imported only when a program starts: `--help` answers at once.
 import gc
 import importlib
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +51,8 @@ def set_environment() -> None:
     """Sets the variables that TensorFlow, Keras and transformers read on import, and XLA when it compiles."""
     set_xla_flags()
     os.environ["KERAS_BACKEND"] = "tensorflow"
+    if platform.machine() == "x86_64":  # by default only with AVX-512's VNNI; with AVX2 its products are faster too
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     # Where there is no GPU, TensorFlow's packages for GPUs log its absence as errors, once for each library.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/proc/driver/nvidia").exists() else "3")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -107,6 +107,16 @@ class ProgramConfig(Settings):
     machine: MachineSettings
     do_train: bool = setting(False, "train the model", "training")
 
+    def check_files(self, files: Settings, instead: str, **wanted: bool) -> None:
+        """Raises ValueError: nothing of "train", "dev", "predict" is wanted, or its file is not given, nor the flag
+        `instead`."""
+        if not any(wanted.values()):
+            parts = ["eval" if name == "dev" else name for name in wanted]
+            raise ValueError(f"nothing to do: give one or more of {', '.join(f'--do_{part}' for part in parts)}")
+        for name in filter(wanted.get, wanted):
+            if not (getattr(files, f"{name}_file") or getattr(files, instead)):
+                raise ValueError(f"--{name}_file is needed, or --{instead}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings(Settings):

@@ -91,16 +91,8 @@ class ClassifierConfig(ProgramConfig):
     predict_batch_size: int = batch_size("examples", "prediction")
 
     def check(self) -> None:
-        if not (self.do_train or self.evaluation.do_eval or self.do_predict):
-            raise ValueError("nothing to do: give --do_train, --do_eval, --do_predict or several of them")
-        evaluates = self.evaluation.do_eval or self.evaluation.during_training
-        for wanted, flag, why in (
-            (self.do_train, "train_file", "--do_train"),
-            (evaluates, "dev_file", "--do_eval or a flag that scores the dev set"),
-            (self.do_predict, "predict_file", "--do_predict"),
-        ):
-            if wanted and not self.texts.task_name and not getattr(self.texts, flag):
-                raise ValueError(f"{why} needs --{flag}, or --task_name and --data_dir")
+        dev = self.evaluation.do_eval or (self.do_train and self.evaluation.during_training)
+        self.check_files(self.texts, "task_name", train=self.do_train, dev=dev, predict=self.do_predict)
         seeds = [] if self.seeds is None else self.seeds.split(",")
         numbers = {int(seed) for seed in seeds if re.fullmatch("[0-9]{1,10}", seed) and int(seed) <= MOST_SEED}
         if len(numbers) < len(seeds):

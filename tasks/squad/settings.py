@@ -84,11 +84,7 @@ class SquadConfig(ProgramConfig):
     )
 
     def check(self) -> None:
-        if not (self.do_train or self.do_predict):
-            raise ValueError("nothing to do: give --do_train, --do_predict or both")
-        questions, version_2 = self.questions, self.windows.version_2_with_negative
-        for wanted, flag in ((self.do_train, "train"), (self.do_predict, "predict")):
-            if wanted and not (getattr(questions, f"{flag}_file") or questions.dataset_name):
-                raise ValueError(f"--do_{flag} needs --{flag}_file (or --dataset_name)")
+        self.check_files(self.questions, "dataset_name", train=self.do_train, predict=self.do_predict)
+        version_2 = self.windows.version_2_with_negative
         if self.metric != "auto" and (self.metric == "squad_v2") != version_2:
             raise ValueError(f"--metric {self.metric} does not fit --version_2_with_negative={version_2}")

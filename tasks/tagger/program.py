@@ -47,7 +47,8 @@ def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     start = world.on_first(find_start, config.model, resume, run, config.do_train, Needs(length))
     start = world.on_first(with_tags, config, start, run)
     labels, characters = start.bert_config.labels, config.sentences.characters
-    sets = {kind: open_set(Source(config.files, kind), config, start, world, run) for kind in config.kinds}
+    kinds = filter(config.wanted.get, config.wanted)
+    sets = {kind: open_set(Source(config.files, kind), config, start, world, run) for kind in kinds}
     phases.ended("data")
     task = TagTask(length, saved_settings(config))
     job.make_model(start.bert_config, task.head, training.loop.seed, start.weights is not None)

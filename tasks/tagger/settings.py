@@ -57,17 +57,12 @@ class TaggerConfig(ProgramConfig):
     predict_batch_size: int = batch_size("sentences", "prediction")
 
     @property
-    def kinds(self) -> list[str]:
-        """The sets that are read: "train", "dev", "predict"."""
-        evaluates = self.evaluation.do_eval or (self.do_train and self.evaluation.during_training)
-        wanted = {"train": self.do_train, "dev": evaluates, "predict": self.do_predict}
-        return [kind for kind, is_wanted in wanted.items() if is_wanted]
+    def wanted(self) -> dict[str, bool]:
+        """Which sets are read."""
+        dev = self.evaluation.do_eval or (self.do_train and self.evaluation.during_training)
+        return {"train": self.do_train, "dev": dev, "predict": self.do_predict}
 
     def check(self) -> None:
-        if not self.kinds:
-            raise ValueError("nothing to do: give --do_train, --do_eval, --do_predict or several of them")
+        self.check_files(self.files, "dataset_name", **self.wanted)
         if self.files.dataset_revision and not self.files.dataset_name:
             raise ValueError("--dataset_revision needs --dataset_name")
-        for kind in self.kinds:
-            if not (getattr(self.files, f"{kind}_file") or self.files.dataset_name):
-                raise ValueError(f"--{kind}_file is needed, or --dataset_name")
