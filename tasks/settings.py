@@ -108,8 +108,8 @@ class ProgramConfig(Settings):
     do_train: bool = setting(False, "train the model", "training")
 
     def check_files(self, files: Settings, instead: str, **wanted: bool) -> None:
-        """Raises ValueError: nothing of "train", "dev", "predict" is wanted, or its file is not given, nor the flag
-        `instead`."""
+        """Raises ValueError: nothing is wanted of "train", "dev" and "predict", or neither its file nor the flag
+        `instead` is given."""
         if not any(wanted.values()):
             parts = ["eval" if name == "dev" else name for name in wanted]
             raise ValueError(f"nothing to do: give one or more of {', '.join(f'--do_{part}' for part in parts)}")

@@ -197,10 +197,11 @@ def add_special(
     return backend
 
 
-def blanks(normalizer) -> np.ndarray:
-    """bool [CODE_POINTS]: the characters that this normalization drops or turns into a blank."""
-    table = np.zeros(CODE_POINTS, bool)
-    for character in [BLANK, *(c for c in map(chr, range(CODE_POINTS)) if unicodedata.category(c) in INVISIBLE)]:
+def blanks(normalizer, is_marked: bool = True) -> np.ndarray:
+    """bool [CODE_POINTS]: the characters that this normalization drops or turns into a blank, and ▁ as a mark."""
+    table, invisible = np.zeros(CODE_POINTS, bool), [BLANK] * is_marked
+    invisible += [c for c in map(chr, range(CODE_POINTS)) if unicodedata.category(c) in INVISIBLE]
+    for character in invisible:
         text = f"a{character}a"
         after = normalizer.normalize_str(text) if normalizer else text
         table[ord(character)] = after.replace(BLANK, " ") in ("aa", "a a")

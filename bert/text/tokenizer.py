@@ -77,7 +77,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _blanks(self) -> np.ndarray:
-        return sentencepiece.blanks(self.backend.normalizer)
+        return sentencepiece.blanks(self.backend.normalizer, self.kind == "sentencepiece")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The tokens of these ids as the vocabulary writes them (`##ing`, `▁the`)."""

@@ -19,7 +19,7 @@ from tasks.squad.settings import WindowSettings
 from tasks.texts import encoded, fit_of, open_tokenized, parts, window_starts
 
 NUMBERS = ("question_tokens", "start_position", "end_position", "document_start", "question")
-VERSION = 5  # increase when reading or cutting accepts or writes something else: old folders are not used
+VERSION = 6  # increase when reading or cutting accepts or writes something else: old folders are not used
 
 
 def open_windows(
