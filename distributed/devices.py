@@ -1,12 +1,18 @@
 """Chooses the GPU and the cores of each rank, and sets up TensorFlow for them."""
 
+import contextlib
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
+
+NOTICES = "oneDNN custom operations are on|log messages before absl::InitializeLog"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +118,27 @@ def imported_tensorflow() -> Any:
     """The module. Raises InputError when it is not installed."""
     os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))  # for what the driver compiles, in ~/.nv; else 1 GiB
     try:
-        import tensorflow as tf
+        with contextlib.nullcontext() if "tensorflow" in sys.modules else without_notices():
+            import tensorflow as tf
     except ImportError as error:
         raise InputError(
             f"TensorFlow is not installed ({error}): "
             "in ringbert's checkout pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs"
         ) from error
     return tf
+
+
+@contextlib.contextmanager
+def without_notices() -> Iterator[None]:
+    """Standard error without TensorFlow's notice, at any TF_CPP_MIN_LOG_LEVEL, that oneDNN is on. Another process
+    filters it, which passes on why this one aborts."""
+    variables = {"PATH": f"{os.environ.get('PATH', '')}:{os.defpath}", "LC_ALL": "C"}
+    command: Any = ["grep", "-avE", NOTICES]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=variables) as filtering:
+        kept = os.dup(2)
+        os.dup2(filtering.stdin.fileno(), 2)  # type: ignore[union-attr]
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

@@ -110,12 +110,12 @@ class ProgramConfig(Settings):
     def check_files(self, files: Settings, instead: str, **wanted: bool) -> None:
         """Raises ValueError: nothing is wanted of "train", "dev" and "predict", or neither its file nor the flag
         `instead` is given."""
+        flags = {name: f"--do_{'eval' if name == 'dev' else name}" for name in wanted}
         if not any(wanted.values()):
-            parts = ["eval" if name == "dev" else name for name in wanted]
-            raise ValueError(f"nothing to do: give one or more of {', '.join(f'--do_{part}' for part in parts)}")
+            raise ValueError(f"nothing to do: give one or more of {', '.join(flags.values())}")
         for name in filter(wanted.get, wanted):
             if not (getattr(files, f"{name}_file") or getattr(files, instead)):
-                raise ValueError(f"--{name}_file is needed, or --{instead}")
+                raise ValueError(f"{flags[name]} needs --{name}_file, or --{instead}")
 
 
 @dataclass(frozen=True, kw_only=True)

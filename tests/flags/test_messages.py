@@ -16,7 +16,7 @@ OWN = (
 )
 FLAGS = {  # status 2
     "squad --lerning_rate=1": "unknown flag --lerning_rate; did you mean --learning_rate?",
-    "squad --do_predict": "--train_file is needed, or --dataset_name",
+    "squad --do_predict": "--do_train needs --train_file, or --dataset_name",
     "squad --config={bad.toml}": "--config {bad.toml}: unknown flag --lerning_rate; did you mean --learning_rate?",
     f"{SQUAD} --max_seq_length=12a": "--max_seq_length must be an integer, got '12a'",
     f"{SQUAD} --learning_rate=11": "--learning_rate must be at most 10, got 11.0",
