@@ -28,7 +28,7 @@ from ringbase.files import write_json
 from tasks.cache import Prepared
 from tasks.environment import result_file
 from tasks.job import Job
-from tasks.settings import EvaluationSettings, TrainingSettings
+from tasks.settings import DevSettings, TrainingSettings
 from tasks.start import Start
 from tasks.task import Task
 from tasks.trained import CHECKPOINTS, TASK_FILE
@@ -250,7 +250,7 @@ def load_for_prediction(job: Job, start: Start) -> int | None:
 
 
 def evaluations(
-    settings: EvaluationSettings, measure: Callable[[], Mapping[str, float]], metric: str, num_rows: int
+    settings: DevSettings, measure: Callable[[], Mapping[str, float]], metric: str, num_rows: int
 ) -> HeldOut | None:
     """How `measure` evaluates a training on `num_rows` rows; the best model is that of the highest `metric`."""
     if not settings.during_training:

@@ -120,18 +120,24 @@ class ProgramConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings(Settings):
-    """How the dev set is scored, also during training."""
+    """How held-out data are scored, also during training."""
 
-    do_eval: bool = setting(False, "score the dev set", "evaluation")
+    do_eval: bool = setting(False, "evaluate on held-out data (the dev set)", "evaluation")
     eval_batch_size: int = batch_size("examples", "evaluation")
     eval_steps: int | Literal["auto"] | None = setting(
-        None, "also score the dev set every N training steps; auto: as often as possible within 2 % of the time",
-        "evaluation", shown_default="once per epoch if the best model is kept, else never",
+        None, "also score every N training steps; auto: as often as possible within 2 % of the time", "evaluation",
         at_least=1, at_most=MOST_STEPS,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevSettings(EvaluationSettings):
+    """How the dev set of a fine-tuning is scored, which can choose the model."""
+
     load_best_model_at_end: bool = setting(
-        False, "keep the model of the best dev score instead of the last", "evaluation"
-    )
+        False, "keep the model of the best dev score, by default of one per epoch, instead of the last",
+        "evaluation",
+    )  # fmt: skip
     early_stopping_patience: int | None = setting(
         None, "stop after N dev scores without a better one; keeps the best model", "evaluation", at_least=1
     )

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, setting
-from tasks.settings import EvaluationSettings, ProgramConfig, batch_size
+from tasks.settings import DevSettings, ProgramConfig, batch_size
 
 STANDARD_INPUT = "-"  # as a file name
 
@@ -80,7 +80,7 @@ class ClassifierConfig(ProgramConfig):
 
     texts: TextSettings
     examples: ExampleSettings
-    evaluation: EvaluationSettings
+    evaluation: DevSettings
     seeds: str | None = setting(
         None, "train once per seed, such as 1,2,3, in OUTPUT_DIR/seed-N; report mean and deviation", "training"
     )

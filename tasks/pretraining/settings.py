@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from distributed.plan import PlanSettings
 from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
-from tasks.settings import ProgramConfig, TrainingSettings, batch_size
+from tasks.settings import EvaluationSettings, ProgramConfig, TrainingSettings
 
 MASKS: dict[str, Any] = {"max_predictions_per_seq": 20, "masked_lm_prob": 0.15, "do_whole_word_mask": False}
 
@@ -37,18 +37,12 @@ class ShardSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationSettings(Settings):
-    """What is evaluated, and how often."""
+class HeldOutSettings(EvaluationSettings):
+    """How many of the held-out examples are scored."""
 
-    do_eval: bool = setting(False, "evaluate the model", "evaluation")
-    eval_batch_size: int = batch_size("examples", "evaluation")
     max_eval_steps: int = setting(
         100, "number of evaluation batches of --eval_batch_size examples", "evaluation",
         at_least=1, at_most=MOST_STEPS,
-    )  # fmt: skip
-    eval_steps: int | Literal["auto"] | None = setting(
-        None, "also evaluate every N training steps; auto: as often as possible within 2 % of the time",
-        "evaluation", at_least=1, at_most=MOST_STEPS,
     )  # fmt: skip
 
 
@@ -98,7 +92,7 @@ class PretrainingConfig(ProgramConfig):
 
     shards: ShardSettings
     training: PretrainingSettings
-    evaluation: EvaluationSettings
+    evaluation: HeldOutSettings
     input_file: str = setting(
         help="shards to train on: comma-separated globs, .arrow or TFRecord files", group="data"
     )

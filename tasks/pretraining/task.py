@@ -18,7 +18,7 @@ from distributed.train import HeldOut
 from ringbase.ragged import padded
 from tasks.job import Job
 from tasks.predict import batches_of
-from tasks.pretraining.settings import EvaluationSettings
+from tasks.pretraining.settings import HeldOutSettings
 
 NOT_MASKED = -1  # the id of padding among the masked tokens of a batch
 MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
@@ -89,7 +89,7 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, counts: tf.Tensor) -> tf
     return tf.reduce_sum(losses * tf.cast(counts, losses.dtype))
 
 
-def evaluator(settings: EvaluationSettings, job: Job, task: MaskedTask, rows: BatchRows) -> HeldOut:
+def evaluator(settings: HeldOutSettings, job: Job, task: MaskedTask, rows: BatchRows) -> HeldOut:
     """Measures accuracy and loss of masked tokens and next sentences, the same values on every rank.
 
     It uses the first `max_eval_steps * eval_batch_size` examples, with the same masks each time.

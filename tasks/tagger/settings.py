@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
-from tasks.settings import EvaluationSettings, ProgramConfig, batch_size
+from tasks.settings import DevSettings, ProgramConfig, batch_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class TaggerConfig(ProgramConfig):
 
     files: FileSettings
     sentences: SentenceSettings
-    evaluation: EvaluationSettings
+    evaluation: DevSettings
     do_predict: bool = setting(False, "predict the test set", "prediction")
     predict_batch_size: int = batch_size("sentences", "prediction")
 
