@@ -51,7 +51,7 @@ def set_environment() -> None:
     """Sets the variables that TensorFlow, Keras and transformers read on import, and XLA when it compiles."""
     set_xla_flags()
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    if platform.machine() == "x86_64":  # else only with AVX-512's VNNI, but its products are faster with AVX2 too
+    if platform.machine() == "x86_64":  # else only on CPUs with VNNI; with AVX2 its products are faster too
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     # Where there is no GPU, TensorFlow's packages for GPUs log its absence as errors, once for each library.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/proc/driver/nvidia").exists() else "3")

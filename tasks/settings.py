@@ -142,6 +142,10 @@ class DevSettings(EvaluationSettings):
         None, "stop after N dev scores without a better one; keeps the best model", "evaluation", at_least=1
     )
 
+    def needs_dev_set(self, trains: bool) -> bool:
+        """Whether a command that trains, or does not, reads the dev set."""
+        return self.do_eval or (trains and self.during_training)
+
     @property
     def during_training(self) -> bool:
         return bool(self.eval_steps or self.keeps_best)

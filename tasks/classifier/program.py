@@ -70,7 +70,7 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
         return [(source, open_set(source, labels, config.examples, start.words, world, run)) for source in needed]
 
     train_sets = sets("train", config.do_train)
-    dev_sets = sets("dev", evaluation.do_eval or (config.do_train and evaluation.during_training))
+    dev_sets = sets("dev", evaluation.needs_dev_set(config.do_train))
     test_sets = sets("test", config.do_predict)
     phases.ended("data")
     examples = train_sets[0][1].tables["examples"] if train_sets else None

@@ -91,7 +91,7 @@ class ClassifierConfig(ProgramConfig):
     predict_batch_size: int = batch_size("examples", "prediction")
 
     def check(self) -> None:
-        dev = self.evaluation.do_eval or (self.do_train and self.evaluation.during_training)
+        dev = self.evaluation.needs_dev_set(self.do_train)
         self.check_files(self.texts, "task_name", train=self.do_train, dev=dev, predict=self.do_predict)
         seeds = [] if self.seeds is None else self.seeds.split(",")
         numbers = {int(seed) for seed in seeds if re.fullmatch("[0-9]{1,10}", seed) and int(seed) <= MOST_SEED}

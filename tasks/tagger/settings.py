@@ -59,7 +59,7 @@ class TaggerConfig(ProgramConfig):
     @property
     def wanted(self) -> dict[str, bool]:
         """Which sets are read."""
-        dev = self.evaluation.do_eval or (self.do_train and self.evaluation.during_training)
+        dev = self.evaluation.needs_dev_set(self.do_train)
         return {"train": self.do_train, "dev": dev, "predict": self.do_predict}
 
     def check(self) -> None:
