@@ -197,19 +197,20 @@ class Bert(keras.Model):
         """Google's tensor name -> variable."""
         return {variable.name.replace(".", "/"): variable for variable in self.trainable_variables}
 
-    def __call__(self, batch: Batch, dropout_key: tf.Tensor | None = None) -> Any:
+    def __call__(self, batch: Batch, dropout_key: tf.Tensor | None = None, tensors: Tensors | None = None) -> Any:
         """The head's scores, float32, or the last hidden state [R, H].
 
         span: start and end of each token [R, 2] (google-research/bert `run_squad.py`). classifier: labels [B, L]
         (`run_classifier.py`). tagger: labels of each token [R, L]. pretraining: {"mlm": [M, V], "nsp": [B, 2]}
-        for the batch's `masked_tokens`, int32 [M], rows of the hidden state (`run_pretraining.py`).
+        for the batch's `masked_tokens`, int32 [M], rows of the hidden state (`run_pretraining.py`). `tensors` are
+        values in place of those of the variables.
         """
         if dropout_key is not None:
             # Unless XLA compiles the whole pass, the generators take seeds from the host, which would wait at
             # every place of the model for a number that a GPU has drawn.
             with contextlib.nullcontext() if is_fixed(batch) else tf.device("CPU:0"):
                 dropout_key = tf.random.stateless_uniform([], dropout_key, None, None, tf.int32)
-        tensors, read = self._values(), READ_BY.get(self.head_name)
+        tensors, read = self._values() | (tensors or {}), READ_BY.get(self.head_name)
         rows = None if read is None else tf.concat([batch[name] for name in read], 0)
         hidden = self._states(batch, tensors, dropout_key, rows)[-1]
         if self.head_name == "features":

@@ -12,7 +12,9 @@ import numpy as np
 from bert import weights
 from bert.batch import Layouts, by_length, in_one_group, rounded_up, with_checked_ids
 from bert.configuration import BertConfig
+from bert.model import Bert
 from bert.optimizer import change_schedule, make_optimizer
+from bert.trained_words import TrainedWords
 from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
 from distributed.elastic import surviving
@@ -20,7 +22,7 @@ from distributed.gradient import TrainingStep
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.order import Order, divided
 from distributed.plan import Plan, first_state, make_plan, rate_warning
-from distributed.rows import BatchRows, Feed
+from distributed.rows import BatchRows, Feed, Rows
 from distributed.run import Run
 from distributed.train import HeldOut, is_finished, train
 from distributed.versions import environment
@@ -85,12 +87,15 @@ def fit(
     tensors = [(name, tuple(variable.shape)) for name, variable in model.named_tensors().items()]
     world.agree({"the data": (data.key, len(data.rows)), "the plan": plan, "the tensors": tensors})
     copy_model = partial(weights.copied, model, start.tokenizer)
-    folder = run.folder / CHECKPOINTS
+    words, folder = job.workspace.words, run.folder / CHECKPOINTS
     with closing(Checkpoints(folder, world, copy_model, loop, run.publish)) as checkpoints:
         continues = start.checkpoint is not None and start.checkpoint.parent == folder
         if not continues and (aside := world.on_first(set_aside, folder)):
             run.say(f"the checkpoints of the previous run are kept in {aside}")
         world.on_first(load_start, start, loop.seed, job, step.optimizer, checkpoints)
+        if words:
+            broadcast_variables([words.table], world)
+            words.take()
         step.state = first_state(plan, settings, start.state, continues)
         if start.state is None or step.state.step != start.state.step:  # the schedule follows the progress
             step.optimizer.optimizer.iterations.assign(step.state.step)
@@ -103,7 +108,8 @@ def fit(
             run.hyperparameters(job.config)
             step.compile(feed.batches_of_shapes(), plan.accumulation)
         job.has_trained.set()
-        training = partial(train, step, feed, plan, checkpoints, run, loop, held_out)
+        settle = words.give_back if words else lambda: None
+        training = partial(train, step, feed, plan, checkpoints, run, loop, held_out, settle)
         state = surviving(world, f"the training in {run.folder}", training)
     steps = state.step
     if held_out and held_out.best and state.best and state.best[0] != state.position:
@@ -195,9 +201,10 @@ def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, 
         change_schedule(step.optimizer.optimizer, *schedule)
         return step
     model.copies_layers, model.recomputes = is_optimized, config.step.recompute
+    words = job.workspace.words = trained_words(model, feed.rows, config.optimizer)
     optimizer = AllreduceOptimizer(
         make_optimizer(config.optimizer, *schedule),
-        model.trainable_variables,
+        words.variables if words else model.trainable_variables,
         job.world,
         job.collectives,
         task.terms,
@@ -205,16 +212,23 @@ def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, 
         compression=config.step.compression,
     )
     job.run.say("building the training step: the first step takes longer")
-    longest = rounded_up(longest_row(task, feed.rows))
+    longest, scores = rounded_up(longest_row(task, feed.rows)), words.scores if words else model
 
     def loss(batch: dict, key: object) -> Mapping:
-        return task.loss(model(batch | {"longest": longest}, key), batch)
+        return task.loss(scores(batch | {"longest": longest}, key), batch)
 
     if not feed.collates_of_shapes:
         return TrainingStep(loss, task.weights, optimizer, seed, "graph" if is_optimized else "as traced")
     # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are faster.
     can_be_whole = job.world.size == 1 or (job.collectives.in_graph and config.loop.xla == "on")
     return TrainingStep(loss, task.weights, optimizer, seed, "step" if is_gpu and can_be_whole else "gradient")
+
+
+def trained_words(model: Bert, rows: BatchRows, optimizer: str) -> TrainedWords | None:
+    """Those of rows in memory. None for all words: pretraining's scores need them, and LAMB their norm."""
+    if model.head_name == "pretraining" or optimizer == "lamb" or not isinstance(rows, Rows):
+        return None
+    return TrainedWords(model, rows.column("input_ids")[0])
 
 
 def load_start(start: Start, seed: int, job: Job, optimizer: AllreduceOptimizer, checkpoints: Checkpoints) -> None:
@@ -229,7 +243,8 @@ def load_start(start: Start, seed: int, job: Job, optimizer: AllreduceOptimizer,
     for name, value in fresh.items():
         tensors[name].assign(value)
     if moments := start.checkpoint or start.moments:
-        checkpoints.restore(moments, optimizer)
+        words = job.workspace.words  # older versions saved the moments of all words
+        checkpoints.restore(moments, optimizer, words.own_rows if words else np.asarray)
     if start.moments:
         say(f"moments: {start.moments}")
 

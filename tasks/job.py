@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from bert.configuration import BertConfig
 from bert.model import Bert
+from bert.trained_words import TrainedWords
 from distributed import elastic, launcher, phases
 from distributed.collectives import Collectives, open_collectives
 from distributed.gradient import OutOfMemory, TrainingStep, traced_once
@@ -45,6 +46,7 @@ class Workspace:
     model: Bert | None = None
     forward: Forward = field(init=False)  # batch -> the scores of the model's head, as a graph
     step: TrainingStep | None = None  # that of the last training
+    words: TrainedWords | None = None  # those of `step`
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from harness.batches import TASKS, batch_of, random_rows
 from harness.google_optimizer import google_rate, google_step
 
+from bert.configuration import BertConfig
+from bert.model import Bert
 from bert.optimizer import AdamWeightDecay, WarmupDecay
+from bert.trained_words import WORDS, TrainedWords
 from distributed.collectives import Collectives
 from distributed.devices import Device
 from distributed.gradient import StepClock, TrainingStep
@@ -96,6 +100,44 @@ def test_a_gradient_that_is_not_finite_changes_nothing_but_halves_the_loss_scale
     assert trainer.optimizer.optimizer.iterations.numpy() == 3
     assert trainer.step(4, batches_of(4, [8, 8]))["applied"]
     assert np.isfinite(trainer.values[0]).all()
+
+
+@pytest.mark.parametrize(("compiled", "grouping"), [("graph", "by length"), ("step", "compiled")])
+def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
+    """Beside a training of all words, as Google's, where the others decay. What texts have is the same in both."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    task, rows = TASKS["classifier"], random_rows([5, 9, 14, 3], 40)
+    batch = batch_of("classifier", rows, grouping)
+
+    def values_after(steps: int, trains_all: bool) -> dict[str, np.ndarray]:
+        model = Bert(BertConfig(vocab_size=60, **sizes, **rates), "classifier", seed=1)
+        words = TrainedWords(model, np.concatenate([row.input_ids for row in rows]))
+        words.take()
+        scores, variables = (model, model.trainable_variables) if trains_all else (words.scores, words.variables)
+        adam = AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP))
+        optimizer = AllreduceOptimizer(adam, variables, World(device=Device("cpu")), Collectives())
+        step = TrainingStep(
+            lambda batch, key: task.loss(scores(batch, key), batch), task.weights, optimizer, compiled=compiled
+        )
+        for number in range(steps):
+            step.take([batch], number, (), StepClock(1))
+        if not trains_all:
+            words.give_back()
+        return {name: variable.numpy() for name, variable in model.named_tensors().items()}
+
+    start, google, ours = values_after(0, True), values_after(4, True), values_after(4, False)
+    others = np.setdiff1d(
+        np.arange(1, 60), np.concatenate([row.input_ids for row in rows])
+    )  # 0 is where no token is
+    kept = np.prod([1 - 0.01 * google_rate(number, RATE, STEPS, WARMUP) for number in range(4)])
+    assert len(others) > 20
+    np.testing.assert_allclose(google[WORDS][others], start[WORDS][others] * kept, rtol=1e-6)
+    np.testing.assert_array_equal(ours[WORDS][others], start[WORDS][others])
+    google[WORDS][others] = start[WORDS][others]
+    for name, right in google.items():
+        np.testing.assert_allclose(ours[name], right, rtol=1e-4, atol=1e-5, err_msg=name)
+    assert np.abs(google[WORDS] - start[WORDS]).max() > 0.01
 
 
 @pytest.mark.slow
