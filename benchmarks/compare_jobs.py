@@ -89,12 +89,11 @@ def ours(contest: "Contest", job: Job) -> dict[str, Any]:
         flags += ["--do_eval", f"--task_name={job.task.upper()}", f"--data_dir={config.glue_dir}"]
         flags.append(f"--seeds={','.join(map(str, job.seeds))}" if len(job.seeds) > 1 else "--seed=42")
     program = {"squad": "tasks.squad", "wnut": "tasks.tagger"}.get(job.task, "tasks.classifier")
-    variables = {"RINGBERT_CACHE": str(folder / "cache"), "RINGBERT_PHASES": str(folder / "phases")}
     start_s, start = time.perf_counter(), time.time()
-    contest.run_ours(program, *flags, variables=variables)
+    contest.run_ours(program, *flags, variables={"RINGBERT_CACHE": str(folder / "cache")})
     seconds = time.perf_counter() - start_s
-    phases = [json.loads(line) for line in (folder / "phases").read_text().splitlines()]
-    second = [phase["time"] - start for phase in phases if phase["phase"] == "second_step"]
+    lines = [json.loads(line) for path in folder.glob("run/**/metrics.jsonl") for line in path.open()]
+    second = [line["time"] - start for line in lines if line["step"] == 2]
     result = json.loads((folder / "run/result.json").read_text())
     each = list(result["seeds"].values()) if "seeds" in result else [result["scores"]]
     score = {"squad": "f1", "wnut": "eval_f1"}.get(job.task, "eval_accuracy")

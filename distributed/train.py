@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from distributed import phases
 from distributed.checkpoint import Checkpoints
 from distributed.gradient import StepClock, TrainingStep
 from distributed.optimizer import StepResult
@@ -106,8 +105,6 @@ def train(
             result, (stop, overdue) = step.take(mine, state.step, requests, log.clock)
             state = step.state = state.after_step()
             log.step(state, result)
-            if state.step in phases.STEPS:
-                phases.ended(phases.STEPS[state.step], result.numbers)
         checkpoints.finish()
     log.close()
     if stop:
@@ -126,8 +123,8 @@ def is_finished(state: State, held_out: HeldOut | None) -> bool:
 
 
 class Log:
-    """Shows each step, and logs every `log_steps`-th of them, the first and the last. On GPUs it shows the step
-    before, because reading the newest result would wait until the GPU is idle."""
+    """Shows each step, and logs every `log_steps`-th, the first two and the last. On GPUs it shows the step before,
+    because reading the newest result would wait until the GPU is idle."""
 
     def __init__(self, loop: LoopSettings, world: World, run: Run, state: State):
         """`state`: where the training begins; it has the number of steps and of rows per step."""
@@ -147,7 +144,7 @@ class Log:
     def step(self, state: State, result: StepResult) -> None:
         """Shows the result of the step that led to `state`. Raises NotFinite when too many in a row were skipped,
         or all of them."""
-        is_logged = state.step % self._every == 0 or state.step in (1, state.steps)
+        is_logged = state.step % self._every == 0 or state.step in (1, 2, state.steps)
         self._unread.append((state, result, self.clock.read(resets=is_logged), is_logged))
         self._show_all_but(self._is_async)
         self._profile.after(state.step)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from bert import set_xla_flags
-from distributed import phases
 from distributed.devices import imported_tensorflow
 from ringbase.errors import InputError
 from tasks import flags
@@ -29,7 +28,6 @@ def run_command(prog: str, config_class: Any, argv: Sequence[str] | None = None)
 
 def start(prog: str, module: str, config: Any) -> None:
     """Imports a program on all ranks at once, not while they wait for each other, and calls its `run`."""
-    phases.ended("launch")
     gc.disable()  # it would look again and again at what an import makes and keeps: a fifth of its time
     set_environment()
     hidden = [name for name in OPTIONAL_IN_KERAS if name not in sys.modules]
@@ -43,7 +41,6 @@ def start(prog: str, module: str, config: Any) -> None:
     program = importlib.import_module(module)
     gc.freeze()
     gc.enable()
-    phases.ended("imports")
     program.run(config)
 
 

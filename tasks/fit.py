@@ -15,7 +15,6 @@ from bert.configuration import BertConfig
 from bert.model import Bert
 from bert.optimizer import change_schedule, make_optimizer
 from bert.trained_words import TrainedWords
-from distributed import phases
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
 from distributed.elastic import surviving
 from distributed.gradient import TrainingStep
@@ -99,7 +98,6 @@ def fit(
         step.state = first_state(plan, settings, start.state, continues)
         if start.state is None or step.state.step != start.state.step:  # the schedule follows the progress
             step.optimizer.optimizer.iterations.assign(step.state.step)
-        phases.ended("model")
         if not is_finished(step.state, held_out):
             run.remove(result_file(trains=False))  # of an older model
             commits = {"model": start.commit, "data_set": data.commit}

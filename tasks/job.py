@@ -14,7 +14,7 @@ import tensorflow as tf
 from bert.configuration import BertConfig
 from bert.model import Bert
 from bert.trained_words import TrainedWords
-from distributed import elastic, launcher, phases
+from distributed import elastic, launcher
 from distributed.collectives import Collectives, open_collectives
 from distributed.gradient import OutOfMemory, TrainingStep, traced_once
 from distributed.predict import Forward
@@ -125,14 +125,12 @@ def run_on_ranks(
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
-            phases.ended("backend")
             work(local, Job(world, collectives, run, values, goes_on=goes_on, has_trained=has_trained))
             world.on_first(run.publish, True)  # nobody leaves while another may need to repeat the work
             if mirror:
                 run.say(f"uploaded: {folder}")
 
     with World.join(machine.device, program, stalls=machine.stalls) as world:
-        phases.ended("ranks")
         elastic.enable(world)
         try:
             elastic.surviving(world, "", attempt)

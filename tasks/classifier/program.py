@@ -8,7 +8,6 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
-from distributed import phases
 from distributed.run import Run
 from ringbase.settings import flat, made
 from tasks.cache import Prepared
@@ -72,7 +71,6 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     train_sets = sets("train", config.do_train)
     dev_sets = sets("dev", evaluation.needs_dev_set(config.do_train))
     test_sets = sets("test", config.do_predict)
-    phases.ended("data")
     examples = train_sets[0][1].tables["examples"] if train_sets else None
     weights = class_weights(config.class_weights, labels, examples) if examples else None
     num_labels = len(labels or ()) if task.has_several else 0

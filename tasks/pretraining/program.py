@@ -7,7 +7,6 @@ below.
 from dataclasses import replace
 from pathlib import Path
 
-from distributed import phases
 from ringbase.errors import InputError
 from tasks.details import REPORT
 from tasks.fit import fit, load_for_prediction, write_eval_results
@@ -43,7 +42,6 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         trained = open_rows(config.shards, job, start, train_file, config.training.loop.seed)
     if evaluation.do_eval or evaluation.eval_steps is not None:
         evaluated = open_rows(config.shards, job, start, eval_file, EVALUATION_SEED)
-    phases.ended("data")
     job.make_model(start.bert_config, "pretraining", config.training.loop.seed, start.weights is not None)
     held_out = evaluator(evaluation, job, evaluated[0], evaluated[1].rows) if evaluated else None
 

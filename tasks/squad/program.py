@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 from bert import hub
-from distributed import phases
 from distributed.run import Run
 from tasks.cache import Prepared
 from tasks.details import REPORT, Section
@@ -39,7 +38,6 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     train_source, predict_source = (source_of(config.questions, is_training) for is_training in (True, False))
     train = open_windows(windows, train_source, start.words, world, run) if config.do_train else None
     dev = open_windows(windows, predict_source, start.words, world, run) if config.do_predict else None
-    phases.ended("data")
     job.make_model(start.bert_config, task.head, training.loop.seed, start.weights is not None)
     if train:
         commit = train_source.split and hub.cached_commit(train_source.path, train_source.revision)

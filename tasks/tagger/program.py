@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from bert import configuration
-from distributed import phases
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
@@ -49,7 +48,6 @@ def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     labels, characters = start.bert_config.labels, config.sentences.characters
     kinds = filter(config.wanted.get, config.wanted)
     sets = {kind: open_set(Source(config.files, kind), config, start, world, run) for kind in kinds}
-    phases.ended("data")
     task = TagTask(length, saved_settings(config))
     job.make_model(start.bert_config, task.head, training.loop.seed, start.weights is not None)
     predictor = Predictor(job, task.batch, length)
