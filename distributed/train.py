@@ -123,7 +123,7 @@ def is_finished(state: State, held_out: HeldOut | None) -> bool:
 
 
 class Log:
-    """Shows each step, and logs every `log_steps`-th, the first two and the last. On GPUs it shows the step before,
+    """Shows each step; logs every `log_steps`-th, the first two and the last. On GPUs it shows the step before,
     because reading the newest result would wait until the GPU is idle."""
 
     def __init__(self, loop: LoopSettings, world: World, run: Run, state: State):
