@@ -21,10 +21,12 @@ class TrainedWords:
 
     def __init__(self, model: Bert, ids: np.ndarray):
         self._model, self.table = model, model.named_tensors()[WORDS]
-        self.ids = np.union1d(ids, [0])  # the id in rows of the hidden state without a token
-        places = np.full(self.table.shape[0], -1, np.int32)
-        places[self.ids] = np.arange(len(self.ids))
-        self._places, size = tf.constant(places), (len(self.ids), self.table.shape[1])
+        is_trained = np.zeros(self.table.shape[0], bool)
+        is_trained[ids[ids < len(is_trained)]] = True  # others are an error when a batch has them
+        is_trained[0] = True  # the id in rows of the hidden state without a token
+        self.ids = np.flatnonzero(is_trained)
+        self._places = tf.constant(np.where(is_trained, np.cumsum(is_trained) - 1, -1), tf.int32)
+        size = len(self.ids), self.table.shape[1]
         self.trained = keras.Variable(np.zeros(size, np.float32), dtype=self.table.dtype, name=self.table.name)
         self.variables = [self.trained if each is self.table else each for each in model.trainable_variables]
 
