@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert.batch import Batch
-from bert.model import Bert, Tensors
+from bert.model import Bert
 
 WORDS = "bert/embeddings/word_embeddings"
 
@@ -33,8 +33,7 @@ class TrainedWords:
     def scores(self, batch: Batch, dropout_key: tf.Tensor) -> Any:
         """The model's scores in training."""
         rows = {"input_ids": tf.gather(self._places, batch["input_ids"])}
-        tensors: Tensors = {WORDS: self.trained.value}
-        return self._model(batch | rows, dropout_key, tensors)
+        return self._model(batch | rows, dropout_key, {WORDS: self.trained.value})
 
     def own_rows(self, values: np.ndarray) -> np.ndarray:
         """Of values for all words those that are trained; other values as they are."""

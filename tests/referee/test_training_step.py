@@ -127,9 +127,7 @@ def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
         return {name: variable.numpy() for name, variable in model.named_tensors().items()}
 
     start, google, ours = values_after(0, True), values_after(4, True), values_after(4, False)
-    others = np.setdiff1d(
-        np.arange(1, 60), np.concatenate([row.input_ids for row in rows])
-    )  # 0 is where no token is
+    others = np.setdiff1d(np.arange(1, 60), np.concatenate([row.input_ids for row in rows]))  # not 0: no token
     kept = np.prod([1 - 0.01 * google_rate(number, RATE, STEPS, WARMUP) for number in range(4)])
     assert len(others) > 20
     np.testing.assert_allclose(google[WORDS][others], start[WORDS][others] * kept, rtol=1e-6)

@@ -166,11 +166,17 @@ def test_predictions_are_one_ranks_to_the_byte(program, files, world, collective
 
 
 def test_evaluation_during_training_is_one_ranks(world, collectives, data, folder):
-    flags = (*TRAIN, "--do_eval", "--eval_steps=6")
+    """Of a model that is loaded on rank 0, on texts with words that the few of its training do not have."""
+    start = world.on_first(lambda: of_one_rank("classifier", data))
+    flags = (*TRAIN, "--do_eval", "--eval_steps=5", "--eval_batch_size=2", "--max_train_examples=14")
+    flags += (f"--init_checkpoint={start}/model",)
     scores = run("classifier", world, collectives, data, folder / "many", *flags)
     alone = world.on_first(lambda: run("classifier", *ALONE, data, folder / "one", *flags))
     assert scores.keys() == alone.keys()
     np.testing.assert_allclose([scores[name] for name in alone], [*alone.values()], rtol=1e-4)
+    last = world.on_first(lambda: [line for line in metrics_in(folder / "many") if "eval_loss" in line])[-1]
+    assert last["step"] == STEPS
+    np.testing.assert_allclose(last["eval_loss"], scores["eval_loss"], rtol=1e-6)  # of what is saved
 
 
 def test_the_plan_says_how_many_steps_of_one_rank_its_steps_are(world, collectives, data, folder, capsys):
