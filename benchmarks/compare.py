@@ -6,15 +6,12 @@ Every contender trains the same model on the same windows, with the same number 
 not padding. All run on CPUs, in turn. Contenders that are not installed are named and skipped.
 """
 
-import contextlib
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +20,8 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.compare_jobs import JOBS, compare_job, compare_prediction
-from benchmarks.timing import TurnSettings, alone, in_turn, last_error, ratios
+from benchmarks.contest import Absent, Contest
+from benchmarks.timing import TurnSettings, alone, in_turn, ratios
 from bert.text import tokenizer
 from distributed.order import Order
 from distributed.rows import Rows
@@ -31,7 +29,7 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
-from tasks import SITE, flags
+from tasks import flags
 from tasks.environment import set_environment
 from tasks.squad.reading import Source
 from tasks.squad.settings import WindowSettings
@@ -48,13 +46,8 @@ LABELS = {
 }
 PARTS = ("training", "prediction", *JOBS)
 RIVALS = Path(__file__).with_name("rivals.py")
-TIME_LIMIT_S = 20 * 60  # for one contender in one turn
 SEED = 42
 MEGABATCH = 50  # transformers' LengthGroupedSampler sorts within this many batches
-
-
-class Absent(Exception):
-    """A contender cannot run here. The message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,57 +107,6 @@ def bench_compare(config: CompareConfig, world: World) -> dict[str, Any]:
         except Absent as reason:
             raise InputError(f"the comparison with PyTorch: {reason}") from reason
     return figures
-
-
-@dataclass(frozen=True)
-class Contest:
-    """The flags, a temporary folder, and the function that prints."""
-
-    config: CompareConfig
-    folder: Path
-    say: Callable[[str], None]
-    num_cores: int
-    num_ranks: int
-
-    def run_rival(self, file: Path, package: str, settings: dict[str, Any]) -> Any:
-        """Runs a file with the rivals' Python and returns its report. Raises Absent: not installed, failed, or too
-        slow."""
-        if run_on_cpus([self.config.rival_python, "-c", f"import {package}"]).returncode:
-            raise Absent(f"{self.config.rival_python} has no {package} (--rival_python)")
-        described, report = self.folder / "settings.json", self.folder / "report.json"
-        described.write_text(json.dumps(settings | {"num_threads": self.num_cores}))
-        report.unlink(missing_ok=True)
-        done = run_on_cpus([self.config.rival_python, str(file), str(described), str(report)])
-        if done.returncode or not report.is_file():
-            raise Absent(f"it failed: {last_error(done)}")
-        return json.loads(report.read_text())
-
-    def run_ours(self, *program: str, variables: Mapping[str, str] | None = None) -> None:
-        """Runs one of our modules on the ranks, with these environment variables. Raises InputError: it failed."""
-        python = [sys.executable, "-m"]
-        launch = [*python, "distributed.launch", f"-np={self.num_ranks}", "--"]
-        done = run_on_cpus([*launch, *python, *program], variables)
-        if done.returncode:
-            raise InputError(f"{program[0]} failed: {last_error(done)}")
-
-
-def run_on_cpus(
-    command: list[str], variables: Mapping[str, str] | None = None
-) -> "subprocess.CompletedProcess[str]":
-    """Runs a program. Whatever it started is killed with it. Raises Absent: it takes too long."""
-    environment = os.environ | {"PYTHONPATH": str(SITE), "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
-    environment |= variables or {}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=TIME_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise Absent(f"it took more than {TIME_LIMIT_S / 60:.0f} minutes") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 # -- training -----------------------------------------------------------------------------------------------------
