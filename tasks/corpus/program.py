@@ -11,7 +11,7 @@ from bert.corpus.read import sample_sentences
 from bert.text import tokenizer, vocabulary
 from distributed.launcher import launched_size
 from distributed.world import World
-from tasks.corpus.__main__ import BuildConfig, VerifyConfig, VocabConfig
+from tasks.corpus.settings import BuildConfig, VerifyConfig, VocabConfig
 
 MOST_SENTENCEPIECE_BYTES = 256 << 20  # unless --max_bytes is given: it keeps the text in memory
 

@@ -19,8 +19,8 @@ from distributed.collectives import Collectives
 from distributed.world import World
 from ringbase.files import read_json, write_json
 from ringbase.settings import made
-from tasks.corpus.__main__ import BuildConfig
 from tasks.corpus.program import build
+from tasks.corpus.settings import BuildConfig
 
 ALONE = World(), Collectives()  # one rank, whatever ranks there are around it
 BATCH, STEPS = 14, 12  # 14 rows are 5, 5, 4 on three ranks
