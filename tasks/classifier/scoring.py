@@ -3,8 +3,10 @@
 Arrays have their shape as a suffix: B rows, L labels.
 """
 
+import importlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,21 +26,19 @@ def metrics(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -
     all labels that occur. A correlation (Matthews', Pearson's, Spearman's) is undefined when all labels or all
     predictions are the same; it is then 0.
     """
-    # They take more than a second to import, and most starts need neither.
-    from scipy.stats import pearsonr, spearmanr
-    from sklearn.metrics import f1_score, matthews_corrcoef
-
+    # Together they take a second to import, and the accuracy needs neither.
+    stats, learned = (partial(importlib.import_module, name) for name in ("scipy.stats", "sklearn.metrics"))
     exact = labels.astype(np.float64), predictions.astype(np.float64)
     is_constant = any((values == values[0]).all() for values in exact)
     values: dict[str, Callable[[], float]] = {
         "accuracy": lambda: np.mean((labels == predictions).reshape(len(labels), -1).all(1)),
-        "micro_f1": lambda: f1_score(labels, predictions, average="micro", zero_division=0.0),
-        "f1": lambda: f1_score(labels == 1, predictions == 1, zero_division=0.0),
-        "macro_f1": lambda: f1_score(labels, predictions, average="macro", zero_division=0.0),
+        "micro_f1": lambda: learned().f1_score(labels, predictions, average="micro", zero_division=0.0),
+        "f1": lambda: learned().f1_score(labels == 1, predictions == 1, zero_division=0.0),
+        "macro_f1": lambda: learned().f1_score(labels, predictions, average="macro", zero_division=0.0),
         "acc_and_f1": lambda: (values["accuracy"]() + values["f1"]()) / 2,
-        "mcc": lambda: 0.0 if is_constant else matthews_corrcoef(labels, predictions),
-        "pearson": lambda: 0.0 if is_constant else pearsonr(*exact).statistic,
-        "spearmanr": lambda: 0.0 if is_constant else spearmanr(*exact).statistic,
+        "mcc": lambda: 0.0 if is_constant else learned().matthews_corrcoef(labels, predictions),
+        "pearson": lambda: 0.0 if is_constant else stats().pearsonr(*exact).statistic,
+        "spearmanr": lambda: 0.0 if is_constant else stats().spearmanr(*exact).statistic,
         "corr": lambda: (values["pearson"]() + values["spearmanr"]()) / 2,
     }
     return {name: float(values[name]()) for name in names}
