@@ -181,7 +181,7 @@ class Bert(keras.Model):
         self.config, self.head_name = config, head
         self.recomputes = False  # whether the backward pass recomputes the activations within layers
         self.copies_layers = True  # whether training graphs have a copy of the traced layer for each of its calls
-        self.compiles_parts = True  # whether XLA may compile parts of a pass, once for each size of a batch
+        self.compiles_predictions = True  # whether XLA may compile parts of predictions, for each size of a batch
         shape_of = shapes(config, head)
         drawn = [name for name in shape_of if not name.endswith(("gamma", "beta", "bias"))]
         drawn.sort(key=lambda name: name.endswith("output_weights"))  # the last ones take the last seeds
@@ -247,12 +247,11 @@ class Bert(keras.Model):
 
     def _ops(self, batch: Batch, is_training: bool) -> ModuleType:
         """The operations that are fastest for one pass."""
-        if is_fixed(batch) and is_training:
-            return ops_gpu
-        is_wide = self.compiles_parts and self.config.hidden_size >= COMPILED_WIDTH
+        if is_fixed(batch):
+            return ops_gpu if is_training else ops
         # In float32 oneDNN fuses bias and GELU into its products. Without dropout that is the fastest.
-        pays = is_wide and ops.on_cpu() and (is_training or self.compute_dtype == "bfloat16")
-        return ops_cpu if pays and not is_fixed(batch) else ops
+        pays = is_training or (self.compiles_predictions and self.compute_dtype == "bfloat16")
+        return ops_cpu if pays and ops.on_cpu() and self.config.hidden_size >= COMPILED_WIDTH else ops
 
     def _states(
         self, batch: Batch, tensors: Tensors, key: tf.Tensor | None, rows: tf.Tensor | None = None

@@ -13,6 +13,7 @@ from distributed.predict import Forward, predict
 from distributed.rows import Rows
 from tasks.job import Job
 
+WORTH_COMPILING = 100_000  # tokens; XLA takes a second for a prediction's parts, which saves about a tenth
 PER_TOKEN = ("span", "features", "tagger")  # heads with an output for each token, and not for each row
 
 
@@ -56,6 +57,8 @@ class Predictor:
         """
         lengths = rows.lengths_at("input_ids", np.arange(len(rows)))
         batches = batches_of(lengths, batch_size, self._max_seq_length)
+        if label and lengths.sum() < WORTH_COMPILING:  # without a label it may be a part of more
+            self._job.model.compiles_predictions = False
 
         def keep_rows(number: int, outputs: np.ndarray) -> list[Any]:
             numbers = batches[number].tolist()

@@ -109,7 +109,7 @@ def load(start: Start, head: str, precision: Precision = "fp32") -> Job:
         job.make_model(start.bert_config, head, seed=0, is_loaded=True)
     finally:
         keras.config.set_dtype_policy(before)
-    job.model.compiles_parts = False  # a question of a new length would wait 0.2 s for XLA, to save 2 ms
+    job.model.compiles_predictions = False  # a question of a new length would wait 0.2 s for XLA, to save 2 ms
     try:
         load_on_all(job, start.weights)
     except weights.MissingTensors as error:
