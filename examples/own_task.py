@@ -109,6 +109,9 @@ def tables(file: str, names: list[str], words: Tokenizer, max_seq_length: int, r
         table = pa.csv.read_csv(file, convert_options=options)
     except pa.ArrowException as error:  # a column is missing, or a cell is no number
         raise InputError(f"{file}: {one_line(error)}") from error
+    for name in names:
+        if None in (values := table.column(name).to_pylist()):
+            raise InputError(f"{file}: row {values.index(None) + 1} has no {name}")
     texts = table.column("text").to_pylist()
     columns, _, _ = rows_of_texts(texts, [None] * len(texts), max_seq_length, words, run)
     columns["stars"] = table.column("stars") if "stars" in names else pa.array(np.zeros(len(texts), np.float32))

@@ -75,9 +75,13 @@ def fit(
     world, run, model, loop = job.world, job.run, job.model, config.loop
     settings = {**data.settings, **config.schedule(), "training data (digest)": data.key}
     start.check_settings(settings)
-    run.remove(result_file(trains=True))  # from here on the run is not complete
     # After a death the survivors take the steps of all ranks that there were.
     plan = make_plan(config.plan.resolved(), len(data.rows), world.launched_size).on_ranks(world.size)
+    folder = run.folder / CHECKPOINTS
+    continues = start.checkpoint is not None and start.checkpoint.parent == folder
+    state = first_state(plan, settings, start.state, continues)
+    if not (is_complete := is_finished(state, held_out)):
+        run.remove(result_file(trains=True))
     run.say(str(plan))
     say_warnings(config, job, plan, held_out)
     is_fixed = loop.xla == "on" or (loop.xla == "auto" and world.device.is_gpu)
@@ -86,19 +90,18 @@ def fit(
     tensors = [(name, tuple(variable.shape)) for name, variable in model.named_tensors().items()]
     world.agree({"the data": (data.key, len(data.rows)), "the plan": plan, "the tensors": tensors})
     copy_model = partial(weights.copied, model, start.tokenizer)
-    words, folder = job.workspace.words, run.folder / CHECKPOINTS
+    words = job.workspace.words
     with closing(Checkpoints(folder, world, copy_model, loop, run.publish)) as checkpoints:
-        continues = start.checkpoint is not None and start.checkpoint.parent == folder
         if not continues and (aside := world.on_first(set_aside, folder)):
             run.say(f"the checkpoints of the previous run are kept in {aside}")
         world.on_first(load_start, start, loop.seed, job, step.optimizer, checkpoints)
         if words:
             broadcast_variables([words.table], world)
             words.take()
-        step.state = first_state(plan, settings, start.state, continues)
-        if start.state is None or step.state.step != start.state.step:  # the schedule follows the progress
-            step.optimizer.optimizer.iterations.assign(step.state.step)
-        if not is_finished(step.state, held_out):
+        step.state = state
+        if start.state is None or state.step != start.state.step:  # the schedule follows the progress
+            step.optimizer.optimizer.iterations.assign(state.step)
+        if not is_complete:
             run.remove(result_file(trains=False))  # of an older model
             commits = {"model": start.commit, "data_set": data.commit}
             facts = {"config": job.config, "plan": asdict(plan), "start": start.reason, "hub_commits": commits}
@@ -135,8 +138,9 @@ def say_warnings(config: TrainingSettings, job: Job, plan: Plan, held_out: HeldO
     say = job.run.say
     size = job.world.launched_size  # by which `make_plan` has divided, also if a rank has died since
     if size > 1 and config.plan.resolved().global_batch_size is None:
+        of_one = make_plan(config.plan.resolved(), plan.rows, 1).steps
         say(
-            f"note: {plan.steps * size:,} steps of one rank are {plan.steps:,} here, with {size} times the rows; "
+            f"note: {of_one:,} steps of one rank are {plan.steps:,} here, with {size} times the rows; "
             f"--global_batch_size {plan.global_batch_size // size} keeps one rank's steps and rate"
         )
     if plan.warmup_steps >= plan.steps:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 import ringbase
-from distributed.launcher import launched_rank
+from distributed.launcher import launched_rank, tell
 from ringbase.errors import InputError, one_line
 from ringbase.files import SMALL_BYTES, read_text
 from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, alternatives, fields_of, from_text, made
@@ -228,7 +228,9 @@ def _hint(name: str, known: Mapping[str, Field]) -> str:
 
 def _refuse(prog: str, message: str) -> NoReturn:
     _print_on_first(f"{prog}: error: {message}", sys.stderr)
-    if not is_first():
+    if is_first():
+        tell("ended 2")
+    else:
         # If the launcher does not end this process by then, the first rank has no error: only the file on this
         # machine is wrong.
         time.sleep(FIRST_RANK_S)

@@ -23,6 +23,7 @@ from distributed.train import NotFinite
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, one_line
+from ringbase.files import read_object
 from ringbase.settings import Settings, flat, made
 from tasks.environment import result_file
 from tasks.remote import Mirror, is_remote, local_folder, local_inputs
@@ -82,8 +83,10 @@ class Job:
 
     def finish(self, trains: bool, scores: Mapping[str, float], more: Mapping[str, object] | None = None) -> None:
         """Writes the file of `result_file`: the command is complete when it exists. Says so, and draws the page
-        of a training."""
+        of a training. One that was complete before keeps its seconds and ranks."""
         facts = {"seconds": round(time.monotonic() - self.run.began_s, 1), "world_size": self.world.size}
+        if self.run.is_writer and (file := self.run.folder / result_file(trains)).is_file():
+            facts |= {name: value for name, value in read_object(file).items() if name in facts}
         self.run.write_json(result_file(trains), {"scores": scores, **(more or {}), **facts})
         figures = "".join(f", {name} {value:.4g}" for name, value in scores.items())
         self.run.say(f"done: {self.run.folder}{figures}")

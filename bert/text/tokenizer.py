@@ -137,14 +137,16 @@ def load(
 
     A SentencePiece model takes its ids from `vocab_file`, if that is given too. In a folder, the first of these
     that exists is used: tokenizer.json; a `.model` file, with ids from vocab.txt if there is one; vocab.txt.
-    Without `do_lower_case` the folder's files decide, else it is true for WordPiece only. The names of Google's
+    Without `do_lower_case` a tokenizer_config.json beside `vocab_file` decides, or the folder's files; else it is
+    true for WordPiece only. The names of Google's
     published checkpoints, if `checkpoint_name` is one, tell their case.
 
     Raises InputError: there is no vocabulary; a file is damaged, or lacks a special token; `do_lower_case`
     contradicts the files or the name; the SentencePiece model and the vocabulary do not belong together.
     """
     vocabulary, model = (Path(name).expanduser() if name else None for name in (vocab_file, spm_model_file))
-    stated, saved = None if folder is None else _stated_case(folder), None
+    cases = [_stated_case(place) for place in (vocabulary and vocabulary.parent, folder) if place]
+    stated, saved = next((case for case in cases if case is not None), None), None
     if folder is not None and not (vocabulary or model):
         files = folder / "tokenizer.json", folder / "vocab.txt"
         saved, vocabulary = (path if path.is_file() else None for path in files)

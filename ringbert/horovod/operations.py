@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from distributed import arrays
 from ringbase.errors import InputError
-from ringbert.horovod.session import Call, Unsupported, as_written, collective, current
+from ringbert.horovod.session import Call, Unsupported, WrongValue, as_written, collective, current
 
 Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
 MPI_NAMES = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
@@ -75,7 +75,10 @@ def grouped_allreduce(
     results, sent = list(tensors), {}
     for place, tensor in enumerate(tensors):
         if not isinstance(tensor, tf.IndexedSlices):
-            sent[place] = compressor.compress(tf.convert_to_tensor(tensor))
+            value = tf.convert_to_tensor(tensor)
+            if value.dtype == tf.string:
+                raise WrongValue("hvd.allreduce: tensors must hold numbers, got strings")
+            sent[place] = compressor.compress(value)
         elif has_gradient and (prescale_factor, postscale_factor) == (1, 1):
             results[place] = _gathered(tensor, op, f"{name or 'slices'} {place}")
         else:
@@ -183,10 +186,17 @@ def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
     return [allgather(tensor, f"{name or 'hvd.allgather'} {n}") for n, tensor in enumerate(tensors)]
 
 
+def checked_root(rank: int) -> int:
+    """The number of a rank. Raises WrongValue for any other."""
+    if rank not in range(size := current().world.size):
+        raise WrongValue(f"root_rank must be from 0 to {size - 1}, got {rank}")
+    return rank
+
+
 @as_written
 def grouped_broadcast(tensors: Sequence, root_rank: int = 0, name: str | None = None) -> list[tf.Tensor]:
     """The tensors of rank `root_rank` on every rank. Their gradient is the mean of the ranks' gradients."""
-    world = current().world
+    world, root_rank = current().world, checked_root(root_rank)
 
     def send(*values: tf.Tensor) -> Sequence:
         return [arrays.broadcast(world.comm, value.numpy(), root_rank) for value in values]
@@ -230,13 +240,15 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     Without `splits` every rank gets equally many; with them, how many rows each rank sent is returned too.
     """
     world, value = current().world, _with_rows(tensor, "hvd.alltoall")
-    rows = tf.shape(value)[0]
-    own = [rows // world.size] * world.size if splits is None else splits
+    own = [tf.shape(value)[0] // world.size] * world.size if splits is None else splits
     rows_to = tf.convert_to_tensor(own, tf.int32)
-    tf.debugging.assert_equal(tf.reduce_sum(rows_to), rows, "hvd.alltoall: the splits do not add up to the rows")
 
     def exchange(value: tf.Tensor, rows_to: tf.Tensor) -> Sequence:
-        return arrays.exchanged(world.comm, value.numpy(), rows_to.numpy().tolist())
+        numbers = rows_to.numpy().tolist()
+        if len(numbers) != world.size or min(numbers) < 0 or sum(numbers) != len(value):
+            needed = f"{world.size} splits from 0 that add up to its {len(value)} rows"
+            raise WrongValue(f"hvd.alltoall: rank {world.rank} needs {needed}, got {numbers}")
+        return arrays.exchanged(world.comm, value.numpy(), numbers)
 
     def gradient(name: str, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
         return [alltoall(upstream, results[1], name)[0], None]
@@ -256,6 +268,7 @@ def barrier() -> None:
 @as_written
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """The object of rank `root_rank` on every rank (pickled)."""
+    root_rank = checked_root(root_rank)
     with current().meeting(Call("hvd.broadcast_object", name or "", (root_rank,))):
         return current().world.all_gather(obj if current().world.rank == root_rank else None)[root_rank]
 

@@ -39,6 +39,13 @@ class RanksDiffer(InputError, tf.errors.FailedPreconditionError):
         tf.errors.FailedPreconditionError.__init__(self, None, None, message)
 
 
+class WrongValue(InputError, tf.errors.InvalidArgumentError):
+    """A tensor or number that cannot be used, of the type that Horovod raises."""
+
+    def __init__(self, message: str):
+        tf.errors.InvalidArgumentError.__init__(self, None, None, message)
+
+
 class Call(NamedTuple):
     """What all ranks do together, and must agree on: everything but the values."""
 

@@ -106,8 +106,8 @@ def sources(settings: TextSettings, task: NamedTask, kind: str) -> list[Source]:
 def _named(header: Sequence[str], column: str) -> str:
     """The columns of a file that lacks one, and what may be wrong."""
     names, near = ", ".join(header) or "an empty line", get_close_matches(column, header, 1)
-    if mark := next((mark for mark in ";|" if len(header) == 1 and mark in names), None):
-        return f"{names}; {mark!r} separates no columns here: save it with commas or tabs"
+    if mark := next((mark for mark in ";|\t" if len(header) == 1 and mark in names), None):
+        return f"{names!r}; {mark!r} separates no columns here: save it with commas, or as .tsv with tabs"
     if "," in column:
         return f"{names}; several columns of labels need --multi_label"
     return names + (f"; did you mean {near[0]!r}?" if near else "")
@@ -145,7 +145,7 @@ def _tsv_rows(text: str, most: int) -> Rows:
     where a file has several columns."""
     # `str.splitlines` would also split at characters such as U+2028, which texts hold.
     has_columns = most != 1 and "\t" in text.split("\n", 1)[0]
-    lines = (text.rstrip("\r\n") if has_columns else text.removesuffix("\n")).split("\n")
+    lines = (text.rstrip("\r\n") if has_columns else text.removesuffix("\n")).split("\n") if text else []
     for number, line in enumerate(lines, 1):
         yield f"line {number}", line.removesuffix("\r").split("\t", most - 1)
 
