@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from harness import corpora
-from harness.jobs import assert_gone, started
-from harness.program_runs import command, files_in, refusal, shell
+from harness.jobs import assert_gone, shell, started
+from harness.program_runs import command, files_in, refusal
 from harness.real_data import real
 from harness.real_tokenizers import albert, multilingual
 from harness.refusals import refused
@@ -142,7 +142,7 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
     (tmp_path / "a.txt").write_bytes(one * (9_000_000 // len(one)))
     flags = ["build", f"--input_file={tmp_path}/a.txt", f"--vocab_file={tmp_path}/vocab.txt", "--num_shards=8"]
     build, cut = partial(command, "tasks.corpus", *flags, "--num_workers=2"), tmp_path / "cut"
-    shell(build(f"--output_dir={tmp_path}/whole"))
+    shell(*build(f"--output_dir={tmp_path}/whole"))
     with started(build(f"--output_dir={cut}")) as job:
         job.wait_for(lambda: any(cut.glob(".work/unit-*")))
         tasks = Path(f"/proc/{job.process.pid}/task").iterdir()
@@ -151,7 +151,7 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
     assert len(workers) >= 2
     assert_gone(*workers)
     refused(lambda: corpora.open_table(str(cut)), cut, "bert-corpus build")
-    shell(build(f"--output_dir={cut}", ranks=2))
+    shell(*build(f"--output_dir={cut}", ranks=2))
     assert files_in(cut) == files_in(tmp_path / "whole")
 
 

@@ -48,13 +48,6 @@ def command(module: str, *argv: str, ranks: int = 1) -> list[str]:
     return jobs.launch(ranks, sys.executable, "-m", module, *argv)
 
 
-def shell(arguments: list[str]) -> str:
-    """Runs a command, which must succeed; its standard error."""
-    done = jobs.run(arguments)
-    assert done.status == 0, done
-    return done.stderr
-
-
 def refusal(
     capsys: pytest.CaptureFixture[str], prog: str, call: Callable[[], object], *parts: object, status: int = 1
 ) -> None:

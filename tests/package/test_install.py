@@ -1,23 +1,20 @@
 """An installed wheel: its modules and programs, and whose packages are imported: Dask has a `distributed`, too."""
 
-import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from harness.jobs import shell
 from harness.parsing import PACKAGES, PROJECT, ROOT
 
 
-def run(*command: object, path: str = "", cwd: Path, status: int = 0) -> str:
+def run(*command: object, path: str = "", **more: Any) -> str:
     """What a command prints, with nothing but `path` in PYTHONPATH; the tests may see the checkout by it."""
-    environment = {**os.environ, "PYTHONPATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    arguments = [str(word) for word in command]
-    done = subprocess.run(arguments, env=environment, cwd=cwd, capture_output=True, text=True, timeout=120)
-    assert done.returncode == status, done
-    return done.stderr if status else done.stdout
+    done = shell(*command, PYTHONPATH=path, PIP_DISABLE_PIP_VERSION_CHECK="1", **more)
+    return done.stderr if done.status else done.stdout
 
 
 def test_another_distributed_before_ours_stops_with_one_line(tmp_path):

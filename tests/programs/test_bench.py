@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from harness.jobs import shell
 from harness.parsing import main_of
-from harness.program_runs import command, refusal, shell
+from harness.program_runs import command, refusal
 
 from benchmarks import scaling
 
@@ -14,7 +15,7 @@ from benchmarks import scaling
 def test_the_figures_of_a_step_on_two_ranks(tmp_path):
     flags = ("--model_size=tiny", "--batch_size=2", "--seq_length=32", "--num_warmup=1", "--num_steps=3")
     flags = (*flags, "--device=cpu", f"--output_file={tmp_path}/figures")
-    printed = shell(command("tasks.bench", "step", *flags, ranks=2))
+    printed = shell(*command("tasks.bench", "step", *flags, ranks=2)).stderr
     figures = json.loads((tmp_path / "figures").read_text())
     examples, of_ranks = figures["examples_per_s"], figures["of_ranks"]
     assert f"total examples/sec: {examples:.2f} +- " in printed

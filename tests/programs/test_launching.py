@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
-from harness.jobs import assert_gone, started
+from harness.jobs import assert_gone, shell, started
 from harness.program_runs import ROOT
 from harness.refusals import refused
 from harness.squad_files import make_entries, write_squad
@@ -27,9 +26,7 @@ WAIT_S = 200
 
 def test_the_jobs_load_neither_tensorflow_nor_mpi():
     code = "import sys, ringbert; print(ringbert.Squad(train_file='a', output_dir='b')); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    shown, loaded = done.stdout.splitlines()
+    shown, loaded = shell(sys.executable, "-c", code).stdout.splitlines()
     assert shown == "Squad: bert-squad --train_file=a --output_dir=b --do_train"
     assert not {"tensorflow", "keras", "mpi4py", "transformers", "datasets", "torch"} & set(loaded.split())
 

@@ -2,12 +2,11 @@
 
 import gzip
 import json
-import os
-import subprocess
 import sys
 
 import pytest
 from harness.corpora import make_texts, write
+from harness.jobs import shell
 from harness.mpi import ROOT
 from harness.real_data import real
 from harness.real_tokenizers import uncased
@@ -27,9 +26,7 @@ PEAK = (
 def peak_of_build(folder, name) -> int:
     """Peak memory, in kB, of one process that builds a corpus from a file of the folder."""
     given = ["build", f"--input_file={name}", f"--output_dir=of_{name}", "--vocab_file=vocab.txt"]
-    command = [sys.executable, "-c", PEAK, *given, "--num_workers=1"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    done = shell(sys.executable, "-c", PEAK, *given, "--num_workers=1", cwd=folder, wait_s=1000)
     return int(done.stdout.split()[-1])
 
 
@@ -70,11 +67,8 @@ def test_all_training_windows_of_squad_are_google_s(run, max_seq_length, expecte
 @pytest.mark.timeout(1800)
 def test_the_quickstart_learns_to_look_names_up(tmp_path):
     """Held-out F1 at least 40 points above the untrained model and above always answering the first entry."""
-    variables = os.environ | {"RINGBERT_VENV": sys.prefix, "QUICKSTART_DIR": str(tmp_path)}
-    variables["RINGBERT_CACHE"] = str(tmp_path / "cache")
-    script = [ROOT / "scripts/quickstart.sh", "--seed", "1"]
-    done = subprocess.run(script, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=1700)
-    assert done.returncode == 0, done.stdout + done.stderr
+    folders = {"RINGBERT_VENV": sys.prefix, "QUICKSTART_DIR": str(tmp_path), "RINGBERT_CACHE": f"{tmp_path}/cache"}
+    shell(ROOT / "scripts/quickstart.sh", "--seed", 1, cwd=tmp_path, wait_s=1700, **folders)
     scores = {name: values["f1"] for name, values in json.loads((tmp_path / "scores.json").read_text()).items()}
     assert scores["trained on 2 ranks"] >= scores["untrained"] + 40
     assert scores["trained on 2 ranks"] >= scores["always the first entry"] + 40

@@ -1,12 +1,11 @@
 """What runs on GPUs, as far as it can be known without one: kernels for every operation, bytes and FLOP."""
 
 import importlib.metadata
-import os
-import subprocess
 import sys
 
 import pytest
-from harness.mpi import ROOT
+from harness.jobs import shell
+from harness.mpi import ENVIRONMENT, ROOT
 
 from benchmarks.gpu_roofline import kernels
 
@@ -16,13 +15,10 @@ def test_gpus_have_a_kernel_for_every_operation(tmp_path):
     """With TensorFlow's GPU wheel, without CUDA, 2 GB, in a folder that goes before the installed packages."""
     package = importlib.metadata.packages_distributions()["tensorflow"][0]
     wheel = f"tensorflow=={importlib.metadata.version(package)}"
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-cache-dir", f"--target={tmp_path}"]
-    subprocess.run([*install, wheel], check=True, timeout=1200)
-    path = os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "tests", ROOT / "tests/soak/gpu")))
-    environment = os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"}
-    command = [sys.executable, "-m", "gpu_kernels"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
-    assert done.returncode == 0, done.stdout + done.stderr
+    install = ("-m", "pip", "install", "-q", "--no-deps", "--no-cache-dir", f"--target={tmp_path}")
+    shell(sys.executable, *install, wheel, wait_s=1200)
+    path = f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"
+    done = shell(sys.executable, ROOT / "tests/soak/gpu/gpu_kernels.py", PYTHONPATH=path, wait_s=1500)
     assert done.stdout.splitlines()[-1].endswith(" functions, 0 operations without a kernel on GPUs")
 
 

@@ -1,9 +1,7 @@
 """The sdist and its wheel in new environments: what they hold, types for users, a notebook."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -11,6 +9,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from harness.jobs import shell
 from harness.parsing import ROOT
 from harness.squad_files import make_entries, write_squad
 from harness.texts import write_model
@@ -55,10 +54,8 @@ REFUSED = 'ringbert.launch(ringbert.Squad(train_file="nowhere.json", output_dir=
 
 
 def run(*command, cwd, path="", status=0):
-    environment = {**os.environ, "PYTHONPATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    done = subprocess.run(list(map(str, command)), env=environment, cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
+    variables = {"PYTHONPATH": str(path), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return shell(*command, cwd=cwd, status=status, wait_s=3600, **variables)
 
 
 @pytest.fixture(scope="module")
