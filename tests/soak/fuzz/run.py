@@ -43,7 +43,7 @@ def run(folder, cases, seed=0, names=()):
 
 def fill(folder, reader, **changed):
     shutil.rmtree(folder, ignore_errors=True)
-    for name, data in ({name: data for name, (data, _) in reader.files.items()} | changed | reader.others).items():
+    for name, data in (reader.files | changed | reader.others).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
 
@@ -70,7 +70,7 @@ def main(folder, seed, first, last, *names):
         chance = random.Random(f"{seed}:{number}")
         (reader,) = chance.choices(known, [reader.share for reader in known])
         name = chance.choice(sorted(reader.files))
-        fill(case, reader, **{name: mutations.damaged(*reader.files[name], chance)})
+        fill(case, reader, **{name: mutations.damaged(reader.files[name], name, chance)})
         signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S)  # its signal ends the process
         with contextlib.redirect_stdout(sys.stderr):
             result, message = outcome(reader, case, name, intact[reader.name])
