@@ -29,6 +29,7 @@ TEXTS = [
     ["last", "of all"],
 ]
 PLAIN = "\n".join("".join(f"{sentence}\n" for sentence in text) for text in TEXTS)
+UNIT_BYTES = "bert.corpus.units.LARGEST_UNIT_BYTES"  # small, so that a small corpus has many units
 
 
 def test_every_form_of_text_gives_the_same_documents(tmp_path, monkeypatch):
@@ -59,7 +60,7 @@ def test_units_of_any_size_hold_each_document_once(tmp_path, monkeypatch, unit_b
     documents = ["\n".join(text) for text in texts]
     (tmp_path / "a.txt").write_text("\n\n".join(documents) + "\n")
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
-    corpora.small_units(monkeypatch, unit_bytes)
+    monkeypatch.setattr(UNIT_BYTES, unit_bytes)
     for name in ("a.txt", "a.jsonl"):
         assert corpora.read_documents(input_file=str(tmp_path / name)) == texts
 
@@ -119,7 +120,7 @@ def test_words_are_encoded_as_the_tokenizer_does():
 
 def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stays(tmp_path, monkeypatch):
     corpora.write(tmp_path, corpora.make_texts(40))
-    corpora.small_units(monkeypatch, 1 << 14)
+    monkeypatch.setattr(UNIT_BYTES, 1 << 14)
     one, _ = corpora.build(tmp_path, "one", num_shards=3, dupe_factor=2)
     corpora.build(tmp_path, "two", workers=2, num_shards=3, dupe_factor=2)
     assert files_in(tmp_path / "one") == files_in(tmp_path / "two")
@@ -157,7 +158,7 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
 
 def test_unfinished_work_with_other_settings_or_input_is_refused(tmp_path, monkeypatch):
     corpora.write(tmp_path, corpora.make_texts(40))
-    corpora.small_units(monkeypatch, 1 << 14)
+    monkeypatch.setattr(UNIT_BYTES, 1 << 14)
     with (tmp_path / "a.txt.part").open("ab") as file:
         file.write(b"\n\nbad \xff")  # found in the last unit
     refused(lambda: corpora.build(tmp_path), "a.txt.part")

@@ -88,9 +88,8 @@ def test_the_programs_line_is_raised_and_shown_once(tmp_path, monkeypatch, capsy
 
 
 def test_a_crash_is_raised_with_the_last_lines(tmp_path):
-    variables = with_tensorflow(
-        tmp_path, "import os\nprint('the last line', flush=True)\nos.kill(os.getpid(), 9)\n"
-    )
+    dies = "import os\nprint('the last line', flush=True)\nos.kill(os.getpid(), 9)\n"
+    variables = with_tensorflow(tmp_path, dies)
     with pytest.raises(RuntimeError, match=r"(?s)bert-squad .*137.*\nthe last line\n"):
         ringbert.launch(JOB, environment=variables)
 

@@ -89,9 +89,8 @@ def test_prediction_alone_changes_nothing_that_the_training_wrote(squad, trained
     write_tf1(copy.parent / "original", weights.read(copy / "checkpoints" / checkpoint(8)))
     flags = ("--do_train=False", "--do_predict=True", f"--init_checkpoint={copy.parent}/original")
     squad(copy, *flags, "--version_2_with_negative=True", "--null_score_diff_threshold=1e9")
-    assert read_json(copy / "predictions.json") == read_json(
-        trained / "predictions.json"
-    )  # nothing is above this threshold
+    expected = read_json(trained / "predictions.json")
+    assert read_json(copy / "predictions.json") == expected  # nothing is above this threshold
     assert len(read_json(copy / "null_odds.json")) == NUM_DEV
     assert {"exact", "f1", "best_f1", "best_f1_thresh"} <= set(read_json(copy / "predict_result.json")["scores"])
     predicted = ("predictions.json", "nbest_predictions.json", "null_odds.json", "eval_results.txt")

@@ -48,11 +48,10 @@ class Ranks:
         program = [sys.executable, "-m", "pytest", *options, f"@{self.folder / 'tests'}"]
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         variables |= ENVIRONMENT | {FOLDER: str(self.folder), "RINGBERT_NETWORK": "127.0.0.0/8"}
-        command, nothing = command_of(NUM_RANKS, program, variables), subprocess.DEVNULL
+        command = command_of(NUM_RANKS, program, variables)
         with (self.folder / "output").open("w") as output:
-            self.process = subprocess.Popen(
-                command, env=variables, cwd=ROOT, stdin=nothing, stdout=output, stderr=output
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            self.process = subprocess.Popen(command, env=variables, cwd=ROOT, **streams)
         self.end_s = time.monotonic() + START_S
 
     def reports_of(self, name: str) -> list[list[dict]]:
