@@ -161,6 +161,15 @@ def trained_alone(folder: Path) -> Trained:
     return run(program("training.py", folder)).json()["weights"], losses(folder)
 
 
+def killed(folder: Path, num_ranks: int, *names: str, flag: str = "--elastic") -> Done:
+    """The end of a training whose rank RANK is killed when it comes to PLACE, for each name RANK@PLACE@STEP."""
+    with started(launch(num_ranks, *program("training.py", folder, *names), flags=(flag,))) as job:
+        for name in names:
+            if "@" in name:
+                job.strike(folder / name)
+        return job.end()
+
+
 def assert_same_training(done: Done, folder: Path, undisturbed: Trained, survivors: int, lost: int = 0) -> None:
     """With each step logged once, but at most `lost`, in which a rank 0 died; nothing half-written is left."""
     result = done.json()
