@@ -7,8 +7,8 @@ import time
 from functools import partial
 
 import pytest
-from harness.jobs import shell
-from harness.mpi import ROOT, command_of
+from harness.jobs import launch, shell
+from harness.mpi import ROOT
 from harness.parsing import PROJECT, help_of, main_of
 from harness.refusals import refusal
 
@@ -96,5 +96,5 @@ def test_only_the_first_process_prints(variables, monkeypatch, capsys):
 
 
 def test_one_line_from_three_processes_and_status_2():
-    done = shell(*command_of(3, [*SQUAD, "--lerning_rate=1"]), status=2)
+    done = shell(*launch(3, *SQUAD, "--lerning_rate=1"), status=2)
     assert (done.stdout + done.stderr).count("bert-squad: error: ") == 1, done.stderr

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from harness.classifier_files import labels_in, own_source, read_glue, read_own
-from harness.google_data import google_s_example
+from harness.google import google_s_example
 from harness.real_data import real
 from harness.refusals import refused
 from harness.texts import letters_tokenizer, write_lines

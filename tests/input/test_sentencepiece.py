@@ -9,7 +9,7 @@ import unicodedata
 import numpy as np
 import pytest
 import sentencepiece as library
-from harness.google_data import preprocessed
+from harness.google import preprocessed
 from harness.real_data import real
 from harness.real_tokenizers import CHANGING, albert, contexts, kobert, nsmc, processor, strings, train, uncased
 from harness.refusals import refused

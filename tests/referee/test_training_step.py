@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from harness.batches import TASKS, batch_of, random_rows
-from harness.google_optimizer import google_rate, google_step
+from harness.google import google_rate, google_step
 
 from bert.configuration import BertConfig
 from bert.model import Bert
