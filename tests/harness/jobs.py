@@ -122,6 +122,16 @@ def shell(*command: object, status: int = 0, **more: Any) -> Done:
     return done
 
 
+def isolated(*command: object, path: object = "", **more: Any) -> Done:
+    """As `shell`, with nothing but `path` in PYTHONPATH, by which commands may see the checkout."""
+    return shell(*command, PYTHONPATH=str(path), PIP_DISABLE_PIP_VERSION_CHECK="1", **more)
+
+
+def install(*packages: object, into: Path) -> None:
+    """Downloads packages, which may take long, into a folder."""
+    isolated(sys.executable, "-m", "pip", "install", "-q", f"--target={into}", *packages, wait_s=1200)
+
+
 @contextlib.contextmanager
 def held(folder: Path, num_ranks: int, *flags: str) -> Iterator[Job]:
     """The job of programs/work.py, whose ranks have come to where they stay."""

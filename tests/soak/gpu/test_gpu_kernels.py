@@ -18,7 +18,7 @@ import conftest  # noqa: F401  sets the environment
 import pytest
 import tensorflow as tf
 from harness.batches import TASKS, batch_of, random_rows
-from harness.jobs import shell
+from harness.jobs import install, shell
 from harness.mpi import ENVIRONMENT
 from tensorflow.python.framework import kernels
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
@@ -140,8 +140,7 @@ def test_gpus_have_a_kernel_for_every_operation(tmp_path):
     """With TensorFlow's GPU wheel, without CUDA, 2 GB, in a folder that goes before the installed packages."""
     package = importlib.metadata.packages_distributions()["tensorflow"][0]
     wheel = f"tensorflow=={importlib.metadata.version(package)}"
-    install = ("-m", "pip", "install", "-q", "--no-deps", "--no-cache-dir", f"--target={tmp_path}")
-    shell(sys.executable, *install, wheel, wait_s=1200)
+    install("--no-deps", "--no-cache-dir", wheel, into=tmp_path)
     path = f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"
     done = shell(sys.executable, __file__, PYTHONPATH=path, wait_s=1500)
     assert done.stdout.splitlines()[-1].endswith(" functions, 0 operations without a kernel on GPUs")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from harness import classifier_runs as own
-from harness.jobs import shell
+from harness.jobs import install, shell
 
 LOOK = r"""
 import json, sys
@@ -45,7 +45,7 @@ print(json.dumps(found))
 @pytest.mark.skipif(not shutil.which("chromium"), reason="apt install chromium")
 def test_the_report_in_a_browser(tmp_path):
     packages = tmp_path / "packages"
-    shell(sys.executable, "-m", "pip", "install", "-q", "--target", packages, "playwright")
+    install("playwright", into=packages)
     data = own.write_data(tmp_path / "data")
     flags = (*own.model_flags(data), *own.own_files(data), *own.LEARN, "--num_train_steps=30", "--do_eval")
     own.classify(tmp_path / "run", *flags, "--eval_steps=10", "--load_best_model_at_end")

@@ -5,7 +5,7 @@ import sys
 
 import fsspec
 import pytest
-from harness.jobs import shell
+from harness.jobs import install, shell
 from harness.program_runs import command
 from harness.squad_files import make_entries, write_squad
 from harness.texts import write_model
@@ -20,8 +20,7 @@ FLAGS = """--vocab_file=s3://bucket/data/vocab.txt --bert_config_file=s3://bucke
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """The server's file system. Environment variables tell programs where the packages and the server are."""
-    packages = f"--target={tmp_path}/packages", "moto[server]", f"s3fs=={fsspec.__version__}"
-    shell(sys.executable, "-m", "pip", "install", "-q", *packages)
+    install("moto[server]", f"s3fs=={fsspec.__version__}", into=tmp_path / "packages")
     monkeypatch.syspath_prepend(tmp_path / "packages")
     from moto.server import ThreadedMotoServer
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from harness.batches import Computer, Row
-from harness.jobs import run, shell
+from harness.jobs import install, run
 from harness.models import save_model
 from harness.mpi import ENVIRONMENT
 
@@ -53,8 +53,7 @@ print(json.dumps({"input_ids": encoded["input_ids"].tolist(), "scores": scores})
 def test_pytorch_computes_the_same_scores(tmp_path):
     """PyTorch for CPUs is in a folder of its own: our environment has none."""
     torch = tmp_path / "torch"
-    install = ("-m", "pip", "install", "-q", "--no-deps", "--no-cache-dir", f"--target={torch}")
-    shell(sys.executable, *install, *TORCH, wait_s=600)
+    install("--no-deps", "--no-cache-dir", *TORCH, into=torch)
     for name, changes in reversed(FAMILY.items()):
         for size, head in itertools.product(SIZES, MODELS):
             folder = save_model(tmp_path / f"{name}-{size['hidden_size']}-{head}", head, **changes, **size)
