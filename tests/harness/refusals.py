@@ -7,9 +7,9 @@ import pytest
 from ringbase.errors import InputError, one_line
 
 
-def refused(call: Callable[[], object], *parts: object, error: type[BaseException] = InputError) -> str:
+def refused(call: Callable[[], object], *parts: object) -> str:
     """The one short line of the error that `call` raises; the line holds all `parts`: flags, files, values."""
-    with pytest.raises(error) as caught:
+    with pytest.raises(InputError) as caught:
         call()
     return checked(one_line(caught.value), parts)
 

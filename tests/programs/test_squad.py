@@ -105,7 +105,7 @@ def test_a_changed_setting_is_refused_with_both_values(squad, trained, capsys):
     assert files_in(trained) == before
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_named(squad, trained, copy, capsys):
+def test_a_damaged_checkpoint_is_passed_over_and_named(squad, copy, capsys):
     newest, *older = (copy / "checkpoints" / checkpoint(step) for step in (24, 16, 8))
     path, other = newest / "model.safetensors", copy.parent / "other"
     path.write_bytes(path.read_bytes()[:-1] + b"\1")

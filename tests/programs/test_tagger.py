@@ -96,7 +96,7 @@ def test_characters_inside_tokens_go_on():
     assert filled("a b", ["B-X", "", "B-X"]) == ["B-X", "O", "B-X"]
 
 
-def test_the_program_learns_and_writes_entities(run, data):
+def test_the_program_learns_and_writes_entities(run):
     folder, scores = run
     assert scores["eval_f1"] > 0.95
     blocks = (folder / "predictions.conll").read_text().split("\n\n")
@@ -110,7 +110,7 @@ def test_the_program_learns_and_writes_entities(run, data):
     assert "Confusion" in (folder / "report.html").read_text()
 
 
-def test_tagger_finds_the_programs_entities(run, data):
+def test_tagger_finds_the_programs_entities(run):
     folder, _ = run
     lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     tagger = ringbert.Tagger(folder)
@@ -130,7 +130,7 @@ def test_tagger_finds_the_programs_entities(run, data):
     assert (folder.parent / "single/predictions.conll").read_text() == "a\tO\n"
 
 
-def test_the_saved_model_gives_the_same_labels(run, data, tmp_path):
+def test_the_saved_model_gives_the_same_labels(run, tmp_path):
     with pytest.raises(SystemExit, match="0"):
         main_of("bert-export")([str(run[0]), f"{tmp_path}/exported"])
     words = tokenizer.load(None, run[0] / "model")
@@ -164,7 +164,7 @@ def test_a_bad_file_is_one_line(data, tmp_path, capsys, name, content, parts):
     refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), name, *parts)
 
 
-def test_tags_that_the_model_does_not_know_are_refused(run, data, tmp_path, capsys):
+def test_tags_that_the_model_does_not_know_are_refused(run, tmp_path, capsys):
     file = texts.write_lines(tmp_path / "dev.conll", "fox B-plant")
     flags = [f"--dev_file={file}", f"--model={run[0]}/model", "--do_eval"]
     refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), file, "B-plant", "B-animal")
