@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from harness import corpora
-from harness.jobs import assert_gone, started
-from harness.program_runs import command, files_in, refusal, shell
+from harness.jobs import assert_gone, shell, started
+from harness.program_runs import command, files_in, refusal
 from harness.real_data import real
 from harness.real_tokenizers import albert, multilingual
 from harness.refusals import refused
@@ -29,6 +29,7 @@ TEXTS = [
     ["last", "of all"],
 ]
 PLAIN = "\n".join("".join(f"{sentence}\n" for sentence in text) for text in TEXTS)
+UNIT_BYTES = "bert.corpus.units.LARGEST_UNIT_BYTES"  # small, so that a small corpus has many units
 
 
 def test_every_form_of_text_gives_the_same_documents(tmp_path, monkeypatch):
@@ -59,7 +60,7 @@ def test_units_of_any_size_hold_each_document_once(tmp_path, monkeypatch, unit_b
     documents = ["\n".join(text) for text in texts]
     (tmp_path / "a.txt").write_text("\n\n".join(documents) + "\n")
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
-    corpora.small_units(monkeypatch, unit_bytes)
+    monkeypatch.setattr(UNIT_BYTES, unit_bytes)
     for name in ("a.txt", "a.jsonl"):
         assert corpora.read_documents(input_file=str(tmp_path / name)) == texts
 
@@ -119,7 +120,7 @@ def test_words_are_encoded_as_the_tokenizer_does():
 
 def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stays(tmp_path, monkeypatch):
     corpora.write(tmp_path, corpora.make_texts(40))
-    corpora.small_units(monkeypatch, 1 << 14)
+    monkeypatch.setattr(UNIT_BYTES, 1 << 14)
     one, _ = corpora.build(tmp_path, "one", num_shards=3, dupe_factor=2)
     corpora.build(tmp_path, "two", workers=2, num_shards=3, dupe_factor=2)
     assert files_in(tmp_path / "one") == files_in(tmp_path / "two")
@@ -142,7 +143,7 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
     (tmp_path / "a.txt").write_bytes(one * (9_000_000 // len(one)))
     flags = ["build", f"--input_file={tmp_path}/a.txt", f"--vocab_file={tmp_path}/vocab.txt", "--num_shards=8"]
     build, cut = partial(command, "tasks.corpus", *flags, "--num_workers=2"), tmp_path / "cut"
-    shell(build(f"--output_dir={tmp_path}/whole"))
+    shell(*build(f"--output_dir={tmp_path}/whole"))
     with started(build(f"--output_dir={cut}")) as job:
         job.wait_for(lambda: any(cut.glob(".work/unit-*")))
         tasks = Path(f"/proc/{job.process.pid}/task").iterdir()
@@ -151,13 +152,13 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
     assert len(workers) >= 2
     assert_gone(*workers)
     refused(lambda: corpora.open_table(str(cut)), cut, "bert-corpus build")
-    shell(build(f"--output_dir={cut}", ranks=2))
+    shell(*build(f"--output_dir={cut}", ranks=2))
     assert files_in(cut) == files_in(tmp_path / "whole")
 
 
 def test_unfinished_work_with_other_settings_or_input_is_refused(tmp_path, monkeypatch):
     corpora.write(tmp_path, corpora.make_texts(40))
-    corpora.small_units(monkeypatch, 1 << 14)
+    monkeypatch.setattr(UNIT_BYTES, 1 << 14)
     with (tmp_path / "a.txt.part").open("ab") as file:
         file.write(b"\n\nbad \xff")  # found in the last unit
     refused(lambda: corpora.build(tmp_path), "a.txt.part")

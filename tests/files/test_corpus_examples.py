@@ -80,9 +80,8 @@ def test_examples_are_distributed_as_googles(static):
 
     assert_same_means([measured(*row) for row in ours], [measured(*row) for row in theirs])
     for kind in (0, 1):
-        assert_same_means(
-            *([[len(b)] for _, b, is_random in which if is_random == kind] for which in (ours, theirs))
-        )
+        lengths = ([[len(b)] for _, b, is_random in which if is_random == kind] for which in (ours, theirs))
+        assert_same_means(*lengths)
     # Every document is gone through once per duplicate, so the number of examples is random only through targets.
     assert abs(len(ours) / len(theirs) - 1) < 0.05
 

@@ -4,26 +4,22 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
-from harness.mpi import ENVIRONMENT, command_of
-from harness.parsing import PROJECT, help_of, main_of, the_error
+from harness.jobs import launch, shell
+from harness.mpi import ROOT
+from harness.parsing import PROJECT, help_of, main_of
+from harness.refusals import refusal
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
-SQUAD = "from tasks.squad.__main__ import main; main()"
+SQUAD = (sys.executable, "-m", "tasks.squad")
 
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch):
     for name in RANK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-
-
-def python(code: str, *argv: str, ranks: int = 1, **options) -> subprocess.CompletedProcess:
-    command, variables = [sys.executable, "-c", code, *argv], os.environ | ENVIRONMENT
-    command = command_of(ranks, command, variables) if ranks > 1 else command
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.run(command, env=variables, text=True, timeout=60, **options)
 
 
 # -- help ---------------------------------------------------------------------------------------------------------
@@ -42,7 +38,7 @@ for program, place in {PROJECT["scripts"]}.items():
         status = stop.code
     print(program, status or 0, *heavy & sys.modules.keys(), file=sys.stderr)
 """
-    done = python(code)
+    done = shell(sys.executable, "-c", code)
     assert done.stderr.splitlines() == [f"{program} 0" for program in PROJECT["scripts"]]
     assert [name for name in PROJECT["scripts"] if f"usage: {name}" not in done.stdout] == []
 
@@ -63,17 +59,16 @@ def test_commands_have_help_and_a_version_and_unknown_ones_a_hint(capsys):
             main_of("bert-corpus")(line.split())
         assert capsys.readouterr().out.startswith(text)
     for word in ("biuld", "--do_train"):
-        with pytest.raises(SystemExit) as stop:
-            main_of("bert-corpus")([word])
-        assert f"{word}; the commands are build, " in the_error(capsys, stop.value.code, "bert-corpus")
+        call, line = partial(main_of("bert-corpus"), [word]), f"{word}; the commands are build, "
+        refusal(capsys, "bert-corpus", call, line, status=2, is_alone=True)
 
 
 def test_help_into_a_closed_pipe_is_no_error():  # `--help | head -3`, when head has already ended
     read_end, write_end = os.pipe()
     os.close(read_end)
-    done = python(SQUAD, "--help", stdout=write_end)
+    done = subprocess.run([*SQUAD, "--help"], stdout=write_end, stderr=subprocess.PIPE, cwd=ROOT, timeout=60)
     os.close(write_end)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 # -- errors: one line over all processes --------------------------------------------------------------------------
@@ -101,6 +96,5 @@ def test_only_the_first_process_prints(variables, monkeypatch, capsys):
 
 
 def test_one_line_from_three_processes_and_status_2():
-    done = python(SQUAD, "--lerning_rate=1", ranks=3)
-    assert done.returncode == 2
+    done = shell(*launch(3, *SQUAD, "--lerning_rate=1"), status=2)
     assert (done.stdout + done.stderr).count("bert-squad: error: ") == 1, done.stderr

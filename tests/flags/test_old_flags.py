@@ -59,19 +59,15 @@ SQUAD_2 = f"{SQUAD} --train_file=/squad/train-v2.0.json --predict_file=/squad/de
 LARGE = "--train_batch_size=24 --max_seq_length=384 --output_dir=gs://some_bucket/squad_large/"
 NO_TPU = "--use_tpu=False --tpu_name=tpu-1"
 GLUE = f"bert-classifier {BERT} --max_seq_length=128"
-TRAINED = "--do_train=true --do_eval=true --train_batch_size=32"
 CORPUS = "--max_seq_length=128 --max_predictions_per_seq=20"
 READMES = [  # of google-research/bert, lambdal/bert and NVIDIA
     f"{SQUAD_1} --do_train=True --train_batch_size=12 --max_seq_length=384 --output_dir=/tmp/squad_base/",
-    f"{SQUAD_1} {LARGE} --do_train=True {NO_TPU}",
     f"{SQUAD_2} {LARGE} --do_train=True {NO_TPU} --version_2_with_negative=True",
     f"""{SQUAD_2} {LARGE} --do_train=False {NO_TPU} --version_2_with_negative=True
         --null_score_diff_threshold=-2.5""",
-    f"""{GLUE} {TRAINED} --task_name=MRPC --data_dir=/glue/MRPC --learning_rate=2e-5 --num_train_epochs=3.0
-        --output_dir=/tmp/mrpc_output/""",
+    f"""{GLUE} --do_train=true --do_eval=true --train_batch_size=32 --task_name=MRPC --data_dir=/glue/MRPC
+        --learning_rate=2e-5 --num_train_epochs=3.0 --output_dir=/tmp/mrpc_output/""",
     f"{GLUE} --task_name=MRPC --do_predict=true --data_dir=/glue/MRPC --output_dir=/tmp/mrpc_output/",
-    f"""{GLUE} {TRAINED} --task_name=XNLI --data_dir=/xnli --learning_rate=5e-5 --num_train_epochs=2.0
-        --output_dir=/tmp/xnli_output/""",
     f"""bert-corpus build {CORPUS} --input_file=./sample_text.txt --output_file=/tmp/tf_examples.tfrecord
         --vocab_file=/vocab.txt --do_lower_case=True --masked_lm_prob=0.15 --random_seed=12345 --dupe_factor=5""",
     f"""bert-pretraining {CORPUS} --input_file=/tmp/tf_examples.tfrecord --output_dir=/tmp/pretraining_output
@@ -79,7 +75,6 @@ READMES = [  # of google-research/bert, lambdal/bert and NVIDIA
         --train_batch_size=32 --num_train_steps=20 --num_warmup_steps=10 --learning_rate=2e-5""",
     f"""bert-features {BERT} --input_file=/tmp/input.txt --output_file=/tmp/output.jsonl --layers=-1,-2,-3,-4
         --max_seq_length=128 --batch_size=8""",
-    f"{SQUAD_1} --do_train=True --train_batch_size=12 --max_seq_length=256 --output_dir=/tmp/squad_base/",
     f"""{SQUAD_2} --do_train True --train_batch_size 24 --max_seq_length 256 --output_dir ./squad2.0/
         --version_2_with_negative True --do_lower_case False""",
     f"""{SQUAD_1} --do_train=True --train_batch_size=8 --max_seq_length=384 --output_dir=/results --horovod

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 
 from harness import texts
@@ -10,6 +11,7 @@ from harness.program_runs import bert
 TRAIN, DEV, TEST = texts.make_examples(960, 1), texts.make_examples(90, 2), texts.make_examples(50, 3)
 LEARN = ("--do_train", "--learning_rate=1e-3", "--lr_scaling=none", "--global_batch_size=32", "--log_steps=5")
 COLUMNS = ["body", "more", "kind"]
+classify = partial(bert, "classifier")  # the program in this process; it returns its scores
 
 
 def write_rows(path: Path, header: list[str], rows: list, delimiter: str = "\t") -> None:
@@ -40,11 +42,6 @@ def own_files(data: Path) -> list[str]:
 
 def glue_flags(data: Path, glue: Path, task: str, steps: int = 4) -> list[str]:
     return [*model_flags(data), f"--data_dir={glue}", f"--task_name={task}", *LEARN, f"--num_train_steps={steps}"]
-
-
-def classify(output_dir: Path, *flags: str) -> dict[str, float]:
-    """The program in this process; its scores."""
-    return bert("classifier", output_dir, *flags)
 
 
 def scores_in(folder: Path) -> dict[str, float]:

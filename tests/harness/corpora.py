@@ -62,11 +62,6 @@ def halves(row: dict) -> tuple[list[int], list[int]]:
     return ids[1 : a - 1], ids[a:-1]
 
 
-def small_units(monkeypatch, num_bytes: int) -> None:
-    """Cuts text into units of this size, so that a small corpus has many."""
-    monkeypatch.setattr("bert.corpus.units.LARGEST_UNIT_BYTES", num_bytes)
-
-
 def read_documents(**settings) -> list[list[str]]:
     """The documents of all units, as lists of sentences."""
     text = TextSettings(**settings)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,12 +56,12 @@ def program(name: str, *arguments: object) -> list[str]:
 class Job:
     """A command that runs, with what it has printed in files."""
 
-    def __init__(self, command: list[str], folder: Path, variables: dict[str, str]):
+    def __init__(self, command: Sequence[object], folder: Path, cwd: Path, variables: dict[str, str]):
         self._printed = [folder / "stdout", folder / "stderr"]
         with self._printed[0].open("w") as stdout, self._printed[1].open("w") as stderr:
             self.process = subprocess.Popen(
-                command, env={**os.environ, **ENVIRONMENT, **variables}, cwd=ROOT, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+                [*map(str, command)], env={**os.environ, **ENVIRONMENT, **variables}, cwd=cwd,
+                start_new_session=True, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
             )  # fmt: skip
 
     def done(self) -> Done:
@@ -84,9 +84,9 @@ class Job:
         """As a terminal does: to the whole group of processes in the foreground."""
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def end(self) -> Done:
+    def end(self, wait_s: float = WAIT_S) -> Done:
         try:
-            self.process.wait(WAIT_S)
+            self.process.wait(wait_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it does not end\n{self.done()}") from None
         return self.done()
@@ -99,10 +99,10 @@ class Job:
 
 
 @contextlib.contextmanager
-def started(command: list[str], **variables: str) -> Iterator[Job]:
+def started(command: Sequence[object], cwd: Path = ROOT, **variables: str) -> Iterator[Job]:
     """The running job. On the way out it is killed, and mpirun ends its ranks."""
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(command, Path(folder), variables)
+        job = Job(command, Path(folder), cwd, variables)
         try:
             yield job
         finally:
@@ -110,9 +110,26 @@ def started(command: list[str], **variables: str) -> Iterator[Job]:
             job.process.wait()
 
 
-def run(command: list[str], **variables: str) -> Done:
-    with started(command, **variables) as job:
-        return job.end()
+def run(command: Sequence[object], cwd: Path = ROOT, wait_s: float = WAIT_S, **variables: str) -> Done:
+    with started(command, cwd, **variables) as job:
+        return job.end(wait_s)
+
+
+def shell(*command: object, status: int = 0, **more: Any) -> Done:
+    """Runs a command, which must end with this status; `more` is for `run`."""
+    done = run(command, **more)
+    assert done.status == status, done
+    return done
+
+
+def isolated(*command: object, path: object = "", **more: Any) -> Done:
+    """As `shell`, with nothing but `path` in PYTHONPATH, by which commands may see the checkout."""
+    return shell(*command, PYTHONPATH=str(path), PIP_DISABLE_PIP_VERSION_CHECK="1", **more)
+
+
+def install(*packages: object, into: Path) -> None:
+    """Downloads packages, which may take long, into a folder."""
+    isolated(sys.executable, "-m", "pip", "install", "-q", f"--target={into}", *packages, wait_s=1200)
 
 
 @contextlib.contextmanager
@@ -152,6 +169,15 @@ def trained_alone(folder: Path) -> Trained:
     folder.mkdir(exist_ok=True)
     (folder / "fast").touch()
     return run(program("training.py", folder)).json()["weights"], losses(folder)
+
+
+def killed(folder: Path, num_ranks: int, *names: str, flag: str = "--elastic") -> Done:
+    """The end of a training whose rank RANK is killed when it comes to PLACE, for each name RANK@PLACE@STEP."""
+    with started(launch(num_ranks, *program("training.py", folder, *names), flags=(flag,))) as job:
+        for name in names:
+            if "@" in name:
+                job.strike(folder / name)
+        return job.end()
 
 
 def assert_same_training(done: Done, folder: Path, undisturbed: Trained, survivors: int, lost: int = 0) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import refusals
 
 from ringbase.settings import flat
 from tasks import flags
@@ -52,18 +53,7 @@ def parsed(command: str, *argv: str) -> dict[str, Any]:
 
 def refusal(capsys: pytest.CaptureFixture[str], command: str, *argv: str) -> str:
     """The one line, without the program's name, with which it ends with status 2 because of its flags."""
-    with pytest.raises(SystemExit) as stop:
-        parsed(command, *argv)
-    return the_error(capsys, stop.value.code, command)
-
-
-def the_error(capsys: pytest.CaptureFixture[str], status: object, command: str, expected: int = 2) -> str:
-    printed = capsys.readouterr()
-    assert (status, printed.out) == (expected, ""), printed.err
-    assert printed.err.count("\n") == 1, printed.err
-    assert printed.err.startswith(f"{command}: error: "), printed.err
-    assert len(printed.err) < 1500
-    return printed.err.removeprefix(f"{command}: error: ").rstrip("\n")
+    return refusals.refusal(capsys, command, lambda: parsed(command, *argv), status=2, is_alone=True)
 
 
 def main_of(program: str) -> Callable:

@@ -4,14 +4,13 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from harness import jobs
 from harness.mpi import ROOT as ROOT
 from harness.parsing import SETTINGS, named
+from harness.refusals import refusal as refusal
 
 from distributed.collectives import Collectives
 from distributed.run import Run
@@ -46,27 +45,6 @@ def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: st
 def command(module: str, *argv: str, ranks: int = 1) -> list[str]:
     """The command line of a program, under bert-launch when there are several ranks."""
     return jobs.launch(ranks, sys.executable, "-m", module, *argv)
-
-
-def shell(arguments: list[str]) -> str:
-    """Runs a command, which must succeed; its standard error."""
-    done = jobs.run(arguments)
-    assert done.status == 0, done
-    return done.stderr
-
-
-def refusal(
-    capsys: pytest.CaptureFixture[str], prog: str, call: Callable[[], object], *parts: object, status: int = 1
-) -> None:
-    """The program ends with one line of error, which holds all `parts`: flags, files, values."""
-    with pytest.raises(SystemExit) as stop:
-        call()
-    printed = capsys.readouterr()
-    assert (stop.value.code, printed.out, "Traceback" in printed.err) == (status, "", False), printed.err
-    (line,) = [line for line in printed.err.splitlines() if "error:" in line]
-    assert line.startswith(f"{prog}: error: ")
-    missing = [str(part) for part in parts if str(part) not in line]
-    assert not missing, f"{missing} missing in: {line}"
 
 
 def metrics_in(folder: Path) -> list[dict]:

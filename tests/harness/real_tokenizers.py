@@ -2,6 +2,7 @@
 
 import functools
 import io
+import random
 import tempfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tasks.squad.reading import Source, read
 
 CONTROLS = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": "[PAD]", "unk_piece": "[UNK]"}
 CHANGING = "  The ﬁrst …  oﬀer①② of ｆｕｌｌ ｗｉｄｔｈ cafe\u0301 costs\u30005㎏\x07 ½ \u200bﷺ ☃ x. "
+PLAIN = "abc the ,. ", " \t\u00a0\u3000\u200b\x07", "한국어ㅋ①ﬁ½"  # words, controls and Hangul
 
 
 @functools.cache
@@ -27,6 +29,13 @@ def contexts() -> list[str]:
     squad = read(Source(str(real("squad/dev-v1.1.json")), is_training=False, limit=3000))
     novel = sorted(real("text/british_fiction").glob("*.txt"))[0].read_text(encoding="utf-8").split("\n")
     return [*squad.paragraphs[:500], *novel[:3000]]
+
+
+def strings(number: int, *pools: str) -> list[str]:
+    """Random ones of the planes of Unicode that have blanks, beside characters of these pools."""
+    draw, planes = random.Random(1), "".join(map(chr, (*range(1, 0xD800), *range(0xE000, 0x20000))))
+    pools = (planes, *(pools or PLAIN))
+    return ["".join(draw.choice(draw.choice(pools)) for _ in range(draw.randrange(60))) for _ in range(number)]
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.google_data import google_s_features
+from harness.google import google_s_features
 from harness.texts import FILLING, WORDS
 
 from bert.text.tokenizer import Tokenizer

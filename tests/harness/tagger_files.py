@@ -23,23 +23,14 @@ def sentences(number: int, seed: int, longest: int = 14) -> list[Tagged]:
     return made
 
 
-def write_conll(path: Path, tagged: list[Tagged]) -> Path:
-    path.write_text("\n".join("".join(f"{word}\t{tag}\n" for word, tag in rows) for rows in tagged))
-    return path
-
-
-def write_jsonl(path: Path, tagged: list[Tagged]) -> Path:
-    """Without tags."""
-    path.write_text("".join(json.dumps({"tokens": [word for word, _ in rows]}) + "\n" for rows in tagged))
-    return path
-
-
 def write_data(folder: Path) -> list[str]:
     """train.conll, dev.conll, test.jsonl and a model's files; `flags` of them."""
     texts.write_model(folder, num_layers=1)
-    write_conll(folder / "train.conll", sentences(240, 1))
-    write_conll(folder / "dev.conll", sentences(60, 2, longest=28))
-    write_jsonl(folder / "test.jsonl", sentences(60, 2, longest=28))
+    train, dev = sentences(240, 1), sentences(60, 2, longest=28)
+    for name, tagged in ("train", train), ("dev", dev):
+        blocks = ("".join(f"{word}\t{tag}\n" for word, tag in rows) for rows in tagged)
+        (folder / f"{name}.conll").write_text("\n".join(blocks))
+    texts.write_lines(folder / "test.jsonl", *(json.dumps({"tokens": [word for word, _ in rows]}) for rows in dev))
     return flags(folder)
 
 

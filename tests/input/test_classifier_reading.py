@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from harness.classifier_files import labels_in, own_source, read_glue, read_own
-from harness.google_data import google_s_example
+from harness.google import google_s_example
 from harness.real_data import real
 from harness.refusals import refused
 from harness.texts import letters_tokenizer, write_lines
@@ -227,6 +227,7 @@ def test_names_are_found_in_any_spelling_and_labels_have_google_s_order():
     refused(lambda: find_task("qnil"), "--task_name", "qnil", "qnli")
     assert TASKS["mnli"].labels == TASKS["xnli"].labels == ("contradiction", "entailment", "neutral")
     assert TASKS["mrpc"].labels == TASKS["cola"].labels == ("0", "1")
+    assert set(TASKS["mrpc"].metrics) == {"accuracy", "f1", "acc_and_f1"}
     assert TASKS["qnli"].labels == TASKS["rte"].labels == ("entailment", "not_entailment")
     asked = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"  # gluebenchmark.com/faq
     files = [part.submission for task in TASKS.values() for part in task.splits.values() if part.submission]

@@ -9,9 +9,9 @@ import unicodedata
 import numpy as np
 import pytest
 import sentencepiece as library
-from harness.google_data import preprocessed
+from harness.google import preprocessed
 from harness.real_data import real
-from harness.real_tokenizers import CHANGING, albert, contexts, kobert, nsmc, processor, train, uncased
+from harness.real_tokenizers import CHANGING, albert, contexts, kobert, nsmc, processor, strings, train, uncased
 from harness.refusals import refused
 from transformers import AutoTokenizer
 
@@ -22,13 +22,6 @@ def differing(ours, texts, expected) -> list[tuple[list[int], list[int]]]:
     """Ids of ours and of the library where they are not the same, over all texts."""
     pairs = ((ids.tolist(), expected(text)) for text, ids in zip(texts, ours.encode(texts)[0], strict=True))
     return [pair for pair in pairs if pair[0] != pair[1]]
-
-
-def strings(number: int) -> list[str]:
-    """Of the planes of Unicode that have blanks, beside plain words, controls and Hangul."""
-    draw, planes = random.Random(1), [*map(chr, (*range(1, 0xD800), *range(0xE000, 0x20000)))]
-    pools = [planes] * 3 + ["abc the ,. "] * 3 + [" \t\u00a0\u3000\u200b\x07", "한국어ㅋ①ﬁ½"] * 2
-    return ["".join(draw.choice(draw.choice(pools)) for _ in range(draw.randrange(60))) for _ in range(number)]
 
 
 def kobert_lines() -> list[str]:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from harness.google_data import google_s_answer
+from harness.google import google_s_answer
 from harness.squad_files import open_windows, read_file, write_squad
 from harness.texts import letters_tokenizer
 

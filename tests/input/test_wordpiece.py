@@ -7,7 +7,7 @@ import resource
 import unicodedata
 
 import pytest
-from harness.real_tokenizers import albert, contexts, kobert, multilingual, nsmc, uncased
+from harness.real_tokenizers import albert, contexts, kobert, multilingual, nsmc, strings, uncased
 from harness.refusals import refused
 from harness.texts import SPECIAL_TOKENS, write_vocabulary
 from transformers import AutoTokenizer, BertTokenizer
@@ -40,6 +40,8 @@ def test_ids_are_those_of_transformers_and_of_google(load):
     )
     google.wordpiece_tokenizer.max_input_chars_per_word = 200
     assert ids == theirs(texts, add_special_tokens=False).input_ids
+    odd = strings(10_000)
+    assert [own.tolist() for own in load().encode_ids(odd)] == theirs(odd, add_special_tokens=False).input_ids
     first = 0 if load is uncased else 500  # the legacy form composes accents, as Google's program does not
     for text, own in zip(texts[first:], ids[first:], strict=True):
         assert own == google.convert_tokens_to_ids(google.tokenize(text)), text

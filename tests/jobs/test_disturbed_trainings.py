@@ -8,7 +8,7 @@ import re
 import signal
 
 import pytest
-from harness.jobs import assert_same_training, launch, losses, program, run, started, trained_alone
+from harness.jobs import assert_same_training, killed, launch, losses, program, run, started, trained_alone
 
 from distributed.mpirun import find_mpi
 
@@ -32,11 +32,7 @@ def undisturbed(tmp_path_factory):
 @can_lose_ranks
 def test_an_elastic_training_loses_nothing_but_ranks(folder, undisturbed):
     """Rank 0, which writes everything, dies in a sum; then another one in an evaluation, and one is left."""
-    victims = ["0@sum@3", "2@evaluation@15"]
-    with started(launch(3, *program("training.py", folder, *victims), flags=("--elastic",))) as job:
-        for victim in victims:
-            job.strike(folder / victim)
-        done = job.end()
+    done = killed(folder, 3, "0@sum@3", "2@evaluation@15")
     assert_same_training(done, folder, undisturbed, survivors=1, lost=1)
     assert re.search(r"rank 0\b.* died.*2 ranks go on", done.stderr), done
     assert re.search(r"rank 2\b.* died.*1 rank goes on", done.stderr), done
@@ -44,17 +40,11 @@ def test_an_elastic_training_loses_nothing_but_ranks(folder, undisturbed):
 
 @can_lose_ranks
 def test_a_step_that_one_survivor_has_and_another_has_not_counts_once(folder, undisturbed):
-    with started(launch(3, *program("training.py", folder, "1@summed@8", "torn"), flags=("--elastic",))) as job:
-        job.strike(folder / "1@summed@8")
-        done = job.end()
-    assert_same_training(done, folder, undisturbed, survivors=2)
+    assert_same_training(killed(folder, 3, "1@summed@8", "torn"), folder, undisturbed, survivors=2)
 
 
 def test_a_killed_training_starts_again_from_its_checkpoint(folder, undisturbed):
-    with started(launch(2, *program("training.py", folder, "0@write@8"), flags=("--restarts=1",))) as job:
-        job.strike(folder / "0@write@8")
-        done = job.end()
-    assert_same_training(done, folder, undisturbed, survivors=2)
+    assert_same_training(killed(folder, 2, "0@write@8", flag="--restarts=1"), folder, undisturbed, survivors=2)
 
 
 def stop(folder, ranks, request):

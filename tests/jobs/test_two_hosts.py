@@ -55,8 +55,6 @@ def test_ranks_on_two_hosts_know_their_place_and_add_up_undisturbed(tmp_path):
 
 
 @pytest.mark.parametrize(("variables", "expected"), [({}, 0), ({"RINGBERT_OPEN_PORTS": "1"}, 2)])
-def test_strangers_reach_the_servers_of_a_job_on_one_host_only_if_its_user_allows_it(
-    tmp_path, variables, expected
-):
+def test_strangers_reach_a_job_on_one_host_only_if_its_user_allows_it(tmp_path, variables, expected):
     result, answers = attacked(tmp_path, 1, **variables)
     assert (result["num_nodes"], answers) == (1, expected)

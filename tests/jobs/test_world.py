@@ -23,20 +23,17 @@ with World.join(device=None, program="prog") as world:
 """
 
 
-@pytest.fixture(params=["mpi4py missing", "library missing", "no launcher"])
-def without_mpi(request, tmp_path):
-    """The environment of a process that has no MPI, or MPI and no launcher; and why it is alone."""
-    if request.param == "library missing":
-        return {"MPI4PY_LIBMPI": str(tmp_path / "libmpi.so")}, "MPI library"
-    if request.param == "mpi4py missing":
-        (tmp_path / "mpi4py").mkdir()
-        (tmp_path / "mpi4py/__init__.py").write_text("raise ImportError('No module named mpi4py')")
-        return {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, "mpi4py is not installed"
-    return {}, "MPI sees one process"
-
-
-def test_without_mpi_there_is_one_rank_and_under_a_launcher_of_two_an_error(without_mpi):
-    variables, reason = without_mpi
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"PYTHONPATH": f"FOLDER:{ROOT}"}, "mpi4py is not installed"),
+        ({"MPI4PY_LIBMPI": "FOLDER/libmpi.so"}, "MPI library"),
+        ({}, "MPI sees one process"),
+    ],
+)
+def test_without_mpi_there_is_one_rank_and_under_a_launcher_of_two_an_error(tmp_path, variables, reason):
+    (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
+    variables = {name: value.replace("FOLDER", str(tmp_path)) for name, value in variables.items()}
     done = run([sys.executable, "-c", JOIN], **variables)
     assert done.json()["places"] == [[0, 1, 0, 1, 0, 1]]
     assert done.stderr == ""

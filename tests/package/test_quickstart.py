@@ -2,12 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from harness.parsing import ROOT
+from harness.jobs import shell
+from harness.mpi import ROOT
 
 LESS = ("--max_train_examples=160", "--num_train_epochs=1", "--log_steps=1")
 
@@ -22,14 +22,9 @@ def test_the_quickstart_trains_on_two_ranks_and_shows_scores_and_answers(tmp_pat
             (tmp_path / "venv" / path.name).symlink_to(path)
     (tmp_path / "uv").write_text("#!/bin/sh\n")  # it installs nothing
     (tmp_path / "uv").chmod(0o755)
-    environment = {
-        **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "RINGBERT_VENV": str(tmp_path / "venv"),
-        "QUICKSTART_DIR": str(tmp_path / "run"), "RINGBERT_CACHE": str(tmp_path / "cache"), "PYTHONPATH": "",
-    }  # fmt: skip
-    done = subprocess.run(
-        ["scripts/quickstart.sh", *LESS], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    variables = {"QUICKSTART_DIR": f"{tmp_path}/run", "RINGBERT_CACHE": f"{tmp_path}/cache", "PYTHONPATH": ""}
+    variables |= {"RINGBERT_VENV": f"{tmp_path}/venv", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = shell("scripts/quickstart.sh", *LESS, **variables)
     assert "+ bert-launch -np 2 -- bert-squad" in done.stdout
     assert "2 ranks" in done.stderr
     for name in ("untrained/result.json", "trained/predictions.json", "trained/report.html"):

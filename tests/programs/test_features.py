@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from harness import texts
-from harness.google_data import google_s_example
+from harness.google import google_s_example
 from harness.models import save_model
 from harness.program_runs import in_process, refusal
 from harness.real_data import real

@@ -7,10 +7,9 @@ import shutil
 import numpy as np
 import pytest
 from harness import corpora
-from harness.program_runs import bert, files_in, metrics_in, refusal, weights_in, without_newest_checkpoint
+from harness.program_runs import bert, files_in, metrics_in, refusal
 from harness.texts import WORDS, write_model
 from safetensors.numpy import load_file
-from transformers import AutoConfig
 
 from tasks.corpus.__main__ import main as bert_corpus
 from tasks.pretraining.settings import PretrainingPlan
@@ -82,7 +81,6 @@ def test_a_run_learns_and_leaves_its_files(trained, corpus):
         marks = [(text["text"][start:stop], name) for start, stop, name in text["marks"]]
         assert {word for word, _ in marks} <= words  # the tokens that were masked, not [MASK]
         assert [name for _, name in marks].count("predicted") == len([*filter(None, wrong.split("; "))])
-    assert AutoConfig.from_pretrained(trained / "model").architectures == ["BertForPreTraining"]
     assert (trained / "model/vocab.txt").read_bytes() == (corpus / "vocab.txt").read_bytes()
 
 
@@ -96,15 +94,6 @@ def test_evaluation_alone_changes_nothing_that_the_training_wrote(corpus, traine
 
 def rows_in(shards):
     return json.loads((shards / "manifest.json").read_text())["counts"]["examples"]
-
-
-@pytest.mark.slow
-def test_stopped_in_mid_epoch_and_continued_gives_the_same_bits(trained, corpus, tmp_path):
-    broken = without_newest_checkpoint(trained, tmp_path / "broken")
-    assert BATCH * (STEPS - 6) % rows_in(corpus / "dynamic") != 0
-    pretrain(corpus, broken, "dynamic/*.arrow", *TRAIN)
-    assert weights_in(broken / "model") == weights_in(trained / "model")
-    np.testing.assert_array_equal(losses(broken), losses(trained))
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def trained(data, tmp_path_factory):
     return folder, classify(folder, *flags(data, "lists"), "--num_train_steps=90", "--max_seq_length=48")
 
 
-def test_a_run_learns_chooses_thresholds_and_predicts_with_them(trained, data):
+def test_a_run_learns_chooses_thresholds_and_predicts_with_them(trained):
     folder, scores = trained
     assert scores["eval_micro_f1"] > 0.8  # all labels: 0.67; measured 0.97
     result, task = (json.loads((folder / name).read_text()) for name in ("result.json", "model/task.json"))

@@ -60,18 +60,14 @@ def test_a_run_learns_and_leaves_googles_files(trained):
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
     entries, predictions = make_entries(NUM_DEV + 5, 2)[:NUM_DEV], read_json(trained / "predictions.json")
     assert list(predictions) == [f"q{number}" for number in range(NUM_DEV)]
-    assert all(text in entry[0] for text, entry in zip(predictions.values(), entries, strict=True))
-    for id_, listed in read_json(trained / "nbest_predictions.json").items():
-        assert set(listed[0]) == {"text", "probability", "start_logit", "end_logit"}
-        assert sum(candidate["probability"] for candidate in listed) == pytest.approx(1, abs=1e-6)
-        assert listed[0]["text"] == predictions[id_]
+    best = {id_: listed[0]["text"] for id_, listed in read_json(trained / "nbest_predictions.json").items()}
+    assert best == predictions
     result = read_json(trained / "result.json")
     written = dict(line.split(" = ") for line in (trained / "eval_results.txt").read_text().splitlines())
     assert {name: float(value) for name, value in written.items()} == result["scores"]
     right = [text == entry[2] for text, entry in zip(predictions.values(), entries, strict=True)]
     assert result["scores"].pop("exact_match") == 100 * np.mean(right)
     assert (set(result["scores"]), set(result["prediction"])) == ({"f1"}, {"windows", "seconds", "files_s"})
-    assert read_json(trained / "model/config.json")["architectures"] == ["BertForQuestionAnswering"]
     plan = read_json(trained / "run.json")["plan"]
     assert (plan["steps"], plan["global_batch_size"]) == (STEPS, BATCH)
     assert list((trained / "tensorboard").glob("events.*"))
@@ -93,9 +89,8 @@ def test_prediction_alone_changes_nothing_that_the_training_wrote(squad, trained
     write_tf1(copy.parent / "original", weights.read(copy / "checkpoints" / checkpoint(8)))
     flags = ("--do_train=False", "--do_predict=True", f"--init_checkpoint={copy.parent}/original")
     squad(copy, *flags, "--version_2_with_negative=True", "--null_score_diff_threshold=1e9")
-    assert read_json(copy / "predictions.json") == read_json(
-        trained / "predictions.json"
-    )  # nothing is above this threshold
+    expected = read_json(trained / "predictions.json")
+    assert read_json(copy / "predictions.json") == expected  # nothing is above this threshold
     assert len(read_json(copy / "null_odds.json")) == NUM_DEV
     assert {"exact", "f1", "best_f1", "best_f1_thresh"} <= set(read_json(copy / "predict_result.json")["scores"])
     predicted = ("predictions.json", "nbest_predictions.json", "null_odds.json", "eval_results.txt")
@@ -110,7 +105,7 @@ def test_a_changed_setting_is_refused_with_both_values(squad, trained, capsys):
     assert files_in(trained) == before
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_named(squad, trained, copy, capsys):
+def test_a_damaged_checkpoint_is_passed_over_and_named(squad, copy, capsys):
     newest, *older = (copy / "checkpoints" / checkpoint(step) for step in (24, 16, 8))
     path, other = newest / "model.safetensors", copy.parent / "other"
     path.write_bytes(path.read_bytes()[:-1] + b"\1")

@@ -51,6 +51,5 @@ def test_ids_that_the_model_has_no_entries_for_are_refused():
 
     check(sizes)
     for table, size in sizes.items():
-        refused(
-            partial(check, sizes | {table: size - 1}), "7 of the data", f"{NAMES.get(table, table)} {size - 1}"
-        )
+        name = NAMES.get(table, table)
+        refused(partial(check, sizes | {table: size - 1}), "7 of the data", f"{name} {size - 1}")

@@ -1,8 +1,6 @@
 """Which GPU a rank takes, and how exactly it multiplies, on machines that are made up (harness/fake_gpus.py)."""
 
-import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,6 +10,7 @@ import keras
 import pytest
 import tensorflow as tf
 from harness.fake_gpus import machine
+from harness.jobs import shell
 
 from distributed.devices import Device, DeviceSettings
 from distributed.world import World
@@ -73,8 +72,7 @@ def test_float32_products_are_exact_on_gpus_unless_tf32_is_wanted(gpus, precisio
 
 @pytest.mark.slow
 def test_an_import_of_tensorflow_says_nothing_but_why_it_aborts():
-    variables = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": "/nonexistent"}
+    variables = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": "/nonexistent"}
     program = "import distributed.devices as d; d.imported_tensorflow(); w = d.without_notices(); w.__enter__();"
     program += "import os; os.write(2, b'oneDNN custom operations are on\\nwhy\\n'); os.abort()"
-    ended = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, env=variables)
-    assert (ended.returncode, ended.stderr) == (-signal.SIGABRT, b"why\n")
+    assert shell(sys.executable, "-c", program, status=-signal.SIGABRT, **variables).stderr == "why\n"

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness.google_optimizer import google_rate, google_step
+from harness.google import google_rate, google_step
 
 from bert.optimizer import LAMB, AdamWeightDecay, WarmupDecay, make_optimizer
 

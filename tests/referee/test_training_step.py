@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from harness.batches import TASKS, batch_of, random_rows
-from harness.google_optimizer import google_rate, google_step
+from harness.google import google_rate, google_step
 
 from bert.configuration import BertConfig
 from bert.model import Bert
@@ -117,9 +117,11 @@ def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
         scores, variables = (model, model.trainable_variables) if trains_all else (words.scores, words.variables)
         adam = AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP))
         optimizer = AllreduceOptimizer(adam, variables, World(device=Device("cpu")), Collectives())
-        step = TrainingStep(
-            lambda batch, key: task.loss(scores(batch, key), batch), task.weights, optimizer, compiled=compiled
-        )
+
+        def loss(batch, key):
+            return task.loss(scores(batch, key), batch)
+
+        step = TrainingStep(loss, task.weights, optimizer, compiled=compiled)
         for number in range(steps):
             step.take([batch], number, (), StepClock(1))
         if not trains_all:

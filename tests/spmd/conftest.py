@@ -16,10 +16,12 @@ import time
 from pathlib import Path
 
 import pytest
-from harness.mpi import ENVIRONMENT, ROOT, command_of
+from harness.mpi import ENVIRONMENT, ROOT
 
 from distributed.collectives import open_collectives
 from distributed.devices import DeviceSettings
+from distributed.launch import parse_args
+from distributed.mpirun import build_command, find_mpi
 from distributed.world import World
 
 HERE = Path(__file__).parent
@@ -48,11 +50,10 @@ class Ranks:
         program = [sys.executable, "-m", "pytest", *options, f"@{self.folder / 'tests'}"]
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         variables |= ENVIRONMENT | {FOLDER: str(self.folder), "RINGBERT_NETWORK": "127.0.0.0/8"}
-        command, nothing = command_of(NUM_RANKS, program, variables), subprocess.DEVNULL
+        command = build_command(find_mpi(), parse_args([f"-np={NUM_RANKS}", "--", *program]), variables)
         with (self.folder / "output").open("w") as output:
-            self.process = subprocess.Popen(
-                command, env=variables, cwd=ROOT, stdin=nothing, stdout=output, stderr=output
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            self.process = subprocess.Popen(command, env=variables, cwd=ROOT, **streams)
         self.end_s = time.monotonic() + START_S
 
     def reports_of(self, name: str) -> list[list[dict]]:

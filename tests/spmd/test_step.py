@@ -69,9 +69,7 @@ def test_each_loss_term_is_averaged_over_its_own_weight(accumulation, world, col
 
 
 @pytest.mark.ranks(2)
-def test_training_goes_on_after_one_step_that_is_not_finite_and_ends_after_twenty(
-    world, collectives, folder, capsys
-):
+def test_one_step_that_is_not_finite_is_left_out_and_twenty_end_the_training(world, collectives, folder, capsys):
     made = 0
 
     def spoiled(fields, spoils):

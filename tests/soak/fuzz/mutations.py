@@ -19,10 +19,11 @@ WORDS = (
 LEAF, HOLDER = rb'"[^"\n]*"|[-\w.]+', rb"\{[^{}]*\}|\[[^\[\]]*\]"
 
 
-def damaged(data, kind, chance):
-    """One to four random changes of a file; `kind` is "bytes", "text" or "json"."""
+def damaged(data, name, chance):
+    """One to four random changes of a file."""
+    changes = CHANGES.get(name.rpartition(".")[2], [binary])
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
-        data = chance.choice(CHANGES[kind])(data, chance)
+        data = chance.choice(changes)(data, chance)
     return data
 
 
@@ -61,4 +62,5 @@ def values(data, chance):
     return data[: one.start()] + new + data[one.end() :]
 
 
-CHANGES = {"bytes": [binary], "text": [binary, text, text], "json": [binary, text, values, values, values]}
+TEXT, JSON = (binary, text, text), (binary, text, values, values, values)
+CHANGES = dict.fromkeys(("txt", "csv", "tsv", "conll"), TEXT) | dict.fromkeys(("json", "jsonl"), JSON)  # by suffix

@@ -46,7 +46,7 @@ class Reader:
     """A reader and its files, of which one is damaged in a case."""
 
     name: str
-    files: Mapping[str, tuple[bytes, str]]  # name -> (content, kind of its damage)
+    files: Mapping[str, bytes]  # by name
     read: Callable[[Path, str], object]  # (folder, name of the damaged file); returns, or raises InputError
     share: float  # of the cases
     others: Mapping[str, bytes] = field(default_factory=dict)  # never damaged
@@ -63,15 +63,14 @@ def as_lines(*values):
 
 
 def made(by, **given):
-    """The files that `by(folder)` adds to a folder of these files, with the kinds of their damage."""
+    """The files that `by(folder)` adds to a folder of these files."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, data in given.items():
             (folder / file).write_bytes(data)
         by(folder)
         paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-        kinds = {".json": "json", ".txt": "text"}
-        return {k: (p.read_bytes(), kinds.get(p.suffix, "bytes")) for k, p in paths.items() if k not in given}
+        return {name: path.read_bytes() for name, path in paths.items() if name not in given}
 
 
 def read_shards(folder, name):
@@ -115,11 +114,10 @@ def corpus_readers():
     table = pa.table({"text": draw.choices(SENTENCES[:3], k=300), "label": draw.choices(["yes", "no"], k=300)})
     for compression in ("none", "zstd"):
         pa.parquet.write_table(table, file := io.BytesIO(), row_group_size=100, compression=compression)
-        parquet[f"{compression}.parquet"] = file.getvalue(), "bytes"
+        parquet[f"{compression}.parquet"] = file.getvalue()
     text = b"The cat sat on the mat.\nA dog ran.\n\nFoxes saw it.\n\n\nThe end came.\n" * 3
     lines = as_lines({"text": "The cat sat.\nA dog ran.", "id": 7}, {"text": "Foxes.", "id": None}, {"text": None})
-    texts = {"a.txt": (text, "text"), "split.txt": (text, "text"), "a.jsonl": (lines, "json"),
-             "a.txt.gz": (gzip.compress(text), "bytes")}  # fmt: skip
+    texts = {"a.txt": text, "split.txt": text, "a.jsonl": lines, "a.txt.gz": gzip.compress(text)}
     return [
         Reader("shards", shards, read_shards, 6, is_exact=True),
         Reader("TFRecord", records, read_records, 4, is_exact=True),
@@ -156,7 +154,6 @@ def save_words(folder):
 
 
 WORDS = made(save_words)
-VOCABULARY = WORDS["vocab.txt"]
 
 
 def model_readers():
@@ -170,7 +167,7 @@ def model_readers():
     model, draw, pieces = Bert(weight_files.config(), "span"), random.Random(1), io.BytesIO()
     tensors = {name: variable.numpy() for name, variable in model.named_tensors().items()}
     whole = made(weights.copied(model))
-    parts = made(lambda folder: weight_files.write_hf(folder, load(whole["model.safetensors"][0]), shards=2))
+    parts = made(lambda folder: weight_files.write_hf(folder, load(whole["model.safetensors"]), shards=2))
     old = made(lambda folder: weight_files.write_tf1(folder / "bert_model.ckpt", tensors, moments=False))
     del old["checkpoint"]
     configurations = {"config.json": whole.pop("config.json"), "bert_config.json": WORDS["bert_config.json"]}
@@ -183,22 +180,22 @@ def model_readers():
     saved = made(lambda folder: tokenizer.load(spm_model_file=f"{folder}/m").save(folder), m=pieces.getvalue())
     return [
         Reader("configuration", configurations, read_configuration, 10),
-        Reader("vocab.txt", {"vocab.txt": VOCABULARY}, read_tokenizer, 4),
+        Reader("vocab.txt", {"vocab.txt": WORDS["vocab.txt"]}, read_tokenizer, 4),
         Reader("folder of words", {k: v for k, v in WORDS.items() if "bert" not in k}, read_tokenizer, 6),
-        Reader("folder of pieces", {k: v for k, v in saved.items() if v[1] == "json"}, read_tokenizer, 4),
-        Reader("SentencePiece", {"a.model": (pieces.getvalue(), "bytes")}, read_tokenizer, 2),
+        Reader("folder of pieces", {k: v for k, v in saved.items() if k.endswith("json")}, read_tokenizer, 4),
+        Reader("SentencePiece", {"a.model": pieces.getvalue()}, read_tokenizer, 2),
         *(Reader(*each, read_weights, 2) for each in (("safetensors", whole), ("in parts", parts), ("TF1", old))),
     ]
 
 
 LABELLED = {
-    "a.csv": (b'text,more,label\nthe cat sat,a dog,yes\n"he said ""no"", twice\nthen",x,no\nfoxes,,yes\n', "text"),
-    "a.tsv": ('text\tmore\tlabel\nthe cat sat\ta dog\tyes\nhe said "no"\tx\tno\nÉmile\t\tyes\n'.encode(), "text"),
-    "a.jsonl": (as_lines({"text": "cat", "label": "yes", "id": 1}, {"text": "he \u2603", "label": 3}), "json"),
-    "number.csv": (b"text,more,label\na cat,a dog,1.5\na fox,b,-2\nb,c,3e-1\n", "text"),
-    "number.jsonl": (as_lines({"text": "a", "label": 1.5}, {"text": "c", "label": -2}), "json"),
-    "CoLA/train.tsv": (b"gj04\t1\t\tThe cat sat.\ngj04\t0\t*\tSat cat the.\nks08\t1\t\tFoxes ran.\n", "text"),
-    "MRPC/train.tsv": ("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tA.\tOne.\n".encode(), "text"),
+    "a.csv": b'text,more,label\nthe cat sat,a dog,yes\n"he said ""no"", twice\nthen",x,no\nfoxes,,yes\n',
+    "a.tsv": 'text\tmore\tlabel\nthe cat sat\ta dog\tyes\nhe said "no"\tx\tno\nÉmile\t\tyes\n'.encode(),
+    "a.jsonl": as_lines({"text": "cat", "label": "yes", "id": 1}, {"text": "he \u2603", "label": 3}),
+    "number.csv": b"text,more,label\na cat,a dog,1.5\na fox,b,-2\nb,c,3e-1\n",
+    "number.jsonl": as_lines({"text": "a", "label": 1.5}, {"text": "c", "label": -2}),
+    "CoLA/train.tsv": b"gj04\t1\t\tThe cat sat.\ngj04\t0\t*\tSat cat the.\nks08\t1\t\tFoxes ran.\n",
+    "MRPC/train.tsv": "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tA.\tOne.\n".encode(),
 }
 
 
@@ -213,15 +210,9 @@ def read_classifier(folder, name):
 
 
 TAGGED = {
-    "a.conll": (
-        "-DOCSTART- O\n\nThe DT O\nÉmile NN B-PER\nNoether NN I-PER\n\n\nin IN O\nUtah NN B-LOC\n".encode(),
-        "text",
-    ),
-    "characters.tsv": ("## 주석\n서\tB-LC\n울\tI-LC\n \tO\n갔\tO\n\n나\tO\n".encode(), "text"),
-    "a.jsonl": (
-        as_lines({"tokens": ["in", "Utah"], "ner_tags": ["O", "S-LOC"]}, {"tokens": ["a"], "tags": ["O"]}),
-        "json",
-    ),
+    "a.conll": "-DOCSTART- O\n\nThe DT O\nÉmile NN B-PER\nNoether NN I-PER\n\n\nin IN O\nUtah NN B-LOC\n".encode(),
+    "characters.tsv": "## 주석\n서\tB-LC\n울\tI-LC\n \tO\n갔\tO\n\n나\tO\n".encode(),
+    "a.jsonl": as_lines({"tokens": ["in", "Utah"], "ner_tags": ["O", "S-LOC"]}, {"tokens": ["a"], "tags": ["O"]}),
 }
 
 
@@ -259,10 +250,10 @@ def squad_readers():
     entries = [*make_entries(4, 0), ("émile saw 3 foxes , and \u202f two hares", "who ?", "mile", 1)]
     v1, v2 = (as_json(squad_json(entries, **more)) for more in ({}, {"is_impossible": False}))
     files = {"train-v1.json": v1, "dev-v1.json": v1, "train-v2.json": v2, "dev-v2.json": v2}
-    files, others = {k: (v, "json") for k, v in files.items()}, {"vocab.txt": VOCABULARY[0], "train.json": v1}
+    others = {"vocab.txt": WORDS["vocab.txt"], "train.json": v1}
     cache = made(lambda folder: read_squad(folder, "cache/"), **others)
     return [
-        Reader("SQuAD", files, read_squad, 10, {"vocab.txt": VOCABULARY[0]}),
+        Reader("SQuAD", files, read_squad, 10, others),
         Reader("cached windows", cache, read_squad, 4, others, is_exact=True, heals=True),
     ]
 
@@ -271,9 +262,9 @@ METRICS = [{"step": n, "rows": 64 * n, "loss": 4 - n / 20, "time": 1.5} for n in
 METRICS += [{"step": 20, "rows": 1280, "eval_f1": 0.5, "eval_loss": 1.5}]
 PLAN = {"steps": 40, "size": 2, "global_batch_size": 64, "learning_rate": 1e-3, "rows": 100}
 RUN = {
-    "run.json": (as_json({"config": {"seed": 42}, "plan": PLAN, "environment": {"command": ["x"]}}), "json"),
-    "metrics.jsonl": (as_lines(*METRICS), "json"),
-    "result.json": (as_json({"scores": {"exact_match": 81.25, "f1": 88.5}, "seconds": 5}), "json"),
+    "run.json": as_json({"config": {"seed": 42}, "plan": PLAN, "environment": {"command": ["x"]}}),
+    "metrics.jsonl": as_lines(*METRICS),
+    "result.json": as_json({"scores": {"exact_match": 81.25, "f1": 88.5}, "seconds": 5}),
 }
 
 

@@ -6,44 +6,42 @@ computing), the case that it was at is a fault.
 
 import contextlib
 import json
-import os
 import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import traceback
 from collections import Counter
 from pathlib import Path
 
-from harness.mpi import ENVIRONMENT, ROOT
+from harness import jobs
 from soak.fuzz import mutations
 from soak.fuzz.readers import readers
 
 from ringbase.errors import InputError, one_line
 
 MOST_CPU_S, ROOM_BYTES = 5.0, 2 << 30  # of memory beyond what reading the undamaged files takes
-QUIET = ENVIRONMENT | {"RUST_BACKTRACE": "0", "PYTHONWARNINGS": "ignore", "PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
+QUIET = {"RUST_BACKTRACE": "0", "PYTHONWARNINGS": "ignore"}
 
 
 def run(folder, cases, seed=0, names=()):
     """(numbers of cases by (reader, "read", "refused" or "fault"), the faults)."""
-    command = [sys.executable, "-m", "soak.fuzz.run", *map(str, (folder, seed, 0, cases, *names))]
-    done = subprocess.run(command, env=os.environ | QUIET, capture_output=True, text=True, errors="replace")
+    command = (sys.executable, "-m", "soak.fuzz.run", folder, seed, 0, cases, *names)
+    done = jobs.run(command, wait_s=3600, **QUIET)
     counts, faults = Counter(), []
     for line in done.stdout.splitlines():
         case, reader, file, result, message = json.loads(line)
         counts[reader, result] += 1
         faults += [f"case {case}, {reader}, {file}: {message}"] if result == "fault" else []
-    if done.returncode:
-        faults.append(f"case {counts.total()}: the worker ended with {done.returncode}: {done.stderr[-2000:]}")
+    if done.status:
+        faults.append(f"case {counts.total()}: the worker ended with {done.status}: {done.stderr[-2000:]}")
     return counts, faults
 
 
 def fill(folder, reader, **changed):
     shutil.rmtree(folder, ignore_errors=True)
-    for name, data in ({name: data for name, (data, _) in reader.files.items()} | changed | reader.others).items():
+    for name, data in (reader.files | changed | reader.others).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
 
@@ -70,7 +68,7 @@ def main(folder, seed, first, last, *names):
         chance = random.Random(f"{seed}:{number}")
         (reader,) = chance.choices(known, [reader.share for reader in known])
         name = chance.choice(sorted(reader.files))
-        fill(case, reader, **{name: mutations.damaged(*reader.files[name], chance)})
+        fill(case, reader, **{name: mutations.damaged(reader.files[name], name, chance)})
         signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S)  # its signal ends the process
         with contextlib.redirect_stdout(sys.stderr):
             result, message = outcome(reader, case, name, intact[reader.name])

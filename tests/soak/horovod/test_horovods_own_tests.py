@@ -5,11 +5,11 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
-from harness.mpi import ENVIRONMENT, ROOT
+from harness.jobs import run
+from harness.mpi import ROOT
 
 FOLDER = ROOT.parent / "shared" / "horovod"
 # docs/horovod.md names these, with the reason of each.
@@ -23,7 +23,7 @@ def test_horovods_own_tests_pass(tmp_path):
     path = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}"}
     names = (FOLDER / "eager.list").read_text().split()
     driver = [sys.executable, FOLDER / "drive.py", "eager", FOLDER / "eager.list", tmp_path / "out", "2", "1500"]
-    done = subprocess.run(driver, env=os.environ | ENVIRONMENT | path, capture_output=True, text=True)
+    done = run(driver, wait_s=3600, **path)
     ranks = json.loads((tmp_path / "out.json").read_text())
     failed = {name for name in names if any(outcome[0] not in ("PASS", "SKIP") for outcome in ranks[name])}
     assert {name.split(":")[-1] for name in failed} == EXCEPTIONS, done.stdout

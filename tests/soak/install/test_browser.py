@@ -2,11 +2,11 @@
 nothing loaded, no text over another, nothing wider than the screen; in light, dark, on a phone and printed."""
 
 import shutil
-import subprocess
 import sys
 
 import pytest
 from harness import classifier_runs as own
+from harness.jobs import install, shell
 
 LOOK = r"""
 import json, sys
@@ -45,13 +45,11 @@ print(json.dumps(found))
 @pytest.mark.skipif(not shutil.which("chromium"), reason="apt install chromium")
 def test_the_report_in_a_browser(tmp_path):
     packages = tmp_path / "packages"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--target", packages, "playwright"], check=True)
+    install("playwright", into=packages)
     data = own.write_data(tmp_path / "data")
     flags = (*own.model_flags(data), *own.own_files(data), *own.LEARN, "--num_train_steps=30", "--do_eval")
     own.classify(tmp_path / "run", *flags, "--eval_steps=10", "--load_best_model_at_end")
-    look = [sys.executable, "-c", LOOK, shutil.which("chromium"), tmp_path / "run/report.html", tmp_path]
-    done = subprocess.run(look, env={"PYTHONPATH": str(packages)}, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done
-    assert all(
-        (tmp_path / name).stat().st_size > 20_000 for name in ("light.png", "dark.png", "phone.png", "print.pdf")
-    )
+    look = (sys.executable, "-c", LOOK, shutil.which("chromium"), tmp_path / "run/report.html", tmp_path)
+    assert shell(*look, PYTHONPATH=str(packages)).stdout == "[]\n"
+    for name in ("light.png", "dark.png", "phone.png", "print.pdf"):
+        assert (tmp_path / name).stat().st_size > 20_000

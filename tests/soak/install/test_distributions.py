@@ -1,16 +1,16 @@
 """The sdist and its wheel in new environments: what they hold, types for users, a notebook."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
 import venv
+from functools import partial
 from pathlib import Path
 
 import pytest
+from harness.jobs import install, isolated
 from harness.parsing import ROOT
 from harness.squad_files import make_entries, write_squad
 from harness.texts import write_model
@@ -52,13 +52,7 @@ job = ringbert.Squad(train_file="train.json", output_dir="out", num_train_epochs
 ringbert.launch(job, ranks=2)
 """
 REFUSED = 'ringbert.launch(ringbert.Squad(train_file="nowhere.json", output_dir="no", **files, **sizes))'
-
-
-def run(*command, cwd, path="", status=0):
-    environment = {**os.environ, "PYTHONPATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    done = subprocess.run(list(map(str, command)), env=environment, cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
+run = partial(isolated, wait_s=3600)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +99,7 @@ def test_an_installed_wheel_has_types_for_a_users_script(built, tmp_path):
 
 def test_a_notebook_shows_progress_and_scores(tmp_path):
     jupyter = tmp_path / "jupyter"
-    run(sys.executable, "-m", "pip", "install", "-q", f"--target={jupyter}", "ipykernel", "nbclient", cwd=tmp_path)
+    install("ipykernel", "nbclient", into=jupyter)
     write_model(tmp_path, num_layers=1)
     for name, count in (("train", 200), ("dev", 20)):
         write_squad(tmp_path / f"{name}.json", make_entries(count, count))

@@ -1,12 +1,11 @@
 """A training on two ranks whose data and output are on an S3 server, moto's, which is installed for it."""
 
 import os
-import subprocess
 import sys
 
 import fsspec
 import pytest
-from harness.jobs import run
+from harness.jobs import install, shell
 from harness.program_runs import command
 from harness.squad_files import make_entries, write_squad
 from harness.texts import write_model
@@ -21,8 +20,7 @@ FLAGS = """--vocab_file=s3://bucket/data/vocab.txt --bert_config_file=s3://bucke
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """The server's file system. Environment variables tell programs where the packages and the server are."""
-    packages = f"--target={tmp_path}/packages", "moto[server]", f"s3fs=={fsspec.__version__}"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *packages], check=True)
+    install("moto[server]", f"s3fs=={fsspec.__version__}", into=tmp_path / "packages")
     monkeypatch.syspath_prepend(tmp_path / "packages")
     from moto.server import ThreadedMotoServer
 
@@ -42,8 +40,7 @@ def test_a_run_on_s3_is_continued_by_a_machine_without_its_files(store, tmp_path
     store.put(f"{tmp_path}/data/", "bucket/data", recursive=True)
     for cache in ("one", "two"):
         variables = {"RINGBERT_CACHE": f"{tmp_path}/{cache}", "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = run(command("tasks.squad", *FLAGS.split(), ranks=2), **variables)
-        assert done.status == 0, done
+        done = shell(*command("tasks.squad", *FLAGS.split(), ranks=2), **variables)
         assert "uploaded: s3://bucket/out" in done.stderr
     assert "checkpoint" in done.stderr
     store.invalidate_cache()

@@ -2,14 +2,14 @@
 
 import itertools
 import json
-import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 from harness.batches import Computer, Row
+from harness.jobs import install, run
 from harness.models import save_model
+from harness.mpi import ENVIRONMENT
 
 from bert import configuration, weights
 from bert.model import Bert
@@ -53,22 +53,18 @@ print(json.dumps({"input_ids": encoded["input_ids"].tolist(), "scores": scores})
 def test_pytorch_computes_the_same_scores(tmp_path):
     """PyTorch for CPUs is in a folder of its own: our environment has none."""
     torch = tmp_path / "torch"
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-cache-dir", f"--target={torch}"]
-    subprocess.run([*install, *TORCH], check=True, timeout=600)
-    path = {"PYTHONPATH": os.pathsep.join([str(torch), os.environ.get("PYTHONPATH", "")])}
+    install("--no-deps", "--no-cache-dir", *TORCH, into=torch)
     for name, changes in reversed(FAMILY.items()):
         for size, head in itertools.product(SIZES, MODELS):
             folder = save_model(tmp_path / f"{name}-{size['hidden_size']}-{head}", head, **changes, **size)
-            compare_scores(folder, head, os.environ | path)
+            compare_scores(folder, head, f"{torch}:{ENVIRONMENT['PYTHONPATH']}")
 
 
-def compare_scores(folder, head, environment):
+def compare_scores(folder, head, path):
     words, model = tokenizer.load(None, folder), Bert(configuration.read_config(folder), head)
     weights.load(model, folder)
-    command = [sys.executable, "-c", SCRIPT, str(folder), MODELS[head], json.dumps(PAIRS)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    there = json.loads(done.stdout.splitlines()[-1])
+    command = (sys.executable, "-c", SCRIPT, folder, MODELS[head], json.dumps(PAIRS))
+    there = run(command, PYTHONPATH=path).json()
     firsts, seconds = (words.encode_ids(texts) for texts in zip(*PAIRS, strict=True))
     rows = [
         Row([words.cls_id, *first, words.sep_id, *second, words.sep_id], len(first) + 2)

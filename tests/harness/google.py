@@ -1,8 +1,9 @@
-"""What google-research/bert and albert make of texts and scores, written out by their rules: `run_squad.py`,
-`run_classifier.py`, `tokenization.py`."""
+"""What google-research/bert and albert make of texts, scores and gradients, written out by their rules:
+`run_squad.py`, `run_classifier.py`, `tokenization.py`, `optimization.py` (in NumPy)."""
 
 import unicodedata
 
+import numpy as np
 from scipy.special import softmax
 
 # -- read_squad_examples and convert_examples_to_features ---------------------------------------------------------
@@ -149,3 +150,26 @@ def preprocessed(text: str) -> str:
     """google-research/albert tokenization.py, preprocess_text(lower=True), written out."""
     text = unicodedata.normalize("NFKD", " ".join(text.strip().split()))
     return "".join(c for c in text if not unicodedata.combining(c)).lower()
+
+
+# -- optimization.py ----------------------------------------------------------------------------------------------
+
+
+def google_rate(step: int, rate: float, train_steps: int, warmup_steps: int) -> np.float32:
+    """`create_optimizer`: polynomial decay of power 1 to 0 without cycles, warmup in front of it."""
+    global_step = np.float32(min(step, train_steps))
+    decayed = np.float32(rate) * (np.float32(1) - global_step / np.float32(train_steps))
+    if warmup_steps and step < warmup_steps:
+        return np.float32(rate) * (np.float32(step) / np.float32(warmup_steps))
+    return decayed
+
+
+def google_step(param, gradient, m, v, rate, decays: bool):
+    """`AdamWeightDecayOptimizer.apply_gradients`, in float32."""
+    f = np.float32
+    next_m = f(0.9) * m + f(1.0 - 0.9) * gradient
+    next_v = f(0.999) * v + f(1.0 - 0.999) * np.square(gradient)
+    update = next_m / (np.sqrt(next_v) + f(1e-6))
+    if decays:
+        update += f(0.01) * param
+    return param - rate * update, next_m, next_v
