@@ -214,3 +214,4 @@ def test_shards_and_files_that_do_not_belong_together_are_refused(tmp_path, shar
     (shards / "manifest.json").unlink()
     refused(lambda: corpora.open_table(f"{shards}/*"), "manifest.json")
     refused(lambda: corpora.open_table(f"{tmp_path}/nowhere/*"), f"{tmp_path}/nowhere/*")
+    refused(lambda: verify(tmp_path / "nowhere"), f"{tmp_path}/nowhere: no such folder")

@@ -46,8 +46,12 @@ INPUT = {  # status 1; "…" is what a library says
         "--train_file {train.csv}: no column 'boddy', only body, more, kind; did you mean 'body'?"
     ),
     f"{OWN} --train_file={{semicolons.csv}}": (
-        "--train_file {semicolons.csv}: no column 'body', only body;kind; ';' separates no columns here: save it "
-        "with commas or tabs"
+        "--train_file {semicolons.csv}: no column 'body', only 'body;kind'; ';' separates no columns here: save "
+        "it with commas, or as .tsv with tabs"
+    ),
+    f"{OWN} --train_file={{tabs.csv}}": (
+        "--train_file {tabs.csv}: no column 'body', only 'body\\tkind'; '\\t' separates no columns here: save it "
+        "with commas, or as .tsv with tabs"
     ),
     f"{SQUAD} --bert_config_file=null --model={{runs}}": (
         "no model configuration in {runs}, but models are in {runs/seed-1/model}: give --bert_config_file, or "
@@ -66,7 +70,8 @@ def data(tmp_path_factory):
     write_squad(folder / "squad.json", make_entries(20, 1))
     write_squad(folder / "far.json", [("abc", "d", "nope", 5000)])
     write_lines(folder / "bad.toml", "lerning_rate = 1.0")
-    write_lines(folder / "semicolons.csv", "body;kind", "a text;good")
+    for name, mark in (("semicolons", ";"), ("tabs", "\t")):
+        write_lines(folder / f"{name}.csv", f"body{mark}kind", f"a text{mark}good")
     (folder / "runs/seed-1/model").mkdir(parents=True)
     (folder / "runs/seed-1/model/config.json").touch()
     write_lines(folder / "cut.json", '{"data": [')

@@ -219,6 +219,8 @@ def test_folders_that_are_not_the_task_s_are_refused(tmp_path):
     refused(lambda: read_glue("mrpc", tmp_path, "train"), "--data_dir", tmp_path, "train.tsv")
     write_lines(tmp_path / "dev.tsv", "index\tsentence1\tsentence2", "0\ta\tb")
     refused(lambda: read_glue("sts-b", tmp_path, "dev"), "--data_dir", tmp_path, "dev.tsv", "score")
+    (tmp_path / "train.tsv").touch()  # as empty standard input, without a header
+    refused(lambda: read_glue("cola", tmp_path, "train"), "train.tsv has no row with a text")
 
 
 def test_names_are_found_in_any_spelling_and_labels_have_google_s_order():

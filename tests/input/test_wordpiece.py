@@ -108,6 +108,7 @@ def test_lower_case_is_the_default_and_a_folder_s_word_counts(tmp_path):
     assert ids(vocab_file=path, do_lower_case=False) == [5]
     tokenizer.load(path, do_lower_case=False).save(saved)
     assert ids(folder=saved) == ids(vocab_file=path, folder=saved) == [5]
+    assert ids(vocab_file=str(saved / "vocab.txt")) == [5]  # as beside it
     assert ids(vocab_file=path, folder=saved, do_lower_case=True) == [6]
     refused(lambda: tokenizer.load(folder=saved, do_lower_case=True), "--do_lower_case", saved)
     for name, expected in (("tokenizer_config.json", 5), ("tokenizer.json", 6)):  # then vocab.txt alone

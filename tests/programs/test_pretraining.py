@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from harness import corpora
-from harness.program_runs import bert, files_in, metrics_in, refusal
+from harness.program_runs import bert, files_in, metrics_in, refusal, weights_in, without_newest_checkpoint
 from harness.texts import WORDS, write_model
 from safetensors.numpy import load_file
 
@@ -94,6 +94,15 @@ def test_evaluation_alone_changes_nothing_that_the_training_wrote(corpus, traine
 
 def rows_in(shards):
     return json.loads((shards / "manifest.json").read_text())["counts"]["examples"]
+
+
+@pytest.mark.slow
+def test_stopped_in_mid_epoch_and_continued_gives_the_same_bits(trained, corpus, tmp_path):
+    broken = without_newest_checkpoint(trained, tmp_path / "broken")
+    assert BATCH * (STEPS - 6) % rows_in(corpus / "dynamic") != 0
+    pretrain(corpus, broken, "dynamic/*.arrow", *TRAIN)
+    assert weights_in(broken / "model") == weights_in(trained / "model")
+    np.testing.assert_array_equal(losses(broken), losses(trained))
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Collectives of hvd and their gradients come in one order on all ranks; the referee is the gradient on paper."""
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -113,3 +114,19 @@ def test_the_tape_tells_apart_gradients_of_one_rank_and_of_all(scales, hvd):
     ((of_own, local),), ((of_shared, mean),) = tape.get_local_and_global_gradients(loss, [own, shared])
     assert (of_own is own, of_shared is shared) == (True, True)
     np.testing.assert_allclose([local, mean], [hvd.rank() / (hvd.size() if scales else 1), (hvd.size() - 1) / 2])
+
+
+def test_roots_rows_and_types_that_cannot_be_used_are_refused(hvd):
+    """On all ranks alike, with the type that Horovod raises."""
+    rows, size = tf.range(5), hvd.size()
+    uses = {
+        "root_rank must be from 0 to": lambda: hvd.broadcast(rows, size),
+        "got -1": lambda: hvd.broadcast_object("a", root_rank=-1),
+        "splits from 0 that add up to its 5 rows": lambda: hvd.alltoall(rows, [6, -1, *[0] * (size - 2)]),
+        "got [5]": lambda: hvd.alltoall(rows, [5]),
+        "numbers, got strings": lambda: hvd.allreduce(tf.constant(["a"])),
+    }
+    for message, use in uses.items():
+        with pytest.raises(InputError, match=re.escape(message)) as caught:
+            use()
+        assert isinstance(caught.value, tf.errors.InvalidArgumentError)

@@ -180,7 +180,7 @@ def test_evaluation_during_training_is_one_ranks(world, collectives, data, folde
 
 
 def test_the_plan_says_how_many_steps_of_one_rank_its_steps_are(world, collectives, data, folder, capsys):
-    flags = ("--do_train", "--train_batch_size=4", "--num_train_steps=4")
+    flags = ("--do_train", "--train_batch_size=4", "--num_train_steps=5")
     run("classifier", world, collectives, data, folder, *flags)
-    note = "note: 4 steps of one rank are 2 here, with 2 times the rows; --global_batch_size 4 keeps one rank's"
+    note = "note: 5 steps of one rank are 2 here, with 2 times the rows; --global_batch_size 4 keeps one rank's"
     assert (note in "".join(capsys.readouterr())) == (world.rank == 0)
