@@ -66,7 +66,7 @@ def _compiled_activation(activation: Callable[[tf.Tensor], tf.Tensor] | None) ->
     @tf.custom_gradient
     def differentiable(x, bias):
         def gradients(gradient):
-            d_x = backward(x, bias, gradient)
+            d_x = gradient if activation is None else backward(x, bias, gradient)
             return d_x, column_sums(d_x)
 
         return forward(x, bias), gradients

@@ -65,7 +65,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:  # white space within a text becomes a blank
         for answer in answers:
             print(f"{answer.probability:.4f}\t{' '.join(answer.text.split()) or '(no answer)'}")
-
-
-if __name__ == "__main__":
-    main()

@@ -46,7 +46,11 @@ class LaunchedJob:
     def __init_subclass__(cls, program: str, settings: Any, **parts: tuple[str, ...]) -> None:
         """`parts`: each part of the work and the arguments that imply it, unless the job names parts itself."""
         cls.program, cls.settings, cls.parts = program, settings, parts
-        python = f"{cls.__doc__} In Python flags are keywords: {cls.__name__}(output_dir='run', do_train=True, …)."
+        implied = ", ".join(f"{part} by {' or '.join(names)}" for part, names in parts.items())
+        python = (
+            f"Unless a job names parts of its work, they are implied: {implied}. In Python flags are keywords: "
+        )
+        python = f"{cls.__doc__} {python}{cls.__name__}(output_dir='run', do_train=True, …)."
         cls.__doc__ = flags.help_of(fields_of(settings), program, python)
 
     def __init__(self, /, **arguments: Any) -> None:
@@ -77,34 +81,28 @@ class Squad(
     LaunchedJob, program="bert-squad", settings=SquadConfig,
     do_train=("train_file", "dataset_name"), do_predict=("predict_file", "dataset_name"),
 ):  # fmt: skip
-    """Fine-tunes BERT on SQuAD, answers questions and scores the answers. Trains if `train_file` is given and
-    predicts if `predict_file` is given, unless `do_train` or `do_predict` says what to do."""
+    """Fine-tunes BERT on SQuAD, answers questions and scores the answers."""
 
 
 class Classification(
     LaunchedJob, program="bert-classifier", settings=ClassifierConfig,
     do_train=("train_file", "task_name"), do_eval=("dev_file", "task_name"), do_predict=("predict_file",),
 ):  # fmt: skip
-    """Fine-tunes BERT to label texts or pairs of texts. Trains if `train_file` is given, evaluates if `dev_file`
-    is, and predicts if `predict_file` is, unless `do_train`, `do_eval` or `do_predict` says what to do. With
-    `task_name` it trains and evaluates."""
+    """Fine-tunes BERT to label texts or pairs of texts."""
 
 
 class Tagging(
     LaunchedJob, program="bert-tagger", settings=TaggerConfig,
     do_train=("train_file", "dataset_name"), do_eval=("dev_file", "dataset_name"), do_predict=("predict_file",),
 ):  # fmt: skip
-    """Fine-tunes BERT to tag words or characters, such as named entities. Trains if `train_file` is given,
-    evaluates if `dev_file` is, and predicts if `predict_file` is, unless `do_train`, `do_eval` or `do_predict`
-    says what to do. With `dataset_name` it trains and evaluates."""
+    """Fine-tunes BERT to tag words or characters, such as named entities."""
 
 
 class Pretraining(
     LaunchedJob, program="bert-pretraining", settings=PretrainingConfig,
     do_train=("input_file",), do_eval=("eval_input_file",),
 ):  # fmt: skip
-    """Pretrains BERT on the shards of a corpus. Trains on `input_file`, and evaluates if `eval_input_file` is
-    given, unless `do_train` or `do_eval` says what to do."""
+    """Pretrains BERT on the shards of a corpus."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from distributed import arrays
 from ringbase.errors import InputError
-from ringbert.horovod.session import Call, Unsupported, WrongValue, as_written, collective, current
+from ringbert.horovod.session import Call, Unsupported, WrongValue, as_written, checked_root, collective, current
 
 Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
 MPI_NAMES = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
@@ -184,13 +184,6 @@ def _with_rows(tensor: Any, what: str) -> tf.Tensor:
 def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
     """As `allgather` of each tensor."""
     return [allgather(tensor, f"{name or 'hvd.allgather'} {n}") for n, tensor in enumerate(tensors)]
-
-
-def checked_root(rank: int) -> int:
-    """The number of a rank. Raises WrongValue for any other."""
-    if rank not in range(size := current().world.size):
-        raise WrongValue(f"root_rank must be from 0 to {size - 1}, got {rank}")
-    return rank
 
 
 @as_written

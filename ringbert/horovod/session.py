@@ -141,6 +141,13 @@ def is_initialized() -> bool:
     return _session is not None
 
 
+def checked_root(rank: int) -> int:
+    """The number of a rank. Raises WrongValue for any other."""
+    if rank not in range(size := current().world.size):
+        raise WrongValue(f"root_rank must be from 0 to {size - 1}, got {rank}")
+    return rank
+
+
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the other ranks. Call it first: before TensorFlow computes anything.
 
