@@ -47,11 +47,9 @@ class LaunchedJob:
         """`parts`: each part of the work and the arguments that imply it, unless the job names parts itself."""
         cls.program, cls.settings, cls.parts = program, settings, parts
         implied = ", ".join(f"{part} by {' or '.join(names)}" for part, names in parts.items())
-        python = (
-            f"Unless a job names parts of its work, they are implied: {implied}. In Python flags are keywords: "
-        )
-        python = f"{cls.__doc__} {python}{cls.__name__}(output_dir='run', do_train=True, …)."
-        cls.__doc__ = flags.help_of(fields_of(settings), program, python)
+        text = f"{cls.__doc__} Unless a job names parts of its work, they are implied: {implied}."
+        example = f"In Python flags are keywords: {cls.__name__}(output_dir='run', do_train=True, …)."
+        cls.__doc__ = flags.help_of(fields_of(settings), program, f"{text} {example}")
 
     def __init__(self, /, **arguments: Any) -> None:
         for name, value in arguments.items():
