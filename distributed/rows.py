@@ -117,13 +117,12 @@ def _indices(rows: np.ndarray) -> pa.Array:
 
 
 def _to_numpy(column: pa.ChunkedArray) -> np.ndarray | Ragged:
-    if pa.types.is_string(column.type):
-        return column.to_numpy()
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if not isinstance(column.type, pa.LargeListType):
-        return np.from_dlpack(array)
-    offsets = np.from_dlpack(array.offsets)
-    return np.from_dlpack(array.values)[offsets[0] : offsets[-1]], offsets - offsets[0]
+    if isinstance(column.type, pa.LargeListType):
+        offsets = np.from_dlpack(array.offsets)
+        return np.from_dlpack(array.values)[offsets[0] : offsets[-1]], offsets - offsets[0]
+    are_numbers = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    return np.from_dlpack(array) if are_numbers and not array.null_count else array.to_numpy(zero_copy_only=False)
 
 
 @dataclass(frozen=True, kw_only=True)

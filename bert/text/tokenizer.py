@@ -138,8 +138,8 @@ def load(
     A SentencePiece model takes its ids from `vocab_file`, if that is given too. In a folder, the first of these
     that exists is used: tokenizer.json; a `.model` file, with ids from vocab.txt if there is one; vocab.txt.
     Without `do_lower_case` a tokenizer_config.json beside `vocab_file` decides, or the folder's files; else it is
-    true for WordPiece only. The names of Google's
-    published checkpoints, if `checkpoint_name` is one, tell their case.
+    true for WordPiece only. The names of Google's published checkpoints, if `checkpoint_name` is one, tell their
+    case.
 
     Raises InputError: there is no vocabulary; a file is damaged, or lacks a special token; `do_lower_case`
     contradicts the files or the name; the SentencePiece model and the vocabulary do not belong together.
