@@ -107,7 +107,7 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
         along, mean = (row_sums(x, gamma) / gamma.shape[0] for x in (product, d_normed))
         d_total = (d_normed * gamma - mean - normal * along) * factor
         d_branch = tf.where(masks[0], d_total * scale, tf.zeros([], d_total.dtype)) if masks else d_total
-        sums = column_sums(product), column_sums(d_normed)
+        sums = [tf.reduce_sum(x, 0) for x in (product, d_normed)]
         return tf.cast(d_branch, branch.dtype), tf.cast(d_total, hidden.dtype), *sums
 
     @tf.custom_gradient
