@@ -1,11 +1,11 @@
 """Entities in texts by a model that bert-tagger has trained, by the same code as bert-tagger."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, overload
 
+from bert.text.characters import word_spans
 from tasks.cache import in_memory
 from tasks.predict import Predictor
 from tasks.predictors.loading import LoadSettings, TrainedPredictor, checked_texts, warn_of_unknown
@@ -13,8 +13,6 @@ from tasks.tagger.reading import Sentence
 from tasks.tagger.scoring import Entity, entities
 from tasks.tagger.settings import SentenceSettings
 from tasks.tagger.task import TagTask, best_and_losses, tables, tags_of
-
-WORD, CHARACTER = re.compile(r"\w+|[^\w\s]"), re.compile("(?s).")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +53,10 @@ class Tagger(TrainedPredictor):
     @overload
     def __call__(self, texts: Iterable[str]) -> list[list[Entity]]: ...
     def __call__(self, texts: str | Iterable[str]) -> list[Entity] | list[list[Entity]]:
-        """The entities of a text, or of each text of a list. Words are runs of letters and digits, and other
-        characters alone."""
+        """The entities of a text, or of each text of a list.
+
+        Words are runs of letters, marks and numbers, and other characters alone.
+        """
         if isinstance(texts, list) and not texts:
             return []
         items, is_single = checked_texts(texts, "texts", takes_empty=True)
@@ -64,15 +64,20 @@ class Tagger(TrainedPredictor):
         return results[0] if is_single else results
 
     def _entities(self, texts: list[str]) -> list[list[Entity]]:
-        settings, pattern = self.settings, CHARACTER if self.settings.characters else WORD
-        matches = [[*pattern.finditer(text)] for text in texts]
-        sentences = [Sentence([match[0] for match in each]) for each in matches]
+        settings = self.settings
+        if settings.characters:
+            spans = [[(place, place + 1) for place in range(len(text))] for text in texts]
+        else:
+            spans = [word_spans(text) for text in texts]
+        sentences = [
+            Sentence([text[start:end] for start, end in own]) for text, own in zip(texts, spans, strict=True)
+        ]
         data = in_memory(tables(sentences, self.labels, settings, self._tokenizer, self._job.run))
         warn_of_unknown(data.facts["unknown_share"], self._tokenizer)
         rows = data.tables["rows"]
         kept: Any = self._predictor(rows, settings.batch_size, partial(best_and_losses, rows.column("tags")))
         tagged = tags_of(sentences, self.labels, settings.characters, rows, [best for best, _ in kept])
         return [
-            entities(text, sentence.words, [match.start() for match in each], tags)
-            for text, sentence, each, tags in zip(texts, sentences, matches, tagged, strict=True)
+            entities(text, sentence.words, [start for start, _ in own], tags)
+            for text, sentence, own, tags in zip(texts, sentences, spans, tagged, strict=True)
         ]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert.text.characters import end_of_character
 from distributed.rows import Rows
 from tasks.squad.reading import Examples
 from tasks.squad.settings import AnswerSettings
@@ -107,6 +108,7 @@ class SpanDecoder:
         null answer."""
         paragraph = self._examples.questions[question].paragraph
         values, offsets = self._token_spans
+        context = self._examples.paragraphs[paragraph]
         token_spans = values[offsets[paragraph] : offsets[paragraph + 1]].reshape(-1, 2)
         spans = self._spans(self.windows_of[question], scores, len(token_spans))
         nulls = (Candidate(float(each[0, 0]), float(each[0, 1]), "") for each in scores)
@@ -121,7 +123,8 @@ class SpanDecoder:
             start = stop = 0
             if first >= 0:
                 start, stop = int(token_spans[int(first), 0]), int(token_spans[int(last), 1])
-            text = self._examples.paragraphs[paragraph][start:stop]
+                stop = end_of_character(context, stop)
+            text = context[start:stop]
             candidates.setdefault(text, Candidate(start_score, end_score, text, start, stop))
         best = next((candidate for candidate in candidates.values() if candidate.text), None)
         if not self._version_2:

@@ -2,6 +2,7 @@
 format), plain or `.gz`, or from a hub data set with SQuAD's columns."""
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -148,19 +149,20 @@ def _question(qa: dict[str, Any], paragraphs: list[str], is_training: bool) -> Q
 
 
 def _is_in_place(text: str, start: int, context: str, where: str) -> bool:
-    """Whether the words at this position hold those of the answer. Raises InputError: there are no such words."""
-    if type(start) is not int or not text.strip(WHITESPACE) or not 0 <= start <= len(context) - len(text):
+    """Whether the answer's text is at its position. Raises InputError: the position is not in the context."""
+    if type(start) is not int or not text.strip() or not 0 <= start <= len(context) - len(text):
         place = f"answer_start {start} is not inside its {len(context)}-character context"
         raise InputError(f"{where}: its answer {shown(text)} at {place}")
-    first, stop = touched_words(context, start, start + len(text))
-    return " ".join(text.split()) in " ".join(context[first:stop].split())
+    return answer_characters(text, start, context) is not None
 
 
-def touched_words(context: str, start: int, stop: int) -> tuple[int, int]:
-    """The start and end of the words that these characters belong to. White space belongs to the word before
-    it."""
-    before, stop = (len(context[:place].rstrip(WHITESPACE)) for place in (start + 1, stop))
-    start = max(context.rfind(space, 0, before) for space in WHITESPACE) + 1
-    while stop < len(context) and context[stop] not in WHITESPACE:
-        stop += 1
-    return start, stop
+def answer_characters(text: str, start: int, context: str) -> tuple[int, int] | None:
+    """The first and the last character + 1 of an answer in its context; None if its text is not there.
+
+    Any run of blanks equals any other, as in run_squad.py.
+    """
+    if context.startswith(text, start):
+        return start, start + len(text)
+    words = r"\s+".join(map(re.escape, text.split()))
+    match = re.compile(rf"\s*({words})").match(context, start)
+    return match.span(1) if match else None

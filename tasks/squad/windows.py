@@ -14,12 +14,12 @@ from ringbase.errors import shortened
 from ringbase.files import digest, sha256
 from ringbase.settings import flat
 from tasks.cache import Prepared, Recipe, Tables, with_facts
-from tasks.squad.reading import NO_PLACE, Examples, Question, Source, read, touched_words
+from tasks.squad.reading import NO_PLACE, Examples, Question, Source, answer_characters, read
 from tasks.squad.settings import WindowSettings
 from tasks.texts import encoded, fit_of, open_tokenized, parts, window_starts
 
 NUMBERS = ("question_tokens", "start_position", "end_position", "document_start", "question")
-VERSION = 6  # increase when reading or cutting accepts or writes something else: old folders are not used
+VERSION = 7  # increase when reading or cutting accepts or writes something else: old folders are not used
 
 
 def open_windows(
@@ -50,14 +50,13 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
     paragraphs, questions = examples.paragraphs, examples.questions
     slices = parts(len(paragraphs), "tokenizing contexts", "text", run)
     contexts = [pair for part in slices for pair in zip(*tokenizer.encode(paragraphs[part]), strict=True)]
-    answers = [question.answers[0][0] if question.answers else "" for question in questions]
-    answer_ids = encoded(answers, "tokenizing answers", tokenizer, run)
     texts = [question.text for question in questions]
     question_ids = encoded(texts, "tokenizing questions", tokenizer, run)
-    rows, ends, by_words = list[tuple](), [tokenizer.sep_id] * tokenizer.separators, tokenizer.kind != "bytes"
+    rows = list[tuple]()
+    ends = [tokenizer.sep_id] * tokenizer.separators
     for number, question in enumerate(questions):
         ids, spans = contexts[question.paragraph]
-        answer = answer_tokens(question, paragraphs[question.paragraph], ids, spans, answer_ids[number], by_words)
+        answer = answer_tokens(question, paragraphs[question.paragraph], spans)
         asked = question_ids[number][: min(settings.max_query_length, settings.max_seq_length - 3 - len(ends))]
         head = np.concatenate([[tokenizer.cls_id], asked, ends]).astype(np.int32)
         room = settings.max_seq_length - len(head) - 1
@@ -74,8 +73,7 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
     if examples.misplaced:
         notes.append(f"left out, because the answer is not at answer_start: {shortened(examples.misplaced, 5)}")
     facts = {
-        # As version 0.1 made it: a run of its goes on.
-        "digest": digest("squad windows", 1, tokenizer.digest, lengths, [paragraphs, questions]),
+        "digest": digest("squad windows", VERSION, tokenizer.digest, lengths, [paragraphs, questions]),
         "notes": notes,
         **fit_of(tokenizer, [*(ids for ids, _ in contexts), *question_ids], [*paragraphs, *texts]),
     }
@@ -84,28 +82,22 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
     return with_facts({"windows": windows, "paragraphs": paragraph_spans}, facts)
 
 
-def answer_tokens(
-    question: Question, context: str, ids: np.ndarray, spans: np.ndarray, answer_ids: np.ndarray, by_words: bool
-) -> tuple[int, int] | None:
+def answer_tokens(question: Question, context: str, spans: np.ndarray) -> tuple[int, int] | None:
     """The first and last token of a question's answer in its context; None without an answer to train on.
 
-    `by_words`, by the rules of run_squad.py (`_improve_answer_span`): within the words that the answer touches,
-    the first place with the tokens of the answer's text, else all of these words. Otherwise the tokens that it
-    touches.
+    They are the tokens that overlap the answer's characters. run_squad.py (`_improve_answer_span`) searches the
+    words around `answer_start` for the answer's tokens instead, which needs blanks between words.
     """
-    text, start = question.answers[0] if question.answers else ("", NO_PLACE)
-    if question.is_impossible or start == NO_PLACE:
+    text, place = question.answers[0] if question.answers else ("", NO_PLACE)
+    if question.is_impossible or place == NO_PLACE:
         return None
-    if not by_words:
-        last = int(np.searchsorted(spans[:, 0], start + len(text))) - 1
-        return min(int(np.searchsorted(spans[:, 1], start, "right")), last), last
-    word_start, word_stop = touched_words(context, start, start + len(text))
-    first = int(np.searchsorted(spans[:, 0], word_start))
-    last = int(np.searchsorted(spans[:, 0], word_stop)) - 1
-    if last < first:  # the words have no token (control characters): take the nearest
-        first = last = min(max(last, 0), len(spans) - 1)
-    length = len(answer_ids)
-    for place in range(first, last - length + 2):
-        if length and np.array_equal(ids[place : place + length], answer_ids):
-            return place, place + length - 1
-    return first, last
+    characters = answer_characters(text, place, context)
+    assert characters is not None  # `read` has left out such questions
+    start, stop = characters
+    tokens = np.flatnonzero((spans[:, 0] < stop) & (spans[:, 1] > start))
+    if len(tokens):
+        return int(tokens[0]), int(tokens[-1])
+    # The tokenizer drops these characters (control characters): the nearest token before them.
+    before = np.flatnonzero(spans[:, 1] <= start)
+    nearest = int(before[-1]) if len(before) else 0
+    return nearest, nearest

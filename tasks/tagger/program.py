@@ -26,11 +26,10 @@ from tasks.start import Needs, Start, find_start
 from tasks.tagger.reading import Sentence, Source, read, text_of
 from tasks.tagger.scoring import details, entities, measure
 from tasks.tagger.settings import TaggerConfig
-from tasks.tagger.task import Tags, TagTask, best_and_losses, tables, tags_of
+from tasks.tagger.task import VERSION, Tags, TagTask, best_and_losses, tables, tags_of
 from tasks.texts import open_tokenized
 from tasks.trained import saved_settings
 
-VERSION = 1  # increase when reading or `tables` makes something else: old folders are not used
 Scores = dict[str, float]
 
 

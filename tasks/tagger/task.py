@@ -13,6 +13,7 @@ import tensorflow as tf
 from scipy.special import log_softmax
 
 from bert.batch import Batch, Grouping, batch_of, is_fixed
+from bert.text.characters import character_starts
 from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows, ragged
 from distributed.run import Run
@@ -23,6 +24,7 @@ from tasks.tagger.reading import Sentence, illegal, text_of
 from tasks.tagger.settings import SentenceSettings
 from tasks.texts import fit_of, max_context_owner, parts, window_starts
 
+VERSION = 2  # increase when reading or `tables` makes something else: old rows are not used
 NONE = -1  # of a token at which no word begins
 Tags = tuple[Sequence[str], Sequence[float]]  # of the words of a sentence: their tags, and the probability of each
 
@@ -61,22 +63,26 @@ def tables(
     """A row of `rows` has `input_ids` ([CLS] tokens [SEP]), `sentence_a_tokens`, `sentence` (its number), and for
     each token `words`, the number of the word that begins there, and `tags`, the number of its label; all int32. A
     long sentence becomes overlapping rows, of which the one with the most context has the word."""
-    number_of, room = {label: number for number, label in enumerate(labels)}, settings.max_seq_length - 2
+    numbers_of_labels = {label: number for number, label in enumerate(labels)}
+    room = settings.max_seq_length - 2
     texts, places = zip(*(text_of(each.words, settings.characters) for each in sentences), strict=True)
     slices = parts(len(texts), "tokenizing", "sentence", run)
     encoded = [pair for part in slices for pair in zip(*tokenizer.encode(texts[part]), strict=True)]
-    rows = list[tuple]()
+    rows, without_token = list[tuple](), list[str]()
     for number, (each, (ids, spans)) in enumerate(zip(sentences, encoded, strict=True)):
-        word_at = dict(zip(places[number], range(len(each.words)), strict=True))
-        words = np.array([word_at.pop(start, NONE) for start in spans[:, 0].tolist()], np.int32)
-        tag_of = np.array([number_of[tag] for tag in each.tags or ()] + [NONE] * (len(each.words) + 1), np.int32)
+        words = words_of_tokens(each.words, places[number], spans)
+        if not settings.characters:
+            absent = sorted({*range(len(each.words))} - {*words.tolist()})
+            without_token += [f"{each.words[word]!a} ({each.place})" for word in absent]
+        tags = [numbers_of_labels[tag] for tag in each.tags or ()]
+        tags_of_words = np.array(tags + [NONE] * (len(each.words) + 1), np.int32)
         starts = window_starts(len(ids), room, settings.doc_stride)
         owners = max_context_owner(starts, [min(room, len(ids) - start) for start in starts], len(ids))
         for window, start in enumerate(starts):
             here = slice(start, start + room)
             own = np.pad(np.where(owners[here] == window, words[here], NONE), 1, constant_values=NONE)
             tokens = np.concatenate([[tokenizer.cls_id], ids[here], [tokenizer.sep_id]])
-            rows.append((tokens, own, tag_of[own], len(tokens), number))
+            rows.append((tokens, own, tags_of_words[own], len(tokens), number))
     *lists, lengths, numbers = zip(*rows, strict=True)
     names = "input_ids", "words", "tags"
     columns = {name: ragged(column, pa.int32()) for name, column in zip(names, lists, strict=True)}
@@ -87,9 +93,30 @@ def tables(
             f"{len(broken):,} of them with tags that their scheme forbids, such as an I- after O (the first: "
             f"{broken[0].place}), read as conlleval does"
         )
-    content = digest("tagger", tokenizer.digest, labels, flat(settings), sentences)
+    if without_token:
+        notes.append(
+            f"{len(without_token):,} words of invisible characters, which leave no token, are not trained on and "
+            f"get O (the first: {without_token[0]})"
+        )
+    content = digest("tagger", VERSION, tokenizer.digest, labels, flat(settings), sentences)
     facts = {"digest": content, "notes": notes, **fit_of(tokenizer, [ids for ids, _ in encoded], texts)}
     return with_facts({"rows": columns}, facts)
+
+
+def words_of_tokens(words: Sequence[str], starts: Sequence[int], spans: np.ndarray) -> np.ndarray:
+    """For each token the number of the word whose first token it is, else NONE; int32 [n].
+
+    `starts` are the words' first characters in the text, `spans` the tokens' characters, int32 [n, 2]. A token
+    belongs to the first word that it overlaps: normalization may have dropped or moved the word's first character.
+    """
+    numbers = np.full(len(spans), NONE, np.int32)
+    word_starts = np.asarray(starts)
+    word_ends = word_starts + [len(word) for word in words]
+    owners = np.searchsorted(word_ends, spans[:, 0], side="right")
+    reached = np.append(word_starts, np.iinfo(np.int64).max)[owners] < spans[:, 1]
+    owned, first_tokens = np.unique(np.where(reached, owners, NONE), return_index=True)
+    numbers[first_tokens] = owned
+    return numbers
 
 
 def best_and_losses(tags: Any, row: int, scores_TL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -119,11 +146,14 @@ def tags_of(
 
 
 def filled(characters: Sequence[str], tags: Sequence[str]) -> list[str]:
-    """The tags of characters, where "" is that of one at which no token begins. Inside a token it goes on with the
-    entity before; a blank belongs to it only if the next token does."""
-    result, before = list[str](), "O"
+    """The tags of characters, where "" is that of one at which no token begins.
+
+    Inside a token, and at an accent or a vowel sign, it goes on with the entity before; a blank belongs to it only
+    if the next token does.
+    """
+    result, before, starts = list[str](), "O", character_starts("".join(characters))
     for place, (character, tag) in enumerate(zip(characters, tags, strict=True)):
-        if not tag:
+        if not tag or place not in starts:
             inner = "O" if before == "O" else f"I{before[1:]}"
             after = next(filter(None, tags[place:]), "O")
             tag = "O" if character.isspace() and after != inner else inner

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import sentencepiece as library
 from harness.real_data import real
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from bert.text import tokenizer
 from tasks.squad.reading import Source, read
@@ -77,3 +78,19 @@ def train(folder: Path, kind: str = "unigram", vocab_size: int = 1600, **options
     path = Path(tempfile.mkdtemp(dir=folder), "some.model")
     path.write_bytes(model.getvalue())
     return path
+
+
+@functools.cache
+def byte_level() -> tokenizer.Tokenizer:
+    """A small one with the parts of roberta-base's tokenizer.json."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    made.train_from_iterator(contexts()[:50], trainer)
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    folder = Path(tempfile.mkdtemp())
+    made.save(str(folder / "tokenizer.json"))
+    return tokenizer.load(folder=folder)

@@ -61,20 +61,35 @@ def open_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: 
     return in_memory(tables(settings, examples, tokenizer, run)).tables
 
 
-def compare_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run, step: int = 1) -> int:
-    """Compares the windows of every `step`-th question with Google's. Returns the number of all windows."""
-    rows = open_windows(settings, examples, tokenizer, run)["windows"].table.to_pylist()
+def compare_windows(
+    settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run, step: int = 1
+) -> tuple[int, list[tuple[str, str, str]]]:
+    """Compares the windows of every `step`-th question with Google's, all but the places of answers.
+
+    Returns the number of all windows; and for each question whose answer Google labels elsewhere the answer,
+    Google's text and ours ("": none in this window).
+    """
+    tables = open_windows(settings, examples, tokenizer, run)
+    rows = [row for row in tables["windows"].table.to_pylist() if row["question"] % step == 0]
+    token_spans = tables["paragraphs"].table["spans"].to_pylist()
 
     @functools.cache
     def tokenize(text):
         return tokenizer.pieces(tokenizer.encode_ids([text])[0])
 
-    expected = []
+    left, differences = iter(rows), {}
     for number, question in [*enumerate(examples.questions)][::step]:
-        context = examples.paragraphs[question.paragraph]
-        windows = google_s_features(tokenize, context, question.text, question.answers[0], settings)
-        expected += [(tokens, types.index(1), start, end, number) for tokens, types, start, end in windows]
-    names = ("question_tokens", "start_position", "end_position", "question")
-    own = [row for row in rows if row["question"] % step == 0]
-    assert [(tokenizer.pieces(row["input_ids"]), *map(row.get, names)) for row in own] == expected
-    return len(rows)
+        context, spans = examples.paragraphs[question.paragraph], token_spans[question.paragraph]
+        answer = question.answers[0]
+        for tokens, types, *google_s in google_s_features(tokenize, context, question.text, answer, settings):
+            row = next(left)
+            assert (row["question"], tokenizer.pieces(row["input_ids"])) == (number, tokens)
+            assert row["question_tokens"] == types.index(1)
+            own = [row["start_position"], row["end_position"]]
+            shift = row["document_start"] - row["question_tokens"]
+            texts = ["" if not b else context[spans[2 * (a + shift)] : spans[2 * (b + shift) + 1]]
+                     for a, b in (google_s, own)]  # fmt: skip
+            if own != google_s:
+                differences.setdefault(number, (answer[0], *texts))
+    assert next(left, None) is None
+    return tables["windows"].table.num_rows, [*differences.values()]

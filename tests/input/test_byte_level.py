@@ -1,30 +1,20 @@
 """RoBERTa's byte-level tokenizer: the ids, pairs and offsets of transformers, and answers that are substrings."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from harness.real_tokenizers import contexts, strings
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from harness.real_tokenizers import byte_level, strings
 from transformers import AutoTokenizer
 
 from bert.text import tokenizer
 from tasks.texts import rows_of_texts
 
-SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
+def both():
     """Our tokenizer and transformers', of one tokenizer.json with the parts of roberta-base's."""
-    folder = tmp_path_factory.mktemp("roberta")
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    )
-    made.train_from_iterator(contexts()[:50], trainer)
-    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
-    made.save(str(folder / "tokenizer.json"))
-    return tokenizer.load(None, folder), AutoTokenizer.from_pretrained(folder)
+    return byte_level(), AutoTokenizer.from_pretrained(Path(byte_level().source).parent)
 
 
 def test_ids_and_spans(both):

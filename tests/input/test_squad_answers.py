@@ -84,6 +84,9 @@ CUT = [  # context, first and last token, the text
     ("ab  Cd\u202fE\u0301b f", 4, 5, "E\u0301b"),
     ("a \u00e9\u00e8 \ud55c a", 1, 2, "\u00e9\u00e8"),
     ("a \U0001f600! b", 1, 1, "\U0001f600"),
+    ("a cafe\u0301 b", 1, 4, "cafe\u0301"),
+    ("a cafe\u0301", 4, 4, "e\u0301"),
+    ("a b\u0301\ufe0f. c", 1, 1, "b\u0301\ufe0f"),
     ("a\x07b c", 0, 1, "a\x07b"),
 ]
 

@@ -94,6 +94,7 @@ def test_characters_inside_tokens_go_on():
     tags = ["B-OG", *[""] * 5, "I-OG", *[""] * 8, "I-OG", *[""] * 3, "O", "", "O"]
     assert filled("seoul national univ, a", tags) == ["B-OG", *["I-OG"] * 18, "O", "O", "O"]
     assert filled("a b", ["B-X", "", "B-X"]) == ["B-X", "O", "B-X"]
+    assert filled("e\u0301\ufe0f!", ["B-X", "O", "B-Y", "O"]) == ["B-X", "I-X", "I-X", "O"]  # é is one character
 
 
 def test_the_program_learns_and_writes_entities(run):
