@@ -4,9 +4,10 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from string import ascii_lowercase, ascii_uppercase
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer as RustTokenizer
@@ -23,6 +24,18 @@ MOST_UNKNOWN_SHARE = 0.10
 IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 MOST_IDS = 1 << 24
 TRIAL = "The cat sat, 고양이 1 ☃."
+# What a tokenizer_config.json says of BERT's normalization, by its names in `tokenizers`.
+NORMALIZATION = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+# Classes, without "Fast", whose ids follow from a folder's files.
+BERT_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
+TOKENIZER_CLASSES = (
+    *BERT_CLASSES, "RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer",
+    "XLNetTokenizer", "KoBertTokenizer", "PreTrainedTokenizer", "TokenizersBackend",
+)  # fmt: skip
 LOWER_CASE_CHECKPOINTS = ("multilingual_l-12_h-768_a-12", "chinese_l-12_h-768_a-12")  # besides "uncased" ones
 
 
@@ -116,6 +129,8 @@ class Tokenizer:
         self.backend.save(str(folder / "tokenizer.json"))
         # The class BertTokenizer would rebuild it from the vocabulary, with a limit of 100 characters per word.
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": self.lower_case}
+        if isinstance(self.backend.normalizer, normalizers.BertNormalizer):
+            settings |= {theirs: getattr(self.backend.normalizer, ours) for theirs, ours in NORMALIZATION.items()}
         settings["model_input_names"] = ["input_ids", *["token_type_ids"] * has_types, "attention_mask"]
         settings |= {f"{kind}_token": name for kind, name in zip(sentencepiece.SPECIAL, self._names, strict=True)}
         text = json.dumps(settings, indent=2, ensure_ascii=False)
@@ -137,39 +152,47 @@ def load(
 
     A SentencePiece model takes its ids from `vocab_file`, if that is given too. In a folder, the first of these
     that exists is used: tokenizer.json; a `.model` file, with ids from vocab.txt if there is one; vocab.txt.
-    Without `do_lower_case` a tokenizer_config.json beside `vocab_file` decides, or the folder's files; else it is
-    true for WordPiece only. The names of Google's published checkpoints, if `checkpoint_name` is one, tell their
-    case.
+    The tokenizer_config.json beside `vocab_file`, or in the folder, decides about lower case, accents and Chinese
+    characters, before tokenizer.json unless its class is that of tokenizer.json (as transformers' AutoTokenizer).
+    Without any statement and `do_lower_case`, text is lower-cased for WordPiece only. The names of Google's
+    published checkpoints, if `checkpoint_name` is one, tell their case.
 
     Raises InputError: there is no vocabulary; a file is damaged, or lacks a special token; `do_lower_case`
-    contradicts the files or the name; the SentencePiece model and the vocabulary do not belong together.
+    contradicts the files or the name; the tokenizer's class needs other code; the SentencePiece model and the
+    vocabulary do not belong together.
     """
     vocabulary, model = (Path(name).expanduser() if name else None for name in (vocab_file, spm_model_file))
-    cases = [_stated_case(place) for place in (vocabulary and vocabulary.parent, folder) if place]
-    stated, saved = next((case for case in cases if case is not None), None), None
+    statements = [_stated(place) for place in (vocabulary and vocabulary.parent, folder) if place]
+    normalization, is_bert = next((each for each in statements if each is not UNSTATED), UNSTATED)
+    saved = None
     if folder is not None and not (vocabulary or model):
         files = folder / "tokenizer.json", folder / "vocab.txt"
         saved, vocabulary = (path if path.is_file() else None for path in files)
         present = [*folder.glob("*.model")]
         model = present[0] if len(present) == 1 else None
-        if saved and stated is None:
-            normalizer = json.dumps(read_object(saved, f"--model {saved}").get("normalizer"))
-            stated = '"Lowercase"' in normalizer or '"lowercase": true' in normalizer
+        if saved and is_bert:
+            normalization = {"lowercase": True} | normalization
+        elif saved:
+            text = json.dumps(read_object(saved, f"--model {saved}").get("normalizer"))
+            normalization = {"lowercase": '"Lowercase"' in text or '"lowercase": true' in text}
+        stated = normalization.get("lowercase")
         if None not in (stated, do_lower_case) and stated != do_lower_case:
             raise InputError(f"--do_lower_case={do_lower_case}, but {folder} says do_lower_case={stated}")
-    lower_case = next(value for value in (do_lower_case, stated, model is None) if value is not None)
+    cases = do_lower_case, normalization.get("lowercase"), model is None
+    lower_case = next(value for value in cases if value is not None)
     _check_case(lower_case, checkpoint_name)
     if (source := saved or model or vocabulary) is None:
         raise InputError(
             "no vocabulary: give --vocab_file, --spm_model_file, or --model with a folder or hub name that has one"
         )
+    normalization = normalization | {"lowercase": lower_case}
     try:
         if saved:
-            backend, names = _saved(saved, lower_case)
+            backend, names = _saved(saved, normalization if is_bert else None)
         elif model:
             backend, names = sentencepiece.convert(model, vocabulary, lower_case)
         else:
-            backend, names = _wordpiece(source, lower_case)
+            backend, names = _wordpiece(source, normalization)
         return Tokenizer(backend, lower_case, str(source), names, model.read_bytes() if model else None)
     except InputError:
         raise
@@ -180,19 +203,20 @@ def load(
         raise InputError(f"{flag} {source}: damaged or unusable: {one_line(error)[:300]}") from error
 
 
-def _wordpiece(path: Path, lower_case: bool) -> tuple[RustTokenizer, list[str]]:
+def _wordpiece(path: Path, normalization: Mapping[str, bool]) -> tuple[RustTokenizer, list[str]]:
     """google-research/bert `tokenization.py`. A token that is listed twice has its last id."""
     vocabulary = {token: number for number, token in enumerate(sentencepiece.lines_of(path))}
     names = sentencepiece.special_names(vocabulary, str(path))
     backend = RustTokenizer(models.WordPiece(vocabulary, unk_token=names[1]))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
+    backend.normalizer = normalizers.BertNormalizer(**normalization)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
     return sentencepiece.add_special(backend, names), names
 
 
-def _saved(path: Path, lower_case: bool) -> tuple[RustTokenizer, list[str]]:
-    """What a tokenizer.json holds, ours or another's. Raises InputError: neither WordPiece nor SentencePiece."""
+def _saved(path: Path, normalization: Mapping[str, bool] | None) -> tuple[RustTokenizer, list[str]]:
+    """What a tokenizer.json holds, ours or another's; with BERT's `normalization` instead of its own if that is
+    given and it is WordPiece. Raises InputError: neither WordPiece nor SentencePiece."""
     backend = RustTokenizer.from_file(str(path))
     if (largest := max(backend.get_vocab().values(), default=0)) >= MOST_IDS:  # `to_str` takes 4 bytes for each
         raise InputError(f"--model {path}: ids must be below {MOST_IDS:,}, got {largest:,}")
@@ -209,18 +233,41 @@ def _saved(path: Path, lower_case: bool) -> tuple[RustTokenizer, list[str]]:
     unknown = core["vocab"][core["unk_id"]][0] if kind is models.Unigram else core["unk_token"] or ""
     pair = backend.encode("a", "a").tokens  # as the file says that two texts are joined
     names = sentencepiece.special_names(backend.get_vocab(), str(path), unknown)
-    if isinstance(backend.normalizer, normalizers.BertNormalizer):
-        backend.normalizer.lowercase = lower_case
+    if normalization is not None and kind is models.WordPiece:
+        backend.normalizer = normalizers.BertNormalizer(**normalization)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return sentencepiece.add_special(backend, names, separators=max(1, pair.count(names[3]) - 1)), names
 
 
-def _stated_case(folder: Path) -> bool | None:
-    """Whether a folder's tokenizer_config.json asks for lower-casing; None: unstated."""
+class _Stated(NamedTuple):
+    """What a tokenizer_config.json says of BERT's normalization, by the names of `BertNormalizer`."""
+
+    normalization: dict[str, bool]
+    is_bert: bool  # its class is one of BERT's, which take no normalization from tokenizer.json
+
+
+UNSTATED = _Stated({}, is_bert=False)
+
+
+def _stated(folder: Path) -> _Stated:
+    """Reads a folder's tokenizer_config.json. Raises InputError: its class is not ours."""
     path = folder / "tokenizer_config.json"
-    stated = read_object(path, f"--model {path}").get("do_lower_case") if path.is_file() else None
-    if isinstance(stated, bool | None):
-        return stated
-    raise InputError(f"--model {path}: do_lower_case must be true or false, got {shown(stated)}")
+    if not path.is_file():
+        return UNSTATED
+    config = read_object(path, f"--model {path}")
+    name = str(config.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
+    if name not in TOKENIZER_CLASSES:
+        raise InputError(
+            f"--model {path}: a {name} cuts texts by code of its own; RingBERT has {', '.join(TOKENIZER_CLASSES)}"
+        )
+    normalization = dict[str, bool]()
+    for theirs, ours in NORMALIZATION.items():
+        value = config.get(theirs)
+        if not isinstance(value, bool | None):
+            raise InputError(f"--model {path}: {theirs} must be true or false, got {shown(value)}")
+        if value is not None:
+            normalization[ours] = value
+    return _Stated(normalization, name in BERT_CLASSES)
 
 
 def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:

@@ -77,7 +77,7 @@ def compare_windows(
     def tokenize(text):
         return tokenizer.pieces(tokenizer.encode_ids([text])[0])
 
-    left, differences = iter(rows), {}
+    left, differences = iter(rows), dict[int, tuple[str, str, str]]()
     for number, question in [*enumerate(examples.questions)][::step]:
         context, spans = examples.paragraphs[question.paragraph], token_spans[question.paragraph]
         answer = question.answers[0]

@@ -1,4 +1,4 @@
-"""Characters and words of many scripts, by Unicode's own rules (Annex #29), and the tokens at which words begin."""
+"""Characters and words of many scripts, by Unicode's own rules (Annex #29); tokens at which words begin."""
 
 import unicodedata
 

@@ -137,6 +137,68 @@ def test_the_published_names_tell_their_case(tmp_path, name, lower_case):
             refused(lambda: tokenizer.load(path, None, not lower_case, name), name, expected)
 
 
+SCRIPTS = [
+    "Übung macht den Meister, SCHÖN", "Hà Nội là thủ đô", "café naïve Ångström", "ΑΘΉΝΑ πόλη", "Ёлка МОЙ",
+    "東京は日本の首都です", "北京2008年", "한국어 문장", "हिन्दी में", "กรุงเทพฯ", "العاصمةُ", "יְרוּשָׁלַיִם",
+    "İstanbul ß ﬁ",
+]  # fmt: skip
+CONFIGURATIONS = [
+    {}, {"do_lower_case": True}, {"do_lower_case": False}, {"do_lower_case": True, "strip_accents": False},
+    {"do_lower_case": False, "strip_accents": True}, {"tokenize_chinese_chars": False}, {"strip_accents": False},
+    {"do_lower_case": False, "strip_accents": None, "tokenizer_class": "BertTokenizer"},
+    {"do_lower_case": True, "strip_accents": False, "tokenizer_class": "ElectraTokenizerFast"},
+    {"do_lower_case": True, "strip_accents": False, "tokenizer_class": "PreTrainedTokenizerFast"},
+    {"tokenizer_class": "TokenizersBackend"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stated", CONFIGURATIONS, ids=str)
+def test_a_tokenizer_config_decides_as_for_transformers(tmp_path, stated):
+    """With vocab.txt alone, beside tokenizer.json files that say otherwise, and after saving."""
+    text = "".join(SCRIPTS)
+    forms = [unicodedata.normalize(form, case) for form in ("NFC", "NFD") for case in (text, text.lower())]
+    characters = sorted({*"".join(forms)} - {" "})
+    path = write_vocabulary(tmp_path, *characters, *(f"##{character}" for character in characters))
+    vocabulary = tokenizer.load(str(path), do_lower_case=False)
+    needs_json = stated.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend")
+    for normalizer in (
+        None,
+        {"lowercase": False, "strip_accents": None},
+        {"lowercase": True, "strip_accents": False},
+    ):
+        if normalizer is None and needs_json:
+            continue
+        folder = tmp_path / str(normalizer and normalizer["lowercase"])
+        vocabulary.save(folder)
+        if normalizer is None:
+            (folder / "tokenizer.json").unlink()
+        else:
+            saved = json.loads((folder / "tokenizer.json").read_text())
+            saved["normalizer"] |= normalizer
+            (folder / "tokenizer.json").write_text(json.dumps(saved))
+        names = {f"{kind}_token": f"[{kind.upper()}]" for kind in ("pad", "unk", "cls", "sep", "mask")}
+        (folder / "tokenizer_config.json").write_text(json.dumps(stated | names))
+        (folder / "config.json").write_text('{"model_type": "bert"}')
+        ours, theirs = tokenizer.load(folder=folder), AutoTokenizer.from_pretrained(folder)
+        expected = theirs(SCRIPTS, add_special_tokens=False).input_ids
+        assert [ids.tolist() for ids in ours.encode_ids(SCRIPTS)] == expected
+        ours.save(folder / "again")
+        again = tokenizer.load(folder=folder / "again"), tokenizer.load(str(folder / "again/vocab.txt"))
+        assert {each.digest for each in again} == {ours.digest}
+
+
+def test_a_tokenizer_of_other_code_is_refused(tmp_path):
+    tokenizer.load(str(write_vocabulary(tmp_path, "a"))).save(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    for content, named in (
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer"),
+        ({"strip_accents": "yes"}, "strip_accents"),
+    ):
+        path.write_text(json.dumps(content))
+        refused(lambda: tokenizer.load(folder=tmp_path), path, named)
+        refused(lambda: tokenizer.load(str(tmp_path / "vocab.txt")), path, named)
+
+
 def test_what_a_vocabulary_loses_by_its_case_is_said():
     """Both shares are also those of Google's own tokenizer (BertTokenizerLegacy) on these lines."""
     lost, kept = multilingual(do_lower_case=True), multilingual()
