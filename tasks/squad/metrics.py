@@ -8,15 +8,21 @@ in the same order. `references` has the texts of a question's answers by its id,
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
+import regex
+
+Unit = Literal["word", "korquad_v1", "character"]  # what F1 counts, after which normalization
 References = Mapping[str, Sequence[str]]
 Predictions = Mapping[str, str]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # KorQuAD: quotes and brackets separate words; other ASCII punctuation is removed, and 「」 and U+201C stay.
+_PUNCTUATION_OF_ANY_SCRIPT = regex.compile(r"\p{P}")
+# Texts whose runs between blanks are longer than this on average separate no words: English has 6, German 7.
+LONGEST_MEAN_WORD = 15
 _KORQUAD_PUNCTUATION = _WITHOUT_PUNCTUATION | str.maketrans(dict.fromkeys("'\"()<>《》〈〉\u2018\u2019", " "))
 
 
@@ -30,46 +36,48 @@ class Score(NamedTuple):
 Scores = tuple[dict[str, float], dict[str, Score]]  # those of the script, and those of each question
 
 
-def squad_v1(references: References, predictions: Predictions, is_korean: bool = False) -> Scores:
-    """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them; if `is_korean`, as KorQuAD's
-    `evaluate-v1.0.py`, whose F1 counts characters, because particles are attached to Korean words.
+def squad_v1(references: References, predictions: Predictions, unit: Unit = "word") -> Scores:
+    """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them.
+
+    The unit `korquad_v1` gives those of KorQuAD's `evaluate-v1.0.py`, whose F1 counts characters, because
+    particles are attached to Korean words. `character` is for texts without blanks: it counts characters too, and
+    leaves out the punctuation of every script, as MLQA's `mlqa_evaluation_v1.py` does for Chinese.
 
     The score of a question is the best over its answers, and 0 if it is missing from `predictions`. Two texts that
     are both empty after normalisation match exactly but have an F1 of 0.
     """
     known = [id_ for id_ in references if id_ in predictions]
-    each = {id_: score_v1(references[id_], predictions[id_], is_korean) for id_ in known}
+    each = {id_: score_v1(references[id_], predictions[id_], unit) for id_ in known}
     exact, f1 = (100.0 * sum(score[place] for score in each.values()) / len(references) for place in (0, 1))
     return {"exact_match": exact, "f1": f1}, each
 
 
-def score_v1(answers: Sequence[str], prediction: str, is_korean: bool = False) -> Score:
+def score_v1(answers: Sequence[str], prediction: str, unit: Unit = "word") -> Score:
     """The score of one question by the rules of `squad_v1`."""
-    predicted = normalized(prediction, is_korean)
-    expected = [normalized(answer, is_korean) for answer in dict.fromkeys(answers)]  # many are equal
-    exact = float(predicted in expected)
-    if is_korean:
-        predicted, *expected = (list("".join(words)) for words in (predicted, *expected))
-    return Score(exact, max(_f1(words, predicted) for words in expected))
+    predicted = normalized(prediction, unit)
+    expected = [normalized(answer, unit) for answer in dict.fromkeys(answers)]  # many are equal
+    return Score(float(predicted in expected), _best_f1(expected, predicted, unit))
 
 
-def score_v2(answers: Sequence[str], prediction: str) -> Score:
+def score_v2(answers: Sequence[str], prediction: str, unit: Unit = "word") -> Score:
     """The score of one question by the rules of `squad_v2`."""
     # Answers that are empty after normalisation do not count; without answers the empty text is expected.
-    expected = [words for words in map(normalized, answers) if words] or [[]]
-    predicted = normalized(prediction)
+    expected = [words for answer in answers if (words := normalized(answer, unit))] or [[]]
+    predicted = normalized(prediction, unit)
     exact = float(predicted in expected)
     # If a text has no token, F1 is 1 if both have none, else 0.
-    return Score(exact, max(_f1(words, predicted) for words in expected) if predicted else exact)
+    return Score(exact, _best_f1(expected, predicted, unit) if predicted else exact)
 
 
-def squad_v2(references: References, predictions: Predictions, null_odds: Mapping[str, float]) -> Scores:
+def squad_v2(
+    references: References, predictions: Predictions, null_odds: Mapping[str, float], unit: Unit = "word"
+) -> Scores:
     """Scores in percent and totals, as `evaluate-v2.0.py` prints them without `--na-prob-thresh`.
 
     `best_exact` and `best_f1` are those with the thresholds that give them: a question whose odds (null_odds.json)
     exceed the threshold is answered with "". The keys `HasAns_…` and `NoAns_…` exist if there are such questions.
     """
-    each = {id_: score_v2(answers, predictions[id_]) for id_, answers in references.items()}
+    each = {id_: score_v2(answers, predictions[id_], unit) for id_, answers in references.items()}
     exact, f1 = ({id_: score[place] for id_, score in each.items()} for place in (0, 1))
     groups = {"": list(references), "HasAns_": [*filter(references.get, references)]}
     groups["NoAns_"] = [id_ for id_ in references if not references[id_]]
@@ -85,11 +93,27 @@ def squad_v2(references: References, predictions: Predictions, null_odds: Mappin
     return result, each
 
 
-def normalized(text: str, is_korean: bool = False) -> list[str]:
-    """The words in lower case without ASCII punctuation and, if not Korean, without English articles."""
-    if is_korean:
+def normalized(text: str, unit: Unit = "word") -> list[str]:
+    """What stands between blanks, in lower case and without the punctuation that `unit` leaves out, and for "word"
+    without English articles."""
+    if unit == "korquad_v1":
         return text.lower().translate(_KORQUAD_PUNCTUATION).split()
+    if unit == "character":
+        return _PUNCTUATION_OF_ANY_SCRIPT.sub("", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
     return _ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
+
+
+def separates_words(texts: Iterable[str]) -> bool:
+    """Whether blanks stand between the words of these texts, as they do not in Chinese, Japanese or Thai."""
+    lengths = [len(run) for text in texts for run in text.split()]
+    return not lengths or sum(lengths) / len(lengths) <= LONGEST_MEAN_WORD
+
+
+def _best_f1(expected: Sequence[list[str]], predicted: list[str], unit: Unit) -> float:
+    """The best F1 of the predicted words over the expected ones, of their characters unless `unit` is "word"."""
+    if unit != "word":
+        predicted, *expected = (list("".join(words)) for words in (predicted, *expected))
+    return max(_f1(words, predicted) for words in expected)
 
 
 def _f1(expected: list[str], predicted: list[str]) -> float:

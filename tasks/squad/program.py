@@ -15,7 +15,7 @@ from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.squad.answers import SpanDecoder, nbest_file
 from tasks.squad.details import details
-from tasks.squad.metrics import squad_v1, squad_v2
+from tasks.squad.metrics import Unit, separates_words, squad_v1, squad_v2
 from tasks.squad.reading import Examples, Source, read, source_of
 from tasks.squad.settings import SquadConfig
 from tasks.squad.task import SpanTask
@@ -67,6 +67,14 @@ def predict(
     return scores, {"prediction": figures, REPORT: sections}
 
 
+def unit_of(metric: str, examples: Examples) -> Unit:
+    """What F1 counts by the flag `--metric`."""
+    if metric == "characters":
+        return "character"
+    is_korquad = metric == "auto" and "korquad" in examples.version.lower()
+    return "korquad_v1" if is_korquad or metric == "korquad_v1" else "word"
+
+
 def write_predictions(
     config: SquadConfig, run: Run, examples: Examples, decoder: SpanDecoder, kept: list[Any]
 ) -> tuple[dict[str, float], list[Section]]:
@@ -82,11 +90,12 @@ def write_predictions(
     if not any(question.answers or question.is_impossible for question in examples.questions):
         run.say("the questions have no answers: predictions are written, not scored")
         return {}, []
+    unit = unit_of(config.metric, examples)
+    if unit == "word" and not separates_words(examples.paragraphs):
+        run.say("the contexts have no blanks between words: F1 hardly differs from EM; see --metric characters")
     if version_2:
-        scores, each = squad_v2(examples.references, predictions, null_odds)
+        scores, each = squad_v2(examples.references, predictions, null_odds, unit)
     else:
-        kind = config.metric
-        is_korean = kind == "korquad_v1" or (kind == "auto" and "korquad" in examples.version.lower())
-        scores, each = squad_v1(examples.references, predictions, is_korean)
+        scores, each = squad_v1(examples.references, predictions, unit)
     write_eval_results(run, scores)
     return scores, details(examples, decoded, each)

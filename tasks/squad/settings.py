@@ -79,12 +79,15 @@ class SquadConfig(ProgramConfig):
     answers: AnswerSettings
     do_predict: bool = setting(False, "predict answers, and score them if the file has answers", "prediction")
     predict_batch_size: int = batch_size("windows", "prediction")
-    metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1"] = setting(
-        "auto", "how predictions are scored; auto: by the version of the file", "prediction"
+    metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1", "characters"] = setting(
+        "auto",
+        "how predictions are scored; auto: by the version of the file; characters: F1 of characters instead of "
+        "words, for texts without blanks",
+        "prediction",
     )
 
     def check(self) -> None:
         self.check_files(self.questions, "dataset_name", train=self.do_train, predict=self.do_predict)
         version_2 = self.windows.version_2_with_negative
-        if self.metric != "auto" and (self.metric == "squad_v2") != version_2:
+        if self.metric not in ("auto", "characters") and (self.metric == "squad_v2") != version_2:
             raise ValueError(f"--metric {self.metric} does not fit --version_2_with_negative={version_2}")

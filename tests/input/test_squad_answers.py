@@ -11,7 +11,7 @@ from harness.squad_files import open_windows, read_file, write_squad
 from harness.texts import letters_tokenizer
 
 from tasks.squad.answers import SpanDecoder, nbest_file
-from tasks.squad.metrics import squad_v1, squad_v2
+from tasks.squad.metrics import separates_words, squad_v1, squad_v2
 from tasks.squad.settings import AnswerSettings, WindowSettings
 
 SETTINGS = WindowSettings(max_seq_length=20, doc_stride=5, max_query_length=6, allow_unknown=True)
@@ -158,11 +158,11 @@ def random_case(seed, unanswerable=0.0):
     return references, predictions, odds
 
 
-@pytest.mark.parametrize(("is_korean", "golden"), [(False, GOLDEN_V1), (True, GOLDEN_KORQUAD)])
-def test_v1_prints_the_official_numbers(is_korean, golden):
+@pytest.mark.parametrize(("unit", "golden"), [("word", GOLDEN_V1), ("korquad_v1", GOLDEN_KORQUAD)])
+def test_v1_prints_the_official_numbers(unit, golden):
     references, predictions, _ = random_case(1)
     del predictions["q7"]
-    assert squad_v1(references, predictions, is_korean)[0] == pytest.approx(golden, rel=1e-12)
+    assert squad_v1(references, predictions, unit)[0] == pytest.approx(golden, rel=1e-12)
 
 
 def test_v2_prints_the_official_numbers():
@@ -173,3 +173,24 @@ def test_v2_prints_the_official_numbers():
         assert [scores[name] for name in BEST] == pytest.approx(golden, rel=1e-12)
     scores = squad_v2({"a": [], "b": ["x"]}, {"a": "u", "b": "v"}, {"a": -1.0, "b": -2.0})[0]
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (50.0, 0.0)  # answering nothing is best
+
+
+def test_the_score_by_characters():
+    """Of Han characters that of MLQA's `mlqa_evaluation_v1.py` for Chinese, worked out by its rules."""
+    references = {"a": ["北京。"], "b": ["一九九五年"], "c": ["กรุงเทพ"], "d": ["東京「タワー」"], "e": ["สวย"]}
+    predictions = {"a": "北京", "b": "一九九四年夏", "c": "กรุงเทพมหานคร", "d": "東京タワー", "e": "ไม่"}
+    scores, each = squad_v1(references, predictions, "character")
+    assert {id_: score.exact for id_, score in each.items()} == {"a": 1, "b": 0, "c": 0, "d": 1, "e": 0}
+    # Shared characters 4 of 6 and of 5; 7 of 13 and of 7 (the vowel signs count).
+    assert [each["b"].f1, each["c"].f1, each["e"].f1] == pytest.approx([8 / 11, 14 / 20, 0])
+    assert scores["exact_match"] == 40
+    words = squad_v1(references, predictions)[1]
+    assert [words[id_].f1 for id_ in "bc"] == [0, 0]
+    odds = dict.fromkeys(references, 0.0)
+    assert squad_v2(references, predictions, odds, "character")[0]["f1"] == pytest.approx(scores["f1"])
+
+
+def test_texts_without_blanks_are_told():
+    assert separates_words(["the cat sat", "Donaudampfschifffahrtsgesellschaft ist ein Wort", "수도는 서울이다"])
+    assert not separates_words(["北京是中國的首都。上海在北京的南邊，我們去過北京兩次。"])
+    assert not separates_words(["เมืองใหญ่คือกรุงเทพและเมืองเล็ก คือเชียงใหม่ซึ่งสวยมาก"])
