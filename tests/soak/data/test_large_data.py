@@ -57,11 +57,17 @@ def test_memory_does_not_grow_with_the_corpus_and_a_gigabyte_is_read_as_written(
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(("max_seq_length", "expected"), [(384, 88_641), (256, 97_077)])
 def test_all_training_windows_of_squad_are_google_s(run, max_seq_length, expected):
-    """As many as the published recipe has; every tenth question's compared."""
+    """As many as the published recipe has. 107 labels differ: answers inside a word, which ours hold exactly."""
     examples = read_file(real("squad/train-v1.1.json"))
     assert len(examples.questions) == 87_599
     settings = WindowSettings(max_seq_length=max_seq_length)
-    assert compare_windows(settings, examples, uncased(), run, step=10) == expected
+    number, differences = compare_windows(settings, examples, uncased(), run)
+    assert number == expected
+    print(len(differences), [each for each in differences if each[0] not in each[2]])
+    assert len(differences) == 107
+    for answer, _, ours in differences:
+        assert answer in ours
+        assert len(ours.split()) <= len(answer.split())
 
 
 @pytest.mark.timeout(1800)
