@@ -207,8 +207,9 @@ def _of_rows(rows: Sequence[Sequence[str]], document: int, place: str) -> Senten
 
 
 def _of_object(value: Mapping[str, Any], place: str, where: str) -> Sentence:
-    column = next((name for name in TAG_COLUMNS if name in value), None)
-    words, tags = value.get("tokens"), value.get(column) or None
+    column = next((name for name in TAG_COLUMNS if name in value), "")
+    words: Any = value.get("tokens")
+    tags: Any = value.get(column) or None
     for name, texts in ("tokens", words), (column, tags):
         is_list = isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)
         if not is_list and not (name == column and tags is None):
