@@ -74,8 +74,7 @@ def fit(
     """
     world, run, model, loop = job.world, job.run, job.model, config.loop
     settings = {**data.settings, **config.schedule(), DATA: data.key}
-    flags_of_data = {name: job.config.get(name) for name in job.data_flags}
-    world.on_first(start.check_settings, settings, flags_of_data)
+    world.on_first(start.check_settings, settings, job.flags_of_data)
     # After a death the survivors take the steps of all ranks that there were.
     plan = make_plan(config.plan.resolved(), len(data.rows), world.launched_size).on_ranks(world.size)
     folder = run.folder / CHECKPOINTS

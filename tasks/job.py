@@ -68,6 +68,10 @@ class Job:
         assert self.workspace.model is not None, "no model yet"
         return self.workspace.model
 
+    @property
+    def flags_of_data(self) -> dict[str, object]:
+        return {name: self.config.get(name) for name in self.data_flags}
+
     def make_model(self, config: BertConfig, head: str, seed: int, is_loaded: bool = False) -> None:
         """Makes the job's model, with the initial values of `seed`; one of the same configuration takes them. With
         `is_loaded` the encoder has none, because weights will be loaded."""

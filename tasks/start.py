@@ -51,12 +51,13 @@ class Start:
         for name in dict.fromkeys([*saved, *settings]):
             if saved.get(name) == settings.get(name):
                 continue
-            problem = f"with {name} = {saved.get(name)}, this command has {settings.get(name)}"
+            difference = f"{name} = {saved.get(name)}, this command has {settings.get(name)}"
             if name == DATA:
-                problem = f"on other training data: {self._change_of_data(flags_of_data)}"
+                difference = f"other training data: {self._change_of_data(flags_of_data)}"
             raise InputError(
-                f"{self.checkpoint} holds a run {problem}: give the same value, or --resume never to start from "
-                "the beginning; to train on from its model, another --output_dir with --init_checkpoint RUN/model"
+                f"{self.checkpoint} holds a run with {difference}: give the same value, or --resume never to "
+                "start from the beginning; to train on from its model, another --output_dir with "
+                "--init_checkpoint RUN/model"
             )
 
     def _change_of_data(self, flags: Mapping[str, object]) -> str:

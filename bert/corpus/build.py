@@ -185,8 +185,8 @@ class CorpusWork:
         if counts["long_documents"]:
             say(
                 f"warning: {counts['long_documents']:,} of {counts['documents']:,} documents have more than "
-                f"{LONG_DOCUMENT:,} sentences: if their lines have nothing to do with each other, as in a file of reviews, give "
-                "--document_separator line, else file"
+                f"{LONG_DOCUMENT:,} sentences: if their lines have nothing to do with each other, as in a "
+                "file of reviews, give --document_separator line, else file"
             )
         share = counts["unknown"] / counts["tokens"]
         check_unknown(share, self.settings.text.source, self.tokenizer, self.settings.allow_unknown)
