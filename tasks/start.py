@@ -45,8 +45,8 @@ class Start:
         return self.tokenizer
 
     def check_settings(self, settings: Mapping[str, object], flags_of_data: Mapping[str, object]) -> None:
-        """Raises InputError for the first setting that differs from the checkpoint's, with both values; for other
-        training data, with what made them so. On rank 0."""
+        """Raises InputError for the first setting that differs from the checkpoint's, with both
+        values; for other training data, with what made them so. On rank 0."""
         saved = self.state.settings if self.state else settings
         for name in dict.fromkeys([*saved, *settings]):
             if saved.get(name) == settings.get(name):
@@ -55,9 +55,9 @@ class Start:
             if name == DATA:
                 difference = f"other training data: {self._change_of_data(flags_of_data)}"
             raise InputError(
-                f"{self.checkpoint} holds a run with {difference}: give the same value, or --resume never to "
-                "start from the beginning; to train on from its model, another --output_dir with "
-                "--init_checkpoint RUN/model"
+                f"{self.checkpoint} holds a run with {difference}: give the same value, or --resume "
+                "never to start from the beginning; to train on from its model, another --output_dir "
+                "with --init_checkpoint RUN/model"
             )
 
     def _change_of_data(self, flags: Mapping[str, object]) -> str:

@@ -132,8 +132,9 @@ class CorpusWork:
         }
 
     def begin(self, facts: shards.Manifest) -> None:
-        """Makes the folder for unfinished work, or keeps that of a killed build with these settings.
-        What a refused build has left gives way to the corrected command. Raises as `refuse_others`."""
+        """Makes the folder for unfinished work, or keeps that of a killed build with these
+        settings. What a refused build has left gives way to the corrected command. Raises as
+        `refuse_others`."""
         if any(self.folder.glob("unit-*")):
             stored = read_json(self.stated)
             if self.refused.is_file() and shards.differences(stored, facts, facts):
@@ -170,9 +171,9 @@ class CorpusWork:
             raise InputError(f"{self.settings.text.source} contains no text")
         if counts["documents"] == 1 and settings.next_sentence:
             raise InputError(
-                "the corpus is one document, but a random next sentence must come from another one: separate "
-                "documents by blank lines, or give --document_separator line if each line is a document, or "
-                "--nonext_sentence"
+                "the corpus is one document, but a random next sentence must come from another one: "
+                "separate documents by blank lines, or give --document_separator line if each line "
+                "is a document, or --nonext_sentence"
             )
         if counts["random_next"] > MOST_RANDOM_NEXT * examples:
             say(
@@ -184,9 +185,9 @@ class CorpusWork:
             say(self.warning_of_cuts(counts))
         if counts["long_documents"]:
             say(
-                f"warning: {counts['long_documents']:,} of {counts['documents']:,} documents have more than "
-                f"{LONG_DOCUMENT:,} sentences: if their lines have nothing to do with each other, as in a "
-                "file of reviews, give --document_separator line, else file"
+                f"warning: {counts['long_documents']:,} of {counts['documents']:,} documents have "
+                f"more than {LONG_DOCUMENT:,} sentences: if their lines have nothing to do with each "
+                "other, as in a file of reviews, give --document_separator line, else file"
             )
         share = counts["unknown"] / counts["tokens"]
         check_unknown(share, self.settings.text.source, self.tokenizer, self.settings.allow_unknown)
@@ -194,13 +195,14 @@ class CorpusWork:
 
     def warning_of_cuts(self, counts: Counter[str]) -> str:
         """That sentences are longer than a row."""
-        is_split = self.settings.text.split_sentences
-        advice = "raise --max_seq_length" if is_split else "give --split_sentences if lines are paragraphs"
+        unit, advice = "lines", "give --split_sentences if lines are paragraphs"
+        if self.settings.text.split_sentences:
+            unit, advice = "sentences", "raise --max_seq_length"
+        share = counts["cut_tokens"] / counts["tokens"]
         return (
-            f"warning: {counts['cut_tokens']:,} of {counts['tokens']:,} tokens "
-            f"({counts['cut_tokens'] / counts['tokens']:.0%}) are cut off, because {counts['cut_sentences']:,} of "
-            f"{counts['sentences']:,} {'sentences' if is_split else 'lines'} are longer than a row: {advice}, or "
-            "--nonext_sentence, which cuts nothing"
+            f"warning: {counts['cut_tokens']:,} of {counts['tokens']:,} tokens ({share:.0%}) are cut "
+            f"off, because {counts['cut_sentences']:,} of {counts['sentences']:,} {unit} are longer "
+            f"than a row: {advice}, or --nonext_sentence, which cuts nothing"
         )
 
     def result_path(self, what: str, number: int) -> Path:
@@ -241,8 +243,9 @@ class CorpusWork:
         return counts
 
     def counts_of_lengths(self, part: Part, unit: int) -> dict[str, int]:
-        """How many sentences do not fit a row with a next sentence, and their tokens beyond it; and, where
-        blank lines end documents, how many are so long that these lines may be missing."""
+        """How many sentences do not fit a row with a next sentence, and their tokens beyond it;
+        and, where blank lines end documents, how many are so long that these lines may be
+        missing."""
         settings, counts = self.settings, dict[str, int]()
         if settings.examples.next_sentence:
             excess = np.diff(part.sentences) - room_for_pairs(settings.examples)

@@ -121,12 +121,12 @@ def _named(header: Sequence[str], column: str) -> str:
 
 
 def _opened(source: Source, counts: Counter[str]) -> Iterator[tuple[str, Sequence[str], Rows]]:
-    """For each file, or the data set of the hub, the flag that names it, the header and the rows. Counts what the
-    user may not expect.
+    """For each file, or the data set of the hub, the flag that names it, the header and the rows.
+    Counts what the user may not expect.
 
-    The extension decides how a file is read: .csv (quoted as in RFC 4180), .tsv and .txt (separated by tabs,
-    without quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet.
-    """
+    The extension decides how a file is read: .csv (quoted as in RFC 4180), .tsv and .txt (separated
+    by tabs, without quoting), .jsonl and .json (one object per line), each also with .gz, and
+    .parquet."""
     if source.settings.from_hub:
         yield _hub_rows(source)
     for path in source.files():
@@ -234,7 +234,8 @@ class Texts(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """A column that is read: its name, or several with | between them; None where a task has none."""
+    """A column that is read: its name, or several with | between them; None where a task has
+    none."""
 
     name: str | None
     convert: Callable[[Any], Any]  # of a cell; None if it is not as `expected`
@@ -243,7 +244,8 @@ class Column:
     values: list[Any] = field(default_factory=list)
 
     def index_in(self, header: Sequence[str], where: str) -> int | None:
-        """Where it is in a file. Raises InputError: it is needed and not there, or it is there twice."""
+        """Where it is in a file. Raises InputError: it is needed and not there, or it is there
+        twice."""
         if not self.name:
             return None
         present = [name for name in (self.name, *self.name.split("|")) if name in header]
@@ -303,7 +305,8 @@ def read(source: Source, labels: Labels = ()) -> Texts:
 
 
 def _labels_of_examples(columns: Sequence[Column], source: Source, labels: Labels) -> list[Any]:
-    """The label, or labels, of each example, MISSING where a set to predict has none; [] without a column."""
+    """The label, or labels, of each example, MISSING where a set to predict has none; [] without a
+    column."""
     names, found = source.task.columns.labels, columns[0].values
     if names and found:
         if labels and (unknown := [name for name in names if name not in labels]):

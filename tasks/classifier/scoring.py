@@ -82,10 +82,10 @@ def labelled(
 def write_predictions(
     source: Source, data: Prepared, labels: Labels, outputs: Any, run: Run, thresholds: Mapping[str, float]
 ) -> dict[str, float]:
-    """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file (ids and labels, or
-    numbers clipped to the task's range). Prints a line for each line of standard input: the label, a tab and its
-    probability, or a number. Several labels of a text are written by `in_a_cell`. Returns the scores if the set
-    has labels. On rank 0."""
+    """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file (ids
+    and labels, or numbers clipped to the task's range). Prints a line for each line of standard
+    input: the label, a tab and its probability, or a number. Several labels of a text are written
+    by `in_a_cell`. Returns the scores if the set has labels. On rank 0."""
     shown = np.array(outputs)
     if labels is None:
         low, high = source.task.range or (-np.inf, np.inf)

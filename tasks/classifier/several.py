@@ -20,8 +20,8 @@ FLAGS = {"0": False, "1": True, "0.0": False, "1.0": True, "False": False, "True
 
 
 def labels_in(value: Any, known: set[str]) -> tuple[str, ...] | None:
-    """The labels in a cell: a list, or a text with commas between them or a JSON list in it. None: it is none of
-    these, or a label is not `known`, if any are."""
+    """The labels in a cell: a list, or a text with commas between them or a JSON list in it. None:
+    it is none of these, or a label is not `known`, if any are."""
     text = value.strip() if isinstance(value, str) else ""
     if text.startswith("[") and text.endswith("]"):
         try:
@@ -36,8 +36,8 @@ def labels_in(value: Any, known: set[str]) -> tuple[str, ...] | None:
 
 
 def in_a_cell(rows: Sequence[Sequence[str]], labels: Sequence[str]) -> list[str]:
-    """Each row's labels, of all these, as `labels_in` reads them: with commas between them, or all rows as
-    JSON lists if a label would not come back from that."""
+    """Each row's labels, of all these, as `labels_in` reads them: with commas between them, or all
+    rows as JSON lists if a label would not come back from that."""
     if all(labels_in(label, set()) == (label,) for label in labels):
         return [",".join(row) for row in rows]
     return [json.dumps(row, ensure_ascii=False) for row in rows]

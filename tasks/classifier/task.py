@@ -74,8 +74,8 @@ class LabelTask:
 
 
 def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray | None:
-    """The weight of each label, float32 [L], from LABEL=WEIGHT,… or a JSON object, or for "balanced" from
-    the training set, as in scikit-learn: n / (L * examples with the label)."""
+    """The weight of each label, float32 [L], from LABEL=WEIGHT,… or a JSON object, or for
+    "balanced" from the training set, as in scikit-learn: n / (L * examples with the label)."""
     if setting is None:
         return None
     if labels is None:
@@ -96,8 +96,9 @@ def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray
         weights = np.zeros(len(labels), np.float32)
     if len(pairs) != len(labels) or not ((weights >= LEAST_WEIGHT) & (weights <= 1 / LEAST_WEIGHT)).all():
         raise InputError(
-            f"--class_weights must be LABEL=WEIGHT,… or, for labels with commas, a JSON object, with each of the "
-            f"labels {', '.join(labels)} and weights from {LEAST_WEIGHT:g} to {1 / LEAST_WEIGHT:g}, got {setting}"
+            "--class_weights must be LABEL=WEIGHT,… or, for labels with commas, a JSON object, with "
+            f"each of the labels {', '.join(labels)} and weights from {LEAST_WEIGHT:g} to "
+            f"{1 / LEAST_WEIGHT:g}, got {setting}"
         )
     return weights
 
@@ -170,7 +171,8 @@ def labels_of_file(source: Source) -> tuple[str, ...]:
 
 
 def _check_names(labels: Sequence[str], source: Source) -> None:
-    """Raises InputError for labels that predictions.tsv could not hold, or that are probably one."""
+    """Raises InputError for labels that predictions.tsv could not hold, or that are probably
+    one."""
     without_blanks = dict[str, str]()
     for label in labels:
         if re.search("[\t\n\r]", label):

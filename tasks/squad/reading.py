@@ -127,7 +127,8 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
 
 
 def _of_file(data: Any, source: str) -> Iterator[tuple[str, list[Any]]]:
-    """The context and the questions of each paragraph. Raises InputError: it is not SQuAD's form."""
+    """The context and the questions of each paragraph. Raises InputError: it is not SQuAD's
+    form."""
     number = 0
     for entry in _part(data, "data", list, source):
         for paragraph in _part(entry, "paragraphs", list, f"{source}: `data` after paragraph {number}"):
@@ -137,7 +138,8 @@ def _of_file(data: Any, source: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _of_hub(source: Source, allow_impossible: bool) -> Iterator[tuple[str, list[Any]]]:
-    """As `_of_file`, of a split of a data set, with a paragraph for successive rows of one context."""
+    """As `_of_file`, of a split of a data set, with a paragraph for successive rows of one
+    context."""
     flag = f"--dataset_name {source.path}"
     table = hub.load_data_set(source.path, None, str(source.split), flag, source.revision)
 

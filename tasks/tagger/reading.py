@@ -94,8 +94,8 @@ def _check_words(words: Sequence[str], characters: bool, where: str) -> None:
             raise InputError(f"{where}: word {number} is empty")
         if NOT_IN_WORDS.search(word):
             raise InputError(
-                f"{where}: word {number} must not hold a tab or line end, which the columns of predictions.conll "
-                f"cannot, got {word!r:.40}"
+                f"{where}: word {number} must not hold a tab or line end, which the columns of "
+                f"predictions.conll cannot, got {word!r:.40}"
             )
         if characters and len(word) != 1:
             raise InputError(f"{where}: --characters needs a character in each line, got {word!r:.40}")
@@ -195,8 +195,8 @@ def _columns(line: str) -> list[str]:
 
 
 def _is_comment(line: str, row: Sequence[str], num_columns: int) -> bool:
-    """Whether a line before the first word of a sentence is a comment: it begins with # and a blank, and is no row
-    of this file, whose first word may be a #."""
+    """Whether a line before the first word of a sentence is a comment: it begins with # and a
+    blank, and is no row of this file, whose first word may be a #."""
     is_row = len(row) == num_columns and (num_columns == 1 or TAG.fullmatch(row[-1]) or row[-1] in NO_TAGS)
     return bool(COMMENT.match(line)) and not is_row
 
@@ -214,8 +214,8 @@ def _of_object(value: Mapping[str, Any], place: str, where: str) -> Sentence:
         is_list = isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)
         if not is_list and not (name == column and tags is None):
             raise InputError(
-                f"{where}: {place} must have `tokens`, a list of words, and perhaps `ner_tags`, a list of "
-                f"tags such as B-PER: `{name}` is {shown(texts)} in {shown(value)}"
+                f"{where}: {place} must have `tokens`, a list of words, and perhaps `ner_tags`, a list "
+                f"of tags such as B-PER: `{name}` is {shown(texts)} in {shown(value)}"
             )
     return Sentence(words, tags, place=place)
 
