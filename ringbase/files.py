@@ -77,6 +77,14 @@ def read_text(source: Path | BinaryIO, where: str = "", most_bytes: int = MOST_B
         raise InputError(f"{where}: {getattr(error, 'strerror', None) or error}") from error
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, which end with LF or CRLF, or, in a text without an LF, with CR. Not
+    those of `str.splitlines`, which also splits at characters that texts hold, such as U+2028 and
+    U+0085."""
+    end = "\n" if "\n" in text else "\r"
+    return [line.rstrip("\r") for line in text.split(end)]
+
+
 def read_standard_input(where: str) -> str:
     """All of standard input, as `read_text` reads a file."""
     if sys.stdin is None:

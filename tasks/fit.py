@@ -30,7 +30,7 @@ from tasks.cache import Prepared
 from tasks.environment import result_file
 from tasks.job import Job
 from tasks.settings import DevSettings, TrainingSettings
-from tasks.start import Start
+from tasks.start import DATA, Start
 from tasks.task import Task
 from tasks.trained import CHECKPOINTS, TASK_FILE
 
@@ -73,8 +73,8 @@ def fit(
     stay non-finite, or memory runs out.
     """
     world, run, model, loop = job.world, job.run, job.model, config.loop
-    settings = {**data.settings, **config.schedule(), "training data (digest)": data.key}
-    start.check_settings(settings)
+    settings = {**data.settings, **config.schedule(), DATA: data.key}
+    world.on_first(start.check_settings, settings, job.flags_of_data)
     # After a death the survivors take the steps of all ranks that there were.
     plan = make_plan(config.plan.resolved(), len(data.rows), world.launched_size).on_ranks(world.size)
     folder = run.folder / CHECKPOINTS

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import TypeVar
@@ -24,7 +24,7 @@ from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_object
-from ringbase.settings import Settings, flat, made
+from ringbase.settings import Settings, fields_of, flat, made
 from tasks.environment import result_file
 from tasks.remote import Mirror, is_remote, local_folder, local_inputs
 from tasks.report.page import PAGE, write_page
@@ -58,6 +58,7 @@ class Job:
     collectives: Collectives
     run: Run
     config: Mapping[str, object] = field(default_factory=dict)  # the program's flags, for run.json
+    data_flags: Sequence[str] = ()  # those of them that say what is read
     workspace: Workspace = field(default_factory=Workspace)
     goes_on: bool = False  # after a restart or a death the run continues what this job has saved
     has_trained: Event = field(default_factory=Event)  # set once a training has begun: a death then makes it go on
@@ -66,6 +67,10 @@ class Job:
     def model(self) -> Bert:
         assert self.workspace.model is not None, "no model yet"
         return self.workspace.model
+
+    @property
+    def flags_of_data(self) -> dict[str, object]:
+        return {name: self.config.get(name) for name in self.data_flags}
 
     def make_model(self, config: BertConfig, head: str, seed: int, is_loaded: bool = False) -> None:
         """Makes the job's model, with the initial values of `seed`; one of the same configuration takes them. With
@@ -128,7 +133,8 @@ def run_on_ranks(
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
-            work(local, Job(world, collectives, run, values, goes_on=goes_on, has_trained=has_trained))
+            flags = values, data_flags(config)
+            work(local, Job(world, collectives, run, *flags, goes_on=goes_on, has_trained=has_trained))
             world.on_first(run.publish, True)  # nobody leaves while another may need to repeat the work
             if mirror:
                 run.say(f"uploaded: {folder}")
@@ -139,6 +145,11 @@ def run_on_ranks(
             elastic.surviving(world, "", attempt)
         except (OutOfMemory, NotFinite) as error:
             raise InputError(f"{error}: {ADVICE[type(error)]}") from error
+
+
+def data_flags(config: Settings) -> list[str]:
+    """The names of the flags that say what is read."""
+    return [field.name for field in fields_of(type(config)) if field.group == "data"]
 
 
 def set_precision(precision: str, tf32: bool = False) -> str | None:

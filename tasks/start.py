@@ -18,6 +18,9 @@ from ringbase.files import read_json
 from tasks.settings import ModelSettings
 from tasks.trained import CHECKPOINTS
 
+DATA = "training data (digest)"  # among the settings of a checkpoint
+SOURCES = ("train_file", "input_file", "data_dir", "dataset_name")  # flags
+NOT_TRAINED_ON = ("output_", "predict_", "dev_", "eval_", "max_predict_", "allow_")  # how flags begin
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 
 
@@ -41,16 +44,40 @@ class Start:
         assert self.tokenizer is not None
         return self.tokenizer
 
-    def check_settings(self, settings: Mapping[str, object]) -> None:
-        """Raises InputError, with both values, for the first setting that differs from the checkpoint's."""
+    def check_settings(self, settings: Mapping[str, object], flags_of_data: Mapping[str, object]) -> None:
+        """Raises InputError for the first setting that differs from the checkpoint's, with both
+        values; for other training data, with what made them so. On rank 0."""
         saved = self.state.settings if self.state else settings
         for name in dict.fromkeys([*saved, *settings]):
-            if saved.get(name) != settings.get(name):
-                raise InputError(
-                    f"{self.checkpoint} holds a run with {name} = {saved.get(name)}, this command has "
-                    f"{settings.get(name)}: give the same value, or --resume never to start from the beginning; "
-                    "to train on from its model, another --output_dir with --init_checkpoint RUN/model"
-                )
+            if saved.get(name) == settings.get(name):
+                continue
+            difference = f"{name} = {saved.get(name)}, this command has {settings.get(name)}"
+            if name == DATA:
+                difference = f"other training data: {self._change_of_data(flags_of_data)}"
+            raise InputError(
+                f"{self.checkpoint} holds a run with {difference}: give the same value, or --resume "
+                "never to start from the beginning; to train on from its model, another --output_dir "
+                "with --init_checkpoint RUN/model"
+            )
+
+    def _change_of_data(self, flags: Mapping[str, object]) -> str:
+        """What has changed since the checkpoint: the tokenizer, flags, or files."""
+        assert self.checkpoint is not None
+        if self.tokenizer:
+            saved, own = tokenizer.load(folder=self.checkpoint), self.tokenizer
+            if saved.lower_case != own.lower_case:
+                return f"--do_lower_case was {saved.lower_case}, now it is {own.lower_case}"
+            if saved.digest != own.digest:
+                return f"{own.source} is another vocabulary than the run's (--vocab_file, --spm_model_file)"
+        old: Mapping[str, object] = {}
+        with contextlib.suppress(InputError, KeyError, TypeError):
+            old = dict(read_json(self.checkpoint.parent.parent / "run.json")["config"])
+        flags = {name: value for name, value in flags.items() if not name.startswith(NOT_TRAINED_ON)}
+        changed = [name for name in flags if name in old and old[name] != flags[name]]
+        if changed:
+            return ", ".join(f"--{name} was {old[name]}, now it is {flags[name]}" for name in changed)
+        files = [f"--{name} {flags[name]}" for name in SOURCES if flags.get(name)]
+        return f"the content of {', '.join(files)} has changed, or another version of RingBERT read it"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from bert.text.tokenizer import Tokenizer, check_unknown, tokens_per_character, 
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.files import parse_json
+from ringbase.files import lines_of, parse_json
 from ringbase.ragged import gather, joined, offsets_of
 from ringbase.settings import shown
 from tasks.cache import Prepared, Recipe, prepared
@@ -21,7 +21,7 @@ MOST_TOKENS = 0.95  # per character: more for text in a script of whose words th
 
 def json_lines(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The place and the object of each line. Raises InputError: a line has none."""
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(lines_of(text), 1):
         if line.strip():
             try:
                 value = parse_json(line)

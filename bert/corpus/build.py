@@ -6,6 +6,7 @@ each piece depends only on the input and the settings. So any number of workers 
 a build that was killed continues with the files that it finds.
 """
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -23,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from bert.corpus import shards
-from bert.corpus.examples import make_examples, parts_of
+from bert.corpus.examples import Part, make_examples, parts_of, room_for_pairs
 from bert.corpus.read import documents
 from bert.corpus.settings import BuildSettings
 from bert.corpus.units import find_units, input_sizes
@@ -39,6 +40,8 @@ SHARD_BYTES, SMALLEST_SHARD_BYTES, MOST_SMALL_SHARDS = 256 << 20, 8 << 20, 16
 BATCH_TOKENS = 1 << 17  # of a record batch of about 256 KiB, the piece of a shard that training reads and checks
 TAKEN_ROWS = 1024
 MOST_RANDOM_NEXT = 0.9
+MOST_CUT = 0.01  # of the tokens, beyond the length of a row
+LONG_DOCUMENT = 2000  # sentences
 PROGRESS_EVERY_S = 30.0
 
 
@@ -61,17 +64,14 @@ def build(
     """
     rank, num_ranks = share
     work = CorpusWork(settings, tokenizer)
-    facts, unfinished = work.facts(), work.folder / "settings.json"
+    facts = work.facts()
     if (work.output_dir / shards.MANIFEST).is_file():
         manifest = shards.read_manifest(work.output_dir, "--output_dir")
         work.refuse_others(manifest, facts)
         say(f"{work.output_dir} is complete: nothing to do")
         return manifest
     if rank == 0:
-        if any(work.folder.glob("unit-*")):
-            work.refuse_others(read_json(unfinished), facts)
-        work.folder.mkdir(parents=True, exist_ok=True)
-        write_json(unfinished, facts, indent=1)
+        work.begin(facts)
     barrier()
 
     def made(what: str, number: int) -> list[Path]:
@@ -86,19 +86,20 @@ def build(
         barrier()
         return paths
 
-    counts = Counter[str]()
-    for path in made("unit", len(work.units)):
-        counts.update(read_json(path))
-    facts["counts"] = work.checked(counts, say)
-    results = made("shard", work.num_shards)
-    if rank == 0:
-        folder = work.output_dir / shards.TOKENIZER
-        shutil.rmtree(folder, ignore_errors=True)
-        tokenizer.save(folder)
-        facts["tokenizer_files"] = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-        shards.write_manifest(work.output_dir, facts | {"shards": list(map(read_json, results))})
-        shutil.rmtree(work.folder)
-    barrier()
+    with work.marked_if_refused():
+        counts = Counter[str]()
+        for path in made("unit", len(work.units)):
+            counts.update(read_json(path))
+        facts["counts"] = work.checked(counts, say)
+        results = made("shard", work.num_shards)
+        if rank == 0:
+            folder = work.output_dir / shards.TOKENIZER
+            shutil.rmtree(folder, ignore_errors=True)
+            tokenizer.save(folder)
+            facts["tokenizer_files"] = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+            shards.write_manifest(work.output_dir, facts | {"shards": list(map(read_json, results))})
+            shutil.rmtree(work.folder)
+        barrier()
     return shards.read_manifest(work.output_dir)
 
 
@@ -109,6 +110,8 @@ class CorpusWork:
         self.settings, self.tokenizer, self.units = settings, tokenizer, find_units(settings.text)
         self.output_dir = Path(settings.output_dir).expanduser()
         self.folder = self.output_dir / ".work"
+        self.stated = self.folder / "settings.json"
+        self.refused = self.folder / "refused"  # marks work that ended with an InputError
         size = sum(piece.size for unit in self.units for piece in unit) * settings.examples.num_duplicates
         by_size = max(-(-size // SHARD_BYTES), min(MOST_SMALL_SHARDS, size // SMALLEST_SHARD_BYTES), 1)
         self.num_shards = settings.num_shards or by_size
@@ -128,6 +131,31 @@ class CorpusWork:
             "input": flat(text) | {"digest of the input files' names and sizes": digest(input_sizes(text))},
         }
 
+    def begin(self, facts: shards.Manifest) -> None:
+        """Makes the folder for unfinished work, or keeps that of a killed build with these
+        settings. What a refused build has left gives way to the corrected command. Raises as
+        `refuse_others`."""
+        if any(self.folder.glob("unit-*")):
+            stored = read_json(self.stated)
+            if self.refused.is_file() and shards.differences(stored, facts, facts):
+                shutil.rmtree(self.folder)
+                for path in self.output_dir.glob("shard-*-of-*.arrow"):
+                    path.unlink()
+            else:
+                self.refuse_others(stored, facts)
+        self.refused.unlink(missing_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.stated, facts, indent=1)
+
+    @contextlib.contextmanager
+    def marked_if_refused(self) -> Iterator[None]:
+        """A `with` block whose InputError leaves a mark in the folder."""
+        try:
+            yield
+        except InputError:
+            self.refused.touch()
+            raise
+
     def refuse_others(self, stored: shards.Manifest, facts: shards.Manifest) -> None:
         """Raises InputError if what the folder holds was made with other settings."""
         if different := shards.differences(stored, facts, facts):
@@ -143,8 +171,9 @@ class CorpusWork:
             raise InputError(f"{self.settings.text.source} contains no text")
         if counts["documents"] == 1 and settings.next_sentence:
             raise InputError(
-                "the corpus is one document, but a random next sentence must come from another one: separate "
-                "documents by blank lines (--document_separator), or give --nonext_sentence"
+                "the corpus is one document, but a random next sentence must come from another one: "
+                "separate documents by blank lines, or give --document_separator line if each line "
+                "is a document, or --nonext_sentence"
             )
         if counts["random_next"] > MOST_RANDOM_NEXT * examples:
             say(
@@ -152,9 +181,29 @@ class CorpusWork:
                 "because documents of one sentence have no other: check --document_separator and "
                 "--split_sentences, or give --nonext_sentence"
             )
+        if counts["cut_tokens"] > MOST_CUT * counts["tokens"]:
+            say(self.warning_of_cuts(counts))
+        if counts["long_documents"]:
+            say(
+                f"warning: {counts['long_documents']:,} of {counts['documents']:,} documents have "
+                f"more than {LONG_DOCUMENT:,} sentences: if their lines have nothing to do with each "
+                "other, as in a file of reviews, give --document_separator line, else file"
+            )
         share = counts["unknown"] / counts["tokens"]
         check_unknown(share, self.settings.text.source, self.tokenizer, self.settings.allow_unknown)
         return {**counts, "unknown_share": share}
+
+    def warning_of_cuts(self, counts: Counter[str]) -> str:
+        """That sentences are longer than a row."""
+        unit, advice = "lines", "give --split_sentences if lines are paragraphs"
+        if self.settings.text.split_sentences:
+            unit, advice = "sentences", "raise --max_seq_length"
+        share = counts["cut_tokens"] / counts["tokens"]
+        return (
+            f"warning: {counts['cut_tokens']:,} of {counts['tokens']:,} tokens ({share:.0%}) are cut "
+            f"off, because {counts['cut_sentences']:,} of {counts['sentences']:,} {unit} are longer "
+            f"than a row: {advice}, or --nonext_sentence, which cuts nothing"
+        )
 
     def result_path(self, what: str, number: int) -> Path:
         """The JSON file that marks a piece of work as done, and holds what is known of it."""
@@ -178,6 +227,7 @@ class CorpusWork:
                     tokens=len(part.tokens),
                     unknown=int((part.tokens == self.tokenizer.unk_id).sum()),
                 )
+                counts.update(self.counts_of_lengths(part, number))
                 if number == index == 0:  # a wrong vocabulary is noticed early
                     share = counts["unknown"] / counts["tokens"]
                     check_unknown(share, f"the beginning of {source}", self.tokenizer, self.settings.allow_unknown)
@@ -190,6 +240,19 @@ class CorpusWork:
                     counts["examples"] += len(batch)
                     if settings.next_sentence:
                         counts["random_next"] += int(np.from_dlpack(batch.column("is_random_next")).sum())
+        return counts
+
+    def counts_of_lengths(self, part: Part, unit: int) -> dict[str, int]:
+        """How many sentences do not fit a row with a next sentence, and their tokens beyond it;
+        and, where blank lines end documents, how many are so long that these lines may be
+        missing."""
+        settings, counts = self.settings, dict[str, int]()
+        if settings.examples.next_sentence:
+            excess = np.diff(part.sentences) - room_for_pairs(settings.examples)
+            counts = {"cut_sentences": int((excess > 0).sum()), "cut_tokens": int(excess[excess > 0].sum())}
+        is_text = any(piece.kind == "text" for piece in self.units[unit])
+        if is_text and settings.text.document_separator == "blank":
+            counts["long_documents"] = int((np.diff(part.documents) > LONG_DOCUMENT).sum())
         return counts
 
     def make_shard(self, number: int) -> dict[str, Any]:

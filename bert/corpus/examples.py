@@ -87,9 +87,14 @@ def make_examples(
     return record_batch(columns, schema)
 
 
+def room_for_pairs(settings: ExampleSettings) -> int:
+    """The tokens of A and B in a row, beside [CLS] and two [SEP]."""
+    return settings.max_seq_length - 3
+
+
 def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Random):
     """The places of A and of B [n, 2] among the tokens by Google's rules, and is_random_next [n]."""
-    max_tokens = settings.max_seq_length - 3
+    max_tokens = room_for_pairs(settings)
     offsets, bounds = part.sentences.tolist(), part.documents.tolist()
     draw, bits, num_documents = draws.random, draws.getrandbits, len(bounds) - 1
     rows: list[tuple[int, int, int, int, bool]] = []

@@ -20,6 +20,7 @@ MOST_LINE_BYTES = 16 << 20
 READ_BYTES = 1 << 19
 ROWS_AT_ONCE = 1024
 MOST_DOCUMENT_BYTES = 1 << 20  # longer documents are cut, to limit memory
+BLANK_LINES = {"blank": 1, "blanks": 2}  # that end a document, by --document_separator
 SHORT_LINE = 40  # characters: in hard-wrapped prose a shorter line ends its paragraph, or is a heading or verse
 
 
@@ -83,7 +84,7 @@ def _lines(piece: Piece, text: TextSettings, where: str) -> Iterator[str]:
     with io.BufferedReader(stream, READ_BYTES) as file:
         position, stop = 0, 1 << 62
         if piece.stop is not None:
-            blanks = {"blank": 1, "blanks": 2, "file": 0}[text.document_separator] * (piece.kind == "text")
+            blanks = BLANK_LINES.get(text.document_separator, 0) * (piece.kind == "text")
             size = os.path.getsize(piece.path)
             position, stop = (_boundary(file, where, at, size, blanks) for at in (piece.start, piece.stop))
             file.seek(position)
@@ -128,10 +129,10 @@ def _line(file: IO[bytes], where: str, position: int) -> bytes:
 
 
 def gather_documents(
-    lines: Iterable[str], separator: Literal["blank", "blanks", "file"], running: bool
+    lines: Iterable[str], separator: Literal["blank", "blanks", "line", "file"], running: bool
 ) -> Iterator[list[str]]:
     """Lines -> documents, each a list of sentences: the lines, or with `running` those of running text."""
-    needed = {"blank": 1, "blanks": 2, "file": 1 << 62}[separator]
+    needed = BLANK_LINES.get(separator, 1 << 62)
     document, paragraph = list[str](), list[str]()
     size = blanks = 0
     for line in itertools.chain(lines, [None]):
@@ -139,14 +140,16 @@ def gather_documents(
             blanks = 0
             size += len(text)
             (paragraph if running else document).append(text)
-            if size < MOST_DOCUMENT_BYTES and not (running and len(text) < SHORT_LINE):
+            ends_paragraph = separator == "line" or (running and len(text) < SHORT_LINE)
+            if size < MOST_DOCUMENT_BYTES and not ends_paragraph:
                 continue
         else:
             blanks += 1
         if paragraph:
             document += split_sentences(" ".join(paragraph))
             paragraph = []
-        if document and (blanks >= needed or size >= MOST_DOCUMENT_BYTES or line is None):
+        is_end = blanks >= needed or size >= MOST_DOCUMENT_BYTES or separator == "line" or line is None
+        if document and is_end:
             yield document
             document, size = [], 0
 

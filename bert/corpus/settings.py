@@ -29,9 +29,11 @@ class TextSettings(Settings):
         False, "read running text: join the lines of a paragraph and cut it into sentences; a blank line, or a "
         "line of fewer than 40 characters, ends a paragraph. Without it, each line is a sentence", "data",
     )  # fmt: skip
-    document_separator: Literal["blank", "blanks", "file"] = setting(
-        "blank", "what ends a document of plain text: a blank line, two or more of them (for books with a blank "
-        "line between paragraphs), or only the end of the file. Documents are cut after 1 MiB", "data",
+    document_separator: Literal["blank", "blanks", "line", "file"] = setting(
+        "blank", "what ends a document of plain text: a blank line; two or more of them (for books "
+        "with a blank line between paragraphs); every line (for reviews and other lines that have "
+        "nothing to do with each other); or only the end of the file. Documents are cut after 1 MiB",
+        "data",
     )  # fmt: skip
 
     def check(self) -> None:

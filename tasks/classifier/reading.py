@@ -10,9 +10,11 @@ import functools
 import io
 import itertools
 import math
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -23,7 +25,7 @@ import pyarrow.parquet as pq
 
 from bert.hub import cached_commit, load_data_set
 from ringbase.errors import InputError, one_line
-from ringbase.files import read_standard_input, read_text
+from ringbase.files import lines_of, read_standard_input, read_text
 from tasks.classifier.named_tasks import FILE_FLAGS, Columns, Labels, NamedTask, Split
 from tasks.classifier.settings import STANDARD_INPUT, TextSettings
 from tasks.classifier.several import FLAGS, labels_in
@@ -32,8 +34,13 @@ from tasks.texts import json_lines
 Rows = Iterator[tuple[str, Sequence[Any]]]  # the place of each row, such as "line 7", and its cells
 
 csv.field_size_limit(sys.maxsize)  # the default of 128 KiB is too small for some texts
+# A cell that another program has quoted as in CSV: with each quote doubled.
+QUOTED = re.compile('"(?:[^"]|"")*""(?:[^"]|"")*"')
+IN_QUOTES = "with quotes doubled as in CSV, which .tsv does not undo (save it as .csv)"
+SHORT_ROWS = "rows with too few columns left out"
 KINDS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 MAX_SHORT_ROWS_SHARE = 0.001
+MISSING, NO_LABEL = object(), {"", "?", "-1", "-1.0", "nan"}  # what stands for it in a set to predict
 
 standard_input = functools.cache(read_standard_input)  # it can be read once, and the runs of all seeds need it
 
@@ -113,12 +120,13 @@ def _named(header: Sequence[str], column: str) -> str:
     return names + (f"; did you mean {near[0]!r}?" if near else "")
 
 
-def _opened(source: Source) -> Iterator[tuple[str, Sequence[str], Rows]]:
+def _opened(source: Source, counts: Counter[str]) -> Iterator[tuple[str, Sequence[str], Rows]]:
     """For each file, or the data set of the hub, the flag that names it, the header and the rows.
+    Counts what the user may not expect.
 
-    The extension decides how a file is read: .csv (quoted as in RFC 4180), .tsv and .txt (separated by tabs,
-    without quoting), .jsonl and .json (one object per line), each also with .gz, and .parquet.
-    """
+    The extension decides how a file is read: .csv (quoted as in RFC 4180), .tsv and .txt (separated
+    by tabs, without quoting), .jsonl and .json (one object per line), each also with .gz, and
+    .parquet."""
     if source.settings.from_hub:
         yield _hub_rows(source)
     for path in source.files():
@@ -136,25 +144,36 @@ def _opened(source: Source) -> Iterator[tuple[str, Sequence[str], Rows]]:
         if kind == "json":
             yield where, *_json_rows(text, where)
         else:
-            rows = _csv_rows(text, where) if kind == "csv" else _tsv_rows(text, len(header))
+            # Published files are as they are.
+            counts_of_tsv = Counter() if source.task.name or is_standard_input else counts
+            rows = _csv_rows(text, where, counts) if kind == "csv" else _tsv_rows(text, len(header), counts_of_tsv)
             yield where, header or next(rows, ("", ()))[1], rows
 
 
-def _tsv_rows(text: str, most: int) -> Rows:
+def _tsv_rows(text: str, most: int, counts: Counter[str]) -> Rows:
     """The cells of each line; the last of at most `most` may hold tabs. Blank lines are allowed at the end only,
     where a file has several columns."""
-    # `str.splitlines` would also split at characters such as U+2028, which texts hold.
-    has_columns = most != 1 and "\t" in text.split("\n", 1)[0]
-    lines = (text.rstrip("\r\n") if has_columns else text.removesuffix("\n")).split("\n") if text else []
+    lines = lines_of(text)
+    if not lines[-1]:  # behind the last line's end
+        lines.pop()
+    has_columns = most != 1 and bool(lines) and "\t" in lines[0]
+    while has_columns and not lines[-1]:
+        lines.pop()
     for number, line in enumerate(lines, 1):
-        yield f"line {number}", line.removesuffix("\r").split("\t", most - 1)
+        cells = line.split("\t", most - 1)
+        if '""' in line and any(map(QUOTED.fullmatch, cells)):
+            counts[IN_QUOTES] += 1
+        yield f"line {number}", cells
 
 
-def _csv_rows(text: str, where: str) -> Rows:
+def _csv_rows(text: str, where: str, counts: Counter[str]) -> Rows:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        for cells in filter(None, reader):
-            yield f"line {reader.line_num}", cells
+        for cells in reader:
+            if cells:
+                yield f"line {reader.line_num}", cells
+            else:
+                counts["blank lines left out"] += 1
     except csv.Error as error:
         raise InputError(f"{where}: line {reader.line_num}: broken quotes ({error})") from error
 
@@ -210,77 +229,132 @@ class Texts(NamedTuple):
     # As the task spells them; tuples where a text has several; numbers for regression; None without labels.
     labels: list[Any] | None
     ids: list[str]  # those in the file, or the numbers from 0
-    num_short_rows: int = 0  # rows with too few columns, which are left out
+    counts: Mapping[str, int] = {}  # of what the user may not expect, by its description
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that is read: its name, or several with | between them; None where a task has
+    none."""
+
+    name: str | None
+    convert: Callable[[Any], Any]  # of a cell; None if it is not as `expected`
+    expected: str
+    is_needed: bool = True
+    values: list[Any] = field(default_factory=list)
+
+    def index_in(self, header: Sequence[str], where: str) -> int | None:
+        """Where it is in a file. Raises InputError: it is needed and not there, or it is there
+        twice."""
+        if not self.name:
+            return None
+        present = [name for name in (self.name, *self.name.split("|")) if name in header]
+        if present and header.count(present[0]) > 1:
+            raise InputError(f"{where}: column {present[0]!r} occurs twice in the header")
+        if not present and self.is_needed:
+            raise InputError(f"{where}: no column {self.name!r}, only {_named(header, self.name)}")
+        return header.index(present[0]) if present else None
+
+    def read(self, cell: Any, place: str) -> None:
+        value = self.convert(cell)
+        if value is None:
+            raise InputError(f"{place}: {self.name} must be {self.expected}, got {cell!r:.80}")
+        self.values.append(value)
 
 
 def read(source: Source, labels: Labels = ()) -> Texts:
     """The examples of a set, at most as many as the flags say. A label must be one of `labels`, if there are any,
-    or for regression a finite number."""
-    columns, language = source.task.columns, source.settings.language
-    names, (label, a_label) = columns.labels or (columns.label,), _label_of(source.task, labels)
-    optional = {columns.id, *(() if source.needs_labels else names)}
-    first, second, ids, of_columns = list[str](), list[str](), list[str](), [list[Any]() for _ in names]
-    wanted: list[tuple[str | None, Callable[[Any], Any], str, list[Any]]] = [
-        (columns.text, _string, "a string", first), (columns.pair, _string, "a string", second),
-        *((name, label, a_label, own) for name, own in zip(names, of_columns, strict=True)),
-        (columns.id, str, "", ids),
-    ]  # fmt: skip
-    num_rows, num_short_rows, languages = 0, 0, set[str]()
-    for where, header, rows in _opened(source):
-        used = []
-        for column, convert, expected, values in wanted:
-            present = [name for name in (column, *column.split("|")) if name in header] if column else []
-            if present and header.count(present[0]) > 1:
-                raise InputError(f"{where}: column {present[0]!r} occurs twice in the header")
-            if present:
-                used.append((header.index(present[0]), column, convert, expected, values))
-            elif column and column not in optional:
-                raise InputError(f"{where}: no column {column!r}, only {_named(header, column)}")
+    or for regression a finite number. In a set to predict it may be missing."""
+    columns, language, counts = source.task.columns, source.settings.language, Counter[str]()
+    first, second = Column(columns.text, _string, "a string"), Column(columns.pair, _string, "a string")
+    ids = Column(columns.id, str, "", is_needed=False)
+    label, a_label = _label_of(source, labels)
+    names = columns.labels or (columns.label,)
+    of_labels = [Column(name, label, a_label, source.needs_labels) for name in names]
+    num_rows, languages = 0, set[str]()
+    for where, header, rows in _opened(source, counts):
+        indices = [(column, column.index_in(header, where)) for column in (first, second, *of_labels, ids)]
+        used = [(column, index) for column, index in indices if index is not None]
         of_language = header.index(columns.language) if columns.language in header else None
         for place, cells in rows:
             if num_rows == source.limit:
                 break
             if len(cells) < len(header) and columns.skips_short_rows:
-                num_short_rows += 1
+                counts[SHORT_ROWS] += 1
             elif len(cells) != len(header):
-                raise InputError(f"{where}: {place} has {len(cells)} columns, {len(header)} are needed")
+                size = f"{len(cells)} columns, {len(header)} are needed"
+                raise InputError(f"{where}: {place} has {size}{_open_quote(cells, where)}")
             elif of_language is not None and cells[of_language] != language:
                 languages.add(cells[of_language])
             else:
                 num_rows += 1
-                for index, column, convert, expected, values in used:
-                    if (value := convert(cells[index])) is None:
-                        problem = f"{column} must be {expected}, got {cells[index]!r:.80}"
-                        raise InputError(f"{where}: {place}: {problem}")
-                    values.append(value)
+                for column, index in used:
+                    column.read(cells[index], f"{where}: {place}")
     if not num_rows:
         others = f" in --language {language}, only {', '.join(sorted(languages))}" if languages else ""
         raise InputError(f"{where} has no row with a text{others}")
-    if num_short_rows > MAX_SHORT_ROWS_SHARE * num_rows:
-        raise InputError(f"{where}: {num_short_rows} of {num_short_rows + num_rows} rows have too few columns")
-    of_examples = of_columns[0]
-    if columns.labels and of_examples:
+    if counts[SHORT_ROWS] > MAX_SHORT_ROWS_SHARE * num_rows:
+        of_all = f"{counts[SHORT_ROWS]} of {counts[SHORT_ROWS] + num_rows}"
+        raise InputError(f"{where}: {of_all} rows have too few columns")
+    found = _labels_of_examples(of_labels, source, labels)
+    if missing := sum(value is MISSING for value in found):
+        counts["without a label, so there are no scores"] = missing
+        found = []
+    numbers = [*map(str, range(num_rows))]
+    return Texts(first.values, second.values or None, found or None, ids.values or numbers, dict(counts))
+
+
+def _labels_of_examples(columns: Sequence[Column], source: Source, labels: Labels) -> list[Any]:
+    """The label, or labels, of each example, MISSING where a set to predict has none; [] without a
+    column."""
+    names, found = source.task.columns.labels, columns[0].values
+    if names and found:
         if labels and (unknown := [name for name in names if name not in labels]):
             raise InputError(f"{source}: the model has no label {unknown[0]!r}, only {', '.join(labels)}")
-        of_examples = [tuple(itertools.compress(names, flags)) for flags in zip(*of_columns, strict=True)]
-    return Texts(first, second or None, of_examples or None, ids or [*map(str, range(num_rows))], num_short_rows)
+        rows = zip(*(column.values for column in columns), strict=True)
+        return [MISSING if MISSING in flags else tuple(itertools.compress(names, flags)) for flags in rows]
+    # What stands for no label at all may also be read as one: no labels in a list, -1 as a number.
+    nothing = () if source.task.has_several else -1.0 if source.task.labels is None else MISSING
+    if not source.needs_labels and all(value in (nothing, MISSING) for value in found):
+        return [MISSING] * len(found)
+    return found
+
+
+def _open_quote(cells: Sequence[str], where: str) -> str:
+    """What may be wrong with a row that has another number of columns than the header."""
+    is_open = any(cell.count('"') % 2 for cell in cells)
+    if not is_open or where.removesuffix(".gz").endswith(".csv"):
+        return ""
+    return ": quotes do not join lines or columns in .tsv: save it as .csv or .jsonl"
 
 
 # Of a cell each makes the value, or None if it is not as expected.
 
 
-def _label_of(task: NamedTask, labels: Labels) -> tuple[Callable[[Any], Any], str]:
+def _label_of(source: Source, labels: Labels) -> tuple[Callable[[Any], Any], str]:
     """What makes a label of a cell, and what is expected there."""
+    convert, expected = _needed_label_of(source.task, labels)
+
+    def label_or_missing(value: Any) -> Any:
+        found = convert(value)
+        text = "" if value is None else str(value).strip()
+        return MISSING if found is None and text in NO_LABEL else found
+
+    return (convert if source.needs_labels else label_or_missing), expected
+
+
+def _needed_label_of(task: NamedTask, labels: Labels) -> tuple[Callable[[Any], Any], str]:
     if task.labels is None:
         return _number, "a finite number for regression"
     if task.columns.labels:
         return (lambda value: FLAGS.get(str(value))), "0 or 1"
     known, of_known = set(labels or ()), ", ".join(labels or ())
     if task.has_several:
-        return partial(labels_in, known=known), f"some of {of_known}" if known else "a list of labels"
+        a_list = "with commas between labels, or a JSON list"
+        return partial(labels_in, known=known), f"some of {of_known}, {a_list}" if known else f"labels, {a_list}"
 
     def label(value: Any) -> str | None:
-        is_label = isinstance(value, str | int | float) and value != "" and value == value
+        is_label = isinstance(value, str | int | float) and str(value).strip() != "" and value == value
         name = task.spellings.get(str(value), str(value)) if is_label else None
         return name if not known or name in known else None
 

@@ -21,7 +21,7 @@ from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.settings import STANDARD_INPUT, ExampleSettings
 from tasks.texts import open_tokenized, rows_of_texts
 
-VERSION = 5  # increase when reading or the code below writes something else: old folders are not used
+VERSION = 6  # increase when reading or the code below writes something else: old folders are not used
 
 
 def open_set(
@@ -63,7 +63,7 @@ def tables(
     counts = {
         f"cut to --max_seq_length {max_seq_length}": int((cut > 0).sum()),
         "with an empty text": sum(not text.strip() for text in (*texts.first, *(texts.second or ()))),
-        "rows with too few columns left out": texts.num_short_rows,
+        **texts.counts,
     }
     if has_several:
         number_of = {label: place for place, label in enumerate(labels or ())}

@@ -16,7 +16,7 @@ from distributed.run import Run
 from tasks.cache import Prepared
 from tasks.classifier.named_tasks import Labels
 from tasks.classifier.reading import Source
-from tasks.classifier.several import HALF, targets
+from tasks.classifier.several import HALF, in_a_cell, targets
 
 
 def metrics(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
@@ -82,10 +82,10 @@ def labelled(
 def write_predictions(
     source: Source, data: Prepared, labels: Labels, outputs: Any, run: Run, thresholds: Mapping[str, float]
 ) -> dict[str, float]:
-    """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file (ids and labels, or
-    numbers clipped to the task's range). Prints a line for each line of standard input: the label, a tab and its
-    probability, or a number. Where a text may have several labels, commas separate them. Returns the scores if the
-    set has labels. On rank 0."""
+    """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file (ids
+    and labels, or numbers clipped to the task's range). Prints a line for each line of standard
+    input: the label, a tab and its probability, or a number. Several labels of a text are written
+    by `in_a_cell`. Returns the scores if the set has labels. On rank 0."""
     shown = np.array(outputs)
     if labels is None:
         low, high = source.task.range or (-np.inf, np.inf)
@@ -93,10 +93,12 @@ def write_predictions(
         printed = [str(value) for value in shown[:, 0].tolist()]
     else:
         shown, chosen = labelled(labels, shown, thresholds if source.task.has_several else None)
-        predictions, printed = [",".join(names) for names in chosen], []
-        for names, row in zip(chosen, shown.tolist(), strict=True):
+        has_several = source.task.has_several
+        predictions = in_a_cell(chosen, labels) if has_several else [names[0] for names in chosen]
+        printed = []
+        for prediction, names, row in zip(predictions, chosen, shown.tolist(), strict=True):
             share_of = dict(zip(labels, row, strict=True))
-            printed.append(f"{','.join(names)}\t{','.join(f'{share_of[name]:.4f}' for name in names)}")
+            printed.append(f"{prediction}\t{','.join(f'{share_of[name]:.4f}' for name in names)}")
     ids = data.tables["ids"].column("id")
     submission = "".join(f"{id_}\t{value}\n" for id_, value in zip(ids, predictions, strict=True))
     results = "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist())

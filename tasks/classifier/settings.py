@@ -38,7 +38,7 @@ class TextSettings(Settings):
     regression: bool = setting(False, "predict numbers: the label column holds numbers", "data", is_saved=True)
     multi_label: bool = setting(
         False, "a text may have several labels, or none: --label_column names a column of lists (in CSV and TSV "
-        "with commas between labels), or several columns of 0 and 1, with commas between them", "data",
+        "with commas between labels, or as JSON), or several columns of 0 and 1, with commas between them", "data",
         is_saved=True,
     )  # fmt: skip
     max_train_examples: int | None = setting(None, "train on the first N examples", "data", at_least=1)
@@ -85,8 +85,9 @@ class ClassifierConfig(ProgramConfig):
         None, "train once per seed, such as 1,2,3, in OUTPUT_DIR/seed-N; report mean and deviation", "training"
     )
     class_weights: str | None = setting(
-        None, "weight of each label in the loss: LABEL=WEIGHT,… or balanced", "training"
-    )
+        None, "weight of each label in the loss: LABEL=WEIGHT,…, a JSON object of labels and weights, or "
+        "balanced", "training",
+    )  # fmt: skip
     do_predict: bool = setting(False, "predict the test set", "prediction")
     predict_batch_size: int = batch_size("examples", "prediction")
 

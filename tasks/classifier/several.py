@@ -3,11 +3,15 @@
 Arrays have their shape as a suffix: B rows, L labels.
 """
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy.special import expit
 
+from ringbase.errors import InputError
+from ringbase.files import parse_json
 from ringbase.ragged import Ragged
 
 THRESHOLDS = "thresholds"  # of each label, in result.json and beside the model
@@ -16,13 +20,27 @@ FLAGS = {"0": False, "1": True, "0.0": False, "1.0": True, "False": False, "True
 
 
 def labels_in(value: Any, known: set[str]) -> tuple[str, ...] | None:
-    """The labels in a cell: a list, or a text in which commas separate them. None: it is neither, or a label is
-    not `known`, if any are."""
-    if value is None or isinstance(value, str):
-        value = [*filter(None, map(str.strip, (value or "").split(",")))]
+    """The labels in a cell: a list, or a text with commas between them or a JSON list in it. None:
+    it is none of these, or a label is not `known`, if any are."""
+    text = value.strip() if isinstance(value, str) else ""
+    if text.startswith("[") and text.endswith("]"):
+        try:
+            value = parse_json(text)
+        except InputError:
+            return None
+    elif value is None or isinstance(value, str):
+        value = [*filter(None, map(str.strip, text.split(",")))]
     is_list = isinstance(value, list) and all(isinstance(each, str | int) for each in value)
     row = tuple(map(str, value)) if is_list else None
     return None if row is None or (known and not known.issuperset(row)) else row
+
+
+def in_a_cell(rows: Sequence[Sequence[str]], labels: Sequence[str]) -> list[str]:
+    """Each row's labels, of all these, as `labels_in` reads them: with commas between them, or all
+    rows as JSON lists if a label would not come back from that."""
+    if all(labels_in(label, set()) == (label,) for label in labels):
+        return [",".join(row) for row in rows]
+    return [json.dumps(row, ensure_ascii=False) for row in rows]
 
 
 def targets(labels: Ragged, num_labels: int) -> np.ndarray:

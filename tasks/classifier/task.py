@@ -4,7 +4,8 @@ Tensors have their shape as a suffix: B rows, L labels.
 """
 
 import itertools
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +18,9 @@ from bert.configuration import BertConfig, unnamed_labels
 from distributed.rows import Rows
 from distributed.run import Run
 from ringbase.errors import InputError
+from ringbase.files import parse_json
 from ringbase.ragged import padded
+from ringbase.settings import shown
 from tasks.classifier.named_tasks import Labels, NamedTask, is_on_pairs, task_of
 from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import ClassifierConfig
@@ -71,8 +74,8 @@ class LabelTask:
 
 
 def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray | None:
-    """The weight of each label, float32 [L], from LABEL=WEIGHT,… or for "balanced" from the training set, as in
-    scikit-learn: n / (L * examples with the label)."""
+    """The weight of each label, float32 [L], from LABEL=WEIGHT,… or a JSON object, or for
+    "balanced" from the training set, as in scikit-learn: n / (L * examples with the label)."""
     if setting is None:
         return None
     if labels is None:
@@ -83,15 +86,19 @@ def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray
         if not counts.all():
             raise InputError(f"--class_weights balanced: no example has label {labels[int(np.argmin(counts))]}")
         return (counts.sum() / (len(labels) * counts)).astype(np.float32)
-    pairs = [part.rpartition("=")[::2] for part in setting.split(",")]
+    if setting.startswith("{"):
+        pairs = [*parse_json(setting, "--class_weights: ").items()]
+    else:
+        pairs = [part.rpartition("=")[::2] for part in setting.split(",")]
     try:
         weights = np.array([float(dict(pairs)[name]) for name in labels], np.float32)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         weights = np.zeros(len(labels), np.float32)
     if len(pairs) != len(labels) or not ((weights >= LEAST_WEIGHT) & (weights <= 1 / LEAST_WEIGHT)).all():
         raise InputError(
-            f"--class_weights must be LABEL=WEIGHT,… with each of the labels {', '.join(labels)} and weights from "
-            f"{LEAST_WEIGHT:g} to {1 / LEAST_WEIGHT:g}, got {setting}"
+            "--class_weights must be LABEL=WEIGHT,… or, for labels with commas, a JSON object, with "
+            f"each of the labels {', '.join(labels)} and weights from {LEAST_WEIGHT:g} to "
+            f"{1 / LEAST_WEIGHT:g}, got {setting}"
         )
     return weights
 
@@ -146,18 +153,33 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[Named
 def labels_of_file(source: Source) -> tuple[str, ...]:
     """The labels that occur in a training file, sorted as numbers if all are whole numbers, else as texts. Raises
     InputError: there is only one."""
-    found = read(source).labels or []
+    found, column = read(source).labels or [], source.task.columns.label
     if source.task.has_several:
         listed = tuple(sorted(set(itertools.chain(*found))))
+        if not listed:
+            raise InputError(f"{source}: no text has a label in {column!r} (--label_column)")
         if not source.task.columns.labels and set(listed) <= set(FLAGS):
-            column = source.task.columns.label
             raise InputError(f"{source}: {column!r} holds 0 and 1: for one label leave --multi_label out")
+        _check_names(listed, source)
         return source.task.columns.labels or listed
     labels = sorted(set(map(str, found)))
+    _check_names(labels, source)
     if len(labels) < 2:
         raise InputError(f"{source}: every example has the label {labels[0]!r:.80}, 2 are needed (--label_column)")
     are_numbers = all(label.removeprefix("-").isdecimal() for label in labels)
     return tuple(sorted(labels, key=float) if are_numbers else labels)
+
+
+def _check_names(labels: Sequence[str], source: Source) -> None:
+    """Raises InputError for labels that predictions.tsv could not hold, or that are probably
+    one."""
+    without_blanks = dict[str, str]()
+    for label in labels:
+        if re.search("[\t\n\r]", label):
+            raise InputError(f"{source}: a label must not hold a tab or line end, got {shown(label)}")
+        other = without_blanks.setdefault("".join(label.split()), label)
+        if other != label:
+            raise InputError(f"{source}: the labels {shown(other)} and {shown(label)} differ only in blanks")
 
 
 def labels_of(bert_config: BertConfig) -> Labels:

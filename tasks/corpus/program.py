@@ -41,10 +41,11 @@ def build(config: BuildConfig, world: World) -> None:
     with world.watchdog.working():  # the shares of the ranks may take hours more or less
         manifest = corpus.build(settings, words, num_workers=config.num_workers or num_cores, **ranks)
     counts, num_shards = manifest["counts"], len(manifest["shards"])
+    cut = f", {counts['cut_tokens']:,} cut off" if counts.get("cut_tokens") else ""
     world.say(
         f"{settings.output_dir}: {counts['documents']:,} documents, {counts['sentences']:,} sentences, "
-        f"{counts['tokens']:,} tokens ({counts['unknown_share']:.2%} [UNK]) -> {counts['examples']:,} examples "
-        f"in {num_shards} shard{'s' * (num_shards > 1)}"
+        f"{counts['tokens']:,} tokens ({counts['unknown_share']:.2%} [UNK]{cut}) -> "
+        f"{counts['examples']:,} examples in {num_shards} shard{'s' * (num_shards > 1)}"
     )
 
 

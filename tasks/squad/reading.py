@@ -4,7 +4,7 @@ format), plain or `.gz`, or from a hub data set with SQuAD's columns."""
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,8 @@ from ringbase.settings import shown
 from tasks.squad.settings import QuestionSettings
 
 WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
+KINDS = {list: "a list", str: "text", int: "an integer", bool: "true or false"}
+HUB_KEYS = ("text", "answer_start")  # of which answers on the hub have a list each
 NO_PLACE = -1  # of an answer that is not trained on
 MAX_MISPLACED_SHARE = 0.05
 
@@ -74,21 +76,23 @@ def source_of(settings: QuestionSettings, is_training: bool) -> Source:
 def read(source: Source, allow_impossible: bool = False) -> Examples:
     """Reads and checks the questions of a source. With `allow_impossible` some may have no answer. Raises
     InputError also for more than 5 % of answers that are not at their position."""
-    file = Path(source.path).expanduser()
-    data = _from_hub(source, allow_impossible) if source.split else read_json(file, str(source))
     paragraphs: list[str] = []
     questions: list[Question] = []
-    try:
-        for paragraph in itertools.chain.from_iterable(entry["paragraphs"] for entry in data["data"]):
-            paragraphs.append(paragraph["context"])
-            for qa in paragraph["qas"]:
-                questions.append(_question(qa, paragraphs, source.is_training))
-            if source.limit and len(questions) >= source.limit:
-                break
-        version = str(data.get("version", ""))
-    except (KeyError, TypeError, AttributeError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else f"an entry of another type ({error})"
-        raise InputError(f"{source}: not SQuAD's form: {reason} in question {len(questions) + 1}") from error
+    if source.split:
+        version, found = "", _of_hub(source, allow_impossible)
+    else:
+        data = read_json(Path(source.path).expanduser(), str(source))
+        version, found = (
+            str(data.get("version", "")) if isinstance(data, dict) else "",
+            _of_file(data, str(source)),
+        )
+    for context, qas in found:
+        paragraphs.append(context)
+        for qa in qas:
+            where = f"{source}: question {len(questions) + 1}"
+            questions.append(_question(qa, len(paragraphs) - 1, source.is_training, where))
+        if source.limit and len(questions) >= source.limit:
+            break
     if not questions:
         raise InputError(f"{source}: holds no question")
     questions = questions[: source.limit]
@@ -97,6 +101,8 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
     id_, times = Counter(question.id for question in questions).most_common(1)[0]
     if times > 1:
         raise InputError(f"{source}: question {id_} occurs {times} times: predictions are stored by id")
+    if source.is_training and not any(each.answers for each in questions):
+        raise InputError(f"{source}: none of its {len(questions):,} questions has an answer to train on")
     kept: list[Question] = []
     misplaced: list[str] = []
     for question in questions:
@@ -121,31 +127,57 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
     return Examples(version, paragraphs, kept, misplaced)
 
 
-def _from_hub(source: Source, allow_impossible: bool) -> dict[str, Any]:
-    """A split of a data set as a SQuAD file has it, with a paragraph for successive rows of one context."""
+def _of_file(data: Any, source: str) -> Iterator[tuple[str, list[Any]]]:
+    """The context and the questions of each paragraph. Raises InputError: it is not SQuAD's
+    form."""
+    number = 0
+    for entry in _part(data, "data", list, source):
+        for paragraph in _part(entry, "paragraphs", list, f"{source}: `data` after paragraph {number}"):
+            number += 1
+            where = f"{source}: paragraph {number}"
+            yield _part(paragraph, "context", str, where), _part(paragraph, "qas", list, where)
+
+
+def _of_hub(source: Source, allow_impossible: bool) -> Iterator[tuple[str, list[Any]]]:
+    """As `_of_file`, of a split of a data set, with a paragraph for successive rows of one
+    context."""
     flag = f"--dataset_name {source.path}"
     table = hub.load_data_set(source.path, None, str(source.split), flag, source.revision)
 
     def qa(row: dict[str, Any]) -> dict[str, Any]:
-        places = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
-        answers = [{"text": text, "answer_start": start} for text, start in places]
+        answers = row.get("answers") or []
+        lists = [answers.get(key) for key in HUB_KEYS] if isinstance(answers, dict) else [None]
+        if all(isinstance(each, list) for each in lists):
+            answers = [dict(zip(HUB_KEYS, pair, strict=True)) for pair in itertools.zip_longest(*lists)]
         return row | {"answers": answers, "is_impossible": allow_impossible and not answers}
 
-    groups = itertools.groupby(table, lambda row: row["context"])
-    return {"data": [{"paragraphs": ({"context": context, "qas": map(qa, rows)} for context, rows in groups)}]}
+    rows = ((_part(row, "context", str, f"{source}: row {number}"), row) for number, row in enumerate(table, 1))
+    for context, group in itertools.groupby(rows, lambda pair: pair[0]):
+        yield context, [qa(row) for _, row in group]
 
 
-def _question(qa: dict[str, Any], paragraphs: list[str], is_training: bool) -> Question:
-    """A question about the last paragraph. Raises KeyError, TypeError or AttributeError if it is not SQuAD's."""
-    answers = qa.get("answers") or ()
-    places = [answer["answer_start"] if is_training else NO_PLACE for answer in answers]
-    texts = [answer["text"] for answer in answers]
-    is_impossible = qa.get("is_impossible") or False
-    kinds = {type(text) for text in (paragraphs[-1], qa["question"], *texts)}
-    if type(is_impossible) is not bool or kinds != {str}:
-        raise TypeError("is_impossible must be true or false, and texts strings")
-    answered = tuple(zip(texts, places, strict=True))
-    return Question(str(qa["id"]), qa["question"], len(paragraphs) - 1, answered, is_impossible)
+def _part(parent: Any, name: str, kind: type, where: str, default: Any = None) -> Any:
+    """The part of this name and kind of an object; without a default it must be there."""
+    if not isinstance(parent, dict):
+        raise InputError(f"{where}: expected an object with {name!r}, as in SQuAD, got {shown(parent)}")
+    value = default if parent.get(name) is None else parent[name]
+    if value is None:
+        raise InputError(f"{where}: expected {name!r}, as in SQuAD, in {shown(parent)}")
+    if kind is not object and type(value) is not kind:
+        raise InputError(f"{where}: {name} must be {KINDS[kind]}, got {shown(value)}")
+    return value
+
+
+def _question(qa: Any, paragraph: int, is_training: bool, where: str) -> Question:
+    """Raises InputError: it is not of SQuAD's form."""
+    id_ = str(_part(qa, "id", object, where))
+    where = f"{where} ({id_})"
+    answers = list[tuple[str, int]]()
+    for answer in _part(qa, "answers", list, where, []):
+        start = _part(answer, "answer_start", int, where) if is_training else NO_PLACE
+        answers.append((_part(answer, "text", str, where), start))
+    is_impossible = _part(qa, "is_impossible", bool, where, False)
+    return Question(id_, _part(qa, "question", str, where), paragraph, tuple(answers), is_impossible)
 
 
 def _is_in_place(text: str, start: int, context: str, where: str) -> bool:

@@ -9,14 +9,21 @@ from typing import Any, NamedTuple
 
 from bert.hub import load_data_set
 from ringbase.errors import InputError
-from ringbase.files import read_text
+from ringbase.files import lines_of, read_text
 from ringbase.settings import shown
 from tasks.tagger.settings import FileSettings
 from tasks.texts import json_lines
 
-TAG = re.compile(r"O|[BIES]-.+")
+TAG = re.compile(r"O|[BIES]-\S(.*\S)?")
+NO_TAGS = {"", "_", "-", "?", "-1"}  # what stands for the tags of a file that has none
 SPLITS = {"train": "train", "dev": "validation", "predict": "test"}
-DOCUMENT, COMMENT = "-DOCSTART-", "## "  # lines of CoNLL-2003's files that begin a document, and of KLUE's
+DOCUMENT = "-DOCSTART-"  # the line of CoNLL-2003's files that begins a document
+COMMENT = re.compile("#+([ \\t]|$)")  # "# id …" of MultiCoNER, "## klue-ner-…", "# text = …" of CoNLL-U
+BLANKS = " \t"  # between columns; all other white space belongs to words
+NOT_IN_WORDS = re.compile("[\t\n\r]")  # predictions.conll could not hold them
+# Other schemes than BIO and BIOES, by the letters that these lack: how to write their tags.
+OTHER_SCHEMES = {"L": "E-", "U": "S-", "M": "I-"}  # BILOU's and BMES's
+OTHER_SCHEMES_OF_CHARACTERS = {"M": "I-", "E": "I-", "L": "I-", "S": "B-", "U": "B-"}
 TAG_COLUMNS = ("ner_tags", "tags", "labels")
 
 
@@ -52,26 +59,26 @@ class Source:
 def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[Sentence]:
     """The sentences of a source; those to train on or to evaluate have tags, of `labels` if these are known.
     Raises InputError, with the line: a damaged file, an empty one, or a tag that is none."""
-    sentences, known = list[Sentence](), set(labels)
-    rows = _of_hub(source) if source.path is None else _of_file(source.path, str(source))
+    sentences = list[Sentence]()
+    rows = _of_hub(source) if source.path is None else _of_file(source.path, str(source), characters)
     for each in rows:
         if source.limit == len(sentences):
             break
+        if source.kind == "predict" and NO_TAGS.issuperset(each.tags or ()):
+            each = each._replace(tags=None)
         where = f"{source}: {each.place}"
+        _check_words(each.words, characters, where)
         if each.tags is None and source.kind != "predict":
             raise InputError(f"{where}: there are no tags")
-        if characters and (long := next((word for word in each.words if len(word) != 1), None)) is not None:
-            raise InputError(f"{where}: --characters needs a character in each line, got {long!r:.40}")
-        if each.tags is not None and len(each.tags) != len(each.words):
-            raise InputError(f"{where}: {len(each.words)} words have {len(each.tags)} tags")
-        for word, tag in zip(each.words, each.tags or (), strict=False):
-            if not TAG.fullmatch(tag) or (characters and tag[0] in "ES") or (known and tag not in known):
-                kinds = "B- or I-" if characters else "B-, I-, E- or S-"
-                expected = f"one of {', '.join(labels)}" if known else f"O, or {kinds} and a type"
-                raise InputError(f"{where}: the tag of {word!r:.40} must be {expected}, got {tag!r:.40}")
+        if each.tags is not None:
+            _check_tags(each.words, each.tags, characters, labels, where)
         sentences.append(each)
     if not sentences:
         raise InputError(f"{source}: there is no sentence in it")
+    if max(len(each.words) for each in sentences) > 1 and all(map(_is_counted, sentences)):
+        raise InputError(
+            f"{source}: the first column counts the words, as in CoNLL-U: the word must be the first column"
+        )
     if (
         source.kind == "train"
         and not characters
@@ -79,6 +86,46 @@ def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[S
     ):
         raise InputError(f"{source}: each word is a single character: give --characters")
     return sentences
+
+
+def _check_words(words: Sequence[str], characters: bool, where: str) -> None:
+    for number, word in enumerate(words, 1):
+        if not word:
+            raise InputError(f"{where}: word {number} is empty")
+        if NOT_IN_WORDS.search(word):
+            raise InputError(
+                f"{where}: word {number} must not hold a tab or line end, which the columns of "
+                f"predictions.conll cannot, got {word!r:.40}"
+            )
+        if characters and len(word) != 1:
+            raise InputError(f"{where}: --characters needs a character in each line, got {word!r:.40}")
+
+
+def _check_tags(
+    words: Sequence[str], tags: Sequence[str], characters: bool, labels: Sequence[str], where: str
+) -> None:
+    if len(tags) != len(words):
+        raise InputError(f"{where}: {len(words)} words have {len(tags)} tags")
+    known = set(labels)
+    kinds, other_schemes = "B-, I-, E- or S-", OTHER_SCHEMES
+    if characters:
+        kinds, other_schemes = "B- or I-", OTHER_SCHEMES_OF_CHARACTERS
+    for number, (word, tag) in enumerate(zip(words, tags, strict=True), 1):
+        is_tag = TAG.fullmatch(tag) and not (characters and tag[0] in "ES")
+        if is_tag and (not known or tag in known):
+            continue
+        expected = f"one of {', '.join(labels)}" if known else f"O, or {kinds} and a type"
+        advice = ""
+        if not is_tag and tag[1:2] == "-" and tag[0] in other_schemes:
+            advice = ": write " + ", ".join(f"{old}- as {new}" for old, new in other_schemes.items())
+        raise InputError(
+            f"{where}: the tag of word {number}, {word!r:.40}, must be {expected}, got {tag!r:.40}{advice}"
+        )
+
+
+def _is_counted(sentence: Sentence) -> bool:
+    """Whether the words are 1, 2, 3, …"""
+    return all(word == str(number) for number, word in enumerate(sentence.words, 1))
 
 
 def text_of(words: Sequence[str], characters: bool) -> tuple[str, list[int]]:
@@ -109,37 +156,67 @@ def illegal(sentences: Sequence[Sentence]) -> list[Sentence]:
 # -- files to sentences -------------------------------------------------------------------------------------------
 
 
-def _of_file(path: Path, where: str) -> Iterator[Sentence]:
+def _of_file(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
     text = read_text(path, where)
     if path.name.removesuffix(".gz").endswith((".json", ".jsonl")):
         for place, value in json_lines(text, where):
             yield _of_object(value, place, where)
         return
-    rows, document, num_columns, place = list[list[str]](), 0, 0, ""
-    for number, line in enumerate([*text.split("\n"), ""], 1):
-        line = line.rstrip("\r")
-        if line.strip() and not line.startswith((DOCUMENT, COMMENT)):
-            row = line.split("\t") if "\t" in line else line.split()
-            num_columns = num_columns or len(row)
-            if len(row) != num_columns or not row[0]:
-                raise InputError(f"{where}: line {number} has {len(row)} columns, {num_columns} are needed")
-            place = place if rows else f"line {number}"
-            rows.append(row)
-        elif rows:
-            tags = [row[-1] for row in rows] if num_columns > 1 else None
-            yield Sentence([row[0] for row in rows], tags, document, place)
+    lines = lines_of(text)
+    sizes = (len(_columns(line)) for line in lines if not line.startswith(DOCUMENT) and not COMMENT.match(line))
+    num_columns = next(filter(None, sizes), 0)
+    rows, document, place = list[list[str]](), 0, ""
+    for number, line in enumerate([*lines, ""], 1):
+        row = line.split("\t")
+        is_blank_character = characters and row[0] == " " and len(row) == num_columns
+        if not is_blank_character:
+            row = _columns(line)
+        if not row or line.startswith(DOCUMENT):
+            if rows:
+                yield _of_rows(rows, document, place)
             rows = []
-        document += line.startswith(DOCUMENT)
+            document += line.startswith(DOCUMENT)
+            continue
+        if not rows and _is_comment(line, row, num_columns):
+            continue
+        if len(row) != num_columns:
+            raise InputError(f"{where}: line {number} has {len(row)} columns, {num_columns} are needed")
+        if not row[0]:
+            raise InputError(f"{where}: line {number}: the word, its first column, is empty")
+        place = place if rows else f"line {number}"
+        rows.append(row)
+
+
+def _columns(line: str) -> list[str]:
+    """Those between tabs, else between runs of blanks; none in a blank line."""
+    if not line.strip(BLANKS):
+        return []
+    return line.split("\t") if "\t" in line else [*filter(None, line.split(" "))]
+
+
+def _is_comment(line: str, row: Sequence[str], num_columns: int) -> bool:
+    """Whether a line before the first word of a sentence is a comment: it begins with # and a
+    blank, and is no row of this file, whose first word may be a #."""
+    is_row = len(row) == num_columns and (num_columns == 1 or TAG.fullmatch(row[-1]) or row[-1] in NO_TAGS)
+    return bool(COMMENT.match(line)) and not is_row
+
+
+def _of_rows(rows: Sequence[Sequence[str]], document: int, place: str) -> Sentence:
+    tags = [row[-1].strip() for row in rows] if len(rows[0]) > 1 else None
+    return Sentence([row[0] for row in rows], tags, document, place)
 
 
 def _of_object(value: Mapping[str, Any], place: str, where: str) -> Sentence:
+    column = next((name for name in TAG_COLUMNS if name in value), "")
     words: Any = value.get("tokens")
-    tags: Any = next((value[name] for name in TAG_COLUMNS if name in value), None)
-    lists = [words] if tags is None else [words, tags]
-    are_texts = all(isinstance(each, list) and each and all(isinstance(t, str) for t in each) for each in lists)
-    if not are_texts or not all(words):
-        expected = "`tokens`, a list of words, and perhaps `ner_tags`, a list of their tags"
-        raise InputError(f"{where}: {place}: it must have {expected}, got {shown(value)}")
+    tags: Any = value.get(column) or None
+    for name, texts in ("tokens", words), (column, tags):
+        is_list = isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)
+        if not is_list and not (name == column and tags is None):
+            raise InputError(
+                f"{where}: {place} must have `tokens`, a list of words, and perhaps `ner_tags`, a list "
+                f"of tags such as B-PER: `{name}` is {shown(texts)} in {shown(value)}"
+            )
     return Sentence(words, tags, place=place)
 
 
@@ -151,5 +228,14 @@ def _of_hub(source: Source) -> Iterator[Sentence]:
         raise InputError(f"{source} ({split}): no column 'tokens', only {', '.join(table.column_names)}")
     names = getattr(getattr(table.features.get(tag_column), "feature", None), "names", None)
     for number, row in enumerate(table, 1):
-        tags = row[tag_column] if tag_column else None
-        yield Sentence(row["tokens"], [names[tag] for tag in tags] if names and tags else tags, 0, f"row {number}")
+        value = {"tokens": row["tokens"]}
+        if tag_column:
+            value[tag_column] = _named(row[tag_column], names)
+        yield _of_object(value, f"row {number}", f"{source} ({split})")
+
+
+def _named(tags: Any, names: Sequence[str] | None) -> Any:
+    """The names of tags that a data set has as numbers; -1, which stands for none, has no name."""
+    if not names or not tags:
+        return tags
+    return [names[tag] if tag is not None and 0 <= tag < len(names) else str(tag) for tag in tags]

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from harness import corpora
+from harness import corpora, texts
 from harness.jobs import assert_gone, shell, started
 from harness.program_runs import command, files_in, refusal
 from harness.real_data import real
@@ -63,6 +63,19 @@ def test_units_of_any_size_hold_each_document_once(tmp_path, monkeypatch, unit_b
     monkeypatch.setattr(UNIT_BYTES, unit_bytes)
     for name in ("a.txt", "a.jsonl"):
         assert corpora.read_documents(input_file=str(tmp_path / name)) == texts
+    lines = [[sentence] for text in texts for sentence in text]
+    of_lines = partial(corpora.read_documents, document_separator="line")
+    assert of_lines(input_file=str(tmp_path / "a.txt")) == lines
+    assert of_lines(input_file=str(tmp_path / "a.jsonl")) == texts
+
+
+def test_running_text_with_a_document_in_each_line(tmp_path):
+    path = texts.write_lines(
+        tmp_path / "a.txt", "It was good. We liked it.", "", "Bad.", "We left early. Why stay?"
+    )
+    expected = [["It was good.", "We liked it."], ["Bad."], ["We left early.", "Why stay?"]]
+    found = corpora.read_documents(input_file=str(path), document_separator="line", split_sentences=True)
+    assert found == expected
 
 
 @pytest.mark.parametrize(
@@ -136,7 +149,7 @@ def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stay
 
 
 @pytest.mark.slow
-def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path):
+def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path, capsys):
     """By two ranks under mpirun; 9 MB are three units of work, and the kill comes in the first pass."""
     corpora.write(tmp_path, corpora.make_texts(200), "a.txt")
     one = (tmp_path / "a.txt").read_bytes() + b"\n\n"
@@ -151,20 +164,57 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
         job.process.kill()
     assert len(workers) >= 2
     assert_gone(*workers)
+    others = partial(bert_corpus, [*flags, f"--output_dir={cut}", "--short_seq_prob=0.2"])
+    refusal(capsys, "bert-corpus build", others, cut, "short_seq_prob", 0.1, 0.2)
+    texts.write_lines(tmp_path / "b.txt", "w7 w8")
+    more = [flag.replace("a.txt", "?.txt") for flag in flags]
+    refusal(capsys, "bert-corpus build", lambda: bert_corpus([*more, f"--output_dir={cut}"]), cut, "input file")
     refused(lambda: corpora.open_table(str(cut)), cut, "bert-corpus build")
     shell(*build(f"--output_dir={cut}", ranks=2))
     assert files_in(cut) == files_in(tmp_path / "whole")
 
 
-def test_unfinished_work_with_other_settings_or_input_is_refused(tmp_path, monkeypatch):
+def test_a_refused_build_leaves_nothing_that_refuses_the_corrected_command(tmp_path, monkeypatch):
     corpora.write(tmp_path, corpora.make_texts(40))
-    monkeypatch.setattr(UNIT_BYTES, 1 << 14)
+    expected, _ = corpora.build(tmp_path, "expected", num_shards=3, short_seq_prob=0.2)
     with (tmp_path / "a.txt.part").open("ab") as file:
         file.write(b"\n\nbad \xff")  # found in the last unit
-    refused(lambda: corpora.build(tmp_path), "a.txt.part")
-    refused(lambda: corpora.build(tmp_path, short_seq_prob=0.2), "short_seq_prob", 0.1, 0.2)
-    (tmp_path / "b.txt.part").write_text("w7 w8\n")
-    refused(lambda: corpora.build(tmp_path), "input file")
+    with monkeypatch.context() as patch:
+        patch.setattr(UNIT_BYTES, 1 << 14)
+        refused(lambda: corpora.build(tmp_path), "a.txt.part")
+    bad = (tmp_path / "a.txt.part").read_bytes()
+    (tmp_path / "a.txt.part").write_bytes(bad.partition(b"\n\nbad")[0])
+    refused(lambda: corpora.build(tmp_path, num_shards=5000, short_seq_prob=0.2), "--num_shards is 5000")
+    assert corpora.build(tmp_path, num_shards=3, short_seq_prob=0.2)[0] == expected
+    verify(tmp_path / "shards")  # also that there is no other shard
+
+
+def test_what_a_build_cuts_off_and_lines_that_may_be_documents_are_said(tmp_path, capsys):
+    """A row of 16 has 13 tokens of text; 50 lines of 40 words have 27 more each."""
+    words = [f"w{number}" for number in range(5, 45)]
+    texts.write_vocabulary(tmp_path, *words)
+    long, short = [" ".join(words)] * 50, [" ".join(words[:13])] * 3000
+    texts.write_lines(tmp_path / "long.txt", *long[:25], "", *long[25:])
+    texts.write_lines(tmp_path / "short.txt", *short, "", *short[:1000])
+
+    def build(name, *flags):
+        given = [f"--input_file={tmp_path}/{name}.txt", f"--vocab_file={tmp_path}/vocab.txt", *flags]
+        output = tmp_path / f"shards {name} {len(list(tmp_path.iterdir()))}"
+        bert_corpus(["build", *given, f"--output_dir={output}", "--max_seq_length=16", "--num_workers=1"])
+        return capsys.readouterr().err
+
+    said = build("long")
+    for part in ("1,350 of 2,000 tokens (68%)", "50 of 50 lines", "--split_sentences", "1,350 cut off"):
+        assert part in said
+    assert "cut off" not in build("long", "--nonext_sentence")
+    said = build("short")
+    assert "cut off" not in said
+    assert "1 of 2 documents have more than 2,000 sentences" in said
+    assert "--document_separator line" in said
+    for separator, documents in ("line", "4,000 documents"), ("file", "1 documents"):
+        said = build("short", f"--document_separator={separator}", "--nonext_sentence")
+        assert documents in said
+        assert "warning" not in said
 
 
 @pytest.mark.slow

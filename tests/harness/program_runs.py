@@ -17,7 +17,7 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import flat
 from tasks import flags
-from tasks.job import Job
+from tasks.job import Job, data_flags
 
 
 def bert(program: str, output_dir: Path, *argv: str) -> Any:
@@ -39,7 +39,7 @@ def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: st
     function = named(f"tasks.{program}.program:run_{'seeds' if program == 'classifier' else program}")
     config = flags.parse(named(SETTINGS[f"bert-{program}"]), argv, prog=f"bert-{program}")
     with contextlib.closing(Run(Path(folder), world.rank == 0)) as run:
-        return function(config, Job(world, collectives, run, flat(config)))
+        return function(config, Job(world, collectives, run, flat(config), data_flags(config)))
 
 
 def command(module: str, *argv: str, ranks: int = 1) -> list[str]:

@@ -24,6 +24,7 @@ from tasks.classifier.named_tasks import TASKS, find_task
 from tasks.classifier.reading import Source, read
 from tasks.classifier.rows import open_set, tables
 from tasks.classifier.settings import ExampleSettings, TextSettings
+from tasks.classifier.task import labels_of_file
 
 TEXTS = [
     *('He said "no", twice.', "two\nlines", "tab\there", "  spaces ", "2020-01-01", "", "NULL"),
@@ -42,7 +43,7 @@ def test_csv_and_json_lines_and_parquet_hold_the_same(tmp_path):
     for name in ("a.csv", "b.csv", "c.jsonl"):
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
     for path in sorted(tmp_path.iterdir()):
-        assert read_own(path) == (TEXTS, None, LABELS, [str(number) for number in range(11)], 0), path
+        assert read_own(path) == (TEXTS, None, LABELS, [str(number) for number in range(11)], {}), path
 
 
 def test_quotes_in_tsv_are_text_and_an_empty_line_of_one_column_is_a_row(tmp_path):
@@ -60,6 +61,89 @@ def test_labels_are_sorted_as_numbers_where_all_are_numbers(tmp_path):
         scored = write_lines(tmp_path / "b.csv", "text,label", "a,1.5", f"b,{score}")
         refused(lambda scored=scored: read_own(scored, regression=True), scored, "line 3", repr(score))
     assert labels_in(write_lines(tmp_path / "b.csv", "text,label", "a,10", "b,x", "c,2")) == ("10", "2", "x")
+
+
+def test_lines_of_tsv_end_in_any_way(tmp_path):
+    """A carriage return is text where lines end with line feeds, as Python's csv module reads it."""
+    lines = ["text\tlabel", "a b\tx", "c\ty", ""]
+    for end in ("\n", "\r\n", "\r"):
+        (tmp_path / "a.tsv").write_bytes(end.join(lines).encode())
+        assert read_own(tmp_path / "a.tsv")[:3] == (["a b", "c"], None, ["x", "y"])
+    (tmp_path / "a.tsv").write_bytes("\n".join(lines).replace(" ", "\r").encode())
+    assert read_own(tmp_path / "a.tsv").first == ["a\rb", "c"]
+
+
+def test_quotes_and_blank_lines_that_another_program_wrote_are_counted(tmp_path):
+    cells = ["plain", 'he said "no"', '"', '""', 'a "" b', ""]
+    with (tmp_path / "a.tsv").open("w", newline="") as file:  # as pandas' to_csv(sep="\t"), which quotes four
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows([["text", "n"], *((c, 1) for c in cells)])
+    found = read_own(tmp_path / "a.tsv", split="test")
+    assert found.first[1] == '"he said ""no"""'
+    assert [*found.counts.values()] == [4]
+    assert read_own(write_lines(tmp_path / "b.tsv", "text\tn", '"a" "b"\t1', '""\t1'), split="test").counts == {}
+    only = read_own(write_lines(tmp_path / "a.csv", "", "text", "a", "", '""', "", "b"), split="test")
+    assert (only.first, only.counts) == (["a", "", "b"], {"blank lines left out": 3})
+    for text in ("two\nlines", "a\ttab"):
+        with (tmp_path / "c.tsv").open("w", newline="") as file:
+            csv.writer(file, delimiter="\t", lineterminator="\n").writerows([["text", "n"], ["a", 1], [text, 2]])
+        refused(lambda: read_own(tmp_path / "c.tsv", split="test"), "c.tsv: line 3", "columns", "quotes", ".csv")
+
+
+NO_LABELS = ["", "?", "-1", None, -1, float("nan")]
+
+
+@pytest.mark.parametrize("mark", NO_LABELS)
+def test_a_set_to_predict_may_have_marks_instead_of_labels(tmp_path, mark):
+    """Of all rows or of some; but -1 is a label where the model has it."""
+    for name, labels in ("a", [mark, mark]), ("b", ["yes", mark]):
+        path = write_lines(
+            tmp_path / f"{name}.jsonl", *(json.dumps({"text": "t", "label": each}) for each in labels)
+        )
+        found = read(own_source(path, split="test"), ("no", "yes"))
+        assert (found.labels, [*found.counts.values()]) == (None, [labels.count(mark)])
+        refused(lambda path=path: read(own_source(path), ("no", "yes")), f"{name}.jsonl: line", "label")
+    signs = write_lines(tmp_path / "c.csv", "text,label", "a,-1", "b,1")
+    assert read(own_source(signs, split="test"), ("-1", "1")).labels == ["-1", "1"]
+    numbers = write_lines(tmp_path / "d.csv", "text,label", "a,-1", "b,2.5")
+    assert read_own(numbers, split="test", regression=True).labels == [-1, 2.5]
+    refused(
+        lambda: read(own_source(write_lines(tmp_path / "e.csv", "text,label", "a,0"), split="test"), ("1", "2")),
+        "'0'",
+    )
+
+
+@pytest.mark.parametrize("mark", NO_LABELS)
+def test_several_labels_or_numbers_may_be_missing_too(tmp_path, mark):
+    rows = [{"text": "t", "label": mark, "more": mark}] * 2
+    path = write_lines(tmp_path / "a.jsonl", *map(json.dumps, rows))
+    for more in ({"regression": True}, {"multi_label": True}, {"multi_label": True, "label_column": "label,more"}):
+        source = own_source(path, split="test", **more)
+        assert read(source, None if "regression" in more else ("label", "more")).labels is None
+    part = write_lines(tmp_path / "b.csv", "text,label,more", "a,-1,-1", "b,1,0")  # not used for scoring (Jigsaw)
+    found = read_own(part, split="test", multi_label=True, label_column="label,more")
+    assert (found.labels, [*found.counts.values()]) == (None, [1])
+
+
+def test_labels_that_would_be_taken_for_others_are_refused(tmp_path):
+    for rows, named in (
+        (["a,good", "b,bad", "c,good "], ["'good'", "'good '", "blanks"]),
+        (["a,no label", "b,no\u00a0label"], ["'no label'", "blanks"]),
+        (["a,x", 'b,"two\nlines"'], ["'two\\nlines'", "line end"]),
+        (["a,x", "b, "], ["line 3", "label"]),
+    ):
+        path = write_lines(tmp_path / "a.csv", "text,label", *rows)
+        refused(lambda path=path: labels_in(path), "--train_file", path, *named)
+    for lists, named in (
+        (["", ""], ["no text has a label"]),
+        (["a", "b; c"], None),
+        (["a b", "a  b"], ["blanks"]),
+    ):
+        path = write_lines(tmp_path / "a.csv", "text,label", *(f"t,{each}" for each in lists))
+        labels = partial(labels_of_file, own_source(path, multi_label=True))
+        if named:
+            refused(labels, "--train_file", path, *named)
+        else:
+            assert labels() == ("a", "b; c")
 
 
 GOOD = '{"text": "a", "label": "x"}'
@@ -209,7 +293,8 @@ def test_rows_of_qqp_that_a_line_break_cut_are_left_out_and_counted(tmp_path):
     rows[10:11] = ["10\t1\t2\tis it", "a\tor b\t0"]
     write_lines(tmp_path / "train.tsv", QQP.replace(" ", "\t"), *rows)
     texts = read_glue("qqp", tmp_path, "train")
-    assert (len(texts.first), texts.num_short_rows, texts.ids[10]) == (2999, 2, "11")
+    assert (len(texts.first), texts.ids[10]) == (2999, "11")
+    assert texts.counts == {"rows with too few columns left out": 2}
     write_lines(tmp_path / "train.tsv", QQP.replace(" ", "\t"), *rows[:600])
     refused(lambda: read_glue("qqp", tmp_path, "train"), "train.tsv", "2 of 600")
 

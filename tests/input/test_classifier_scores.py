@@ -1,5 +1,7 @@
 """The classifier's metrics against scikit-learn and SciPy, its loss against NumPy, and the order of its labels."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -52,6 +54,11 @@ def test_class_weights_are_scikit_learn_s_or_those_given():
     np.testing.assert_allclose(class_weights("balanced", ("a", "b", "c"), rows), expected, rtol=1e-7)  # float32
     assert class_weights(None, ("a", "b", "c"), rows) is None
     assert class_weights("d=3,a=0.5,b=c=2", ("a", "b=c", "d"), rows).tolist() == [0.5, 2, 3]
+    names = ("a,b", "c=d", 'e "f"', "g")
+    by_name = json.dumps(dict(zip(names, [2, 0.5, 1, 3], strict=True)))
+    assert class_weights(by_name, names, rows).tolist() == [2, 0.5, 1, 3]
+    for given in ('{"a": 1, "b": 1}', '{"a": 1, "b": [1], "c": 1}', '{"a": 1, "b": 1, "c": 1, "d": 1}', '{"a": 1'):
+        refused(lambda given=given: class_weights(given, ("a", "b", "c"), rows), "--class_weights")
     refused(lambda: class_weights("balanced", None, rows), "--class_weights")
     for given in ("balanced", "a=1", "a=1,b=0,c=1", "a=1,b=nan,c=1", "a=1,b=x,c=1", "a=1,b=1,c=1,d=2", "x"):
         refused(lambda given=given: class_weights(given, ("a", "b", "c"), rare), "--class_weights")

@@ -61,6 +61,11 @@ def whole(*entries) -> bytes:
     return json.dumps(squad_json(entries)).encode()
 
 
+def changed(**others) -> bytes:
+    """The good questions with another entry each."""
+    return json.dumps(squad_json(GOOD, **others)).encode()
+
+
 WHOLE = whole(*GOOD)
 PACKED = gzip.compress(WHOLE)
 FILES = {  # bytes, what the line names beside the flag and the file
@@ -77,6 +82,22 @@ FILES = {  # bytes, what the line names beside the flag and the file
     "flipped gzip": (PACKED[:30] + bytes([PACKED[30] ^ 255]) + PACKED[31:], []),
     "latin": ('{"data":\n "é"}'.encode("latin-1"), ["line 2", "UTF-8"]),
     "no start": (WHOLE.replace(b'"answer_start"', b'"start"', 1), ["answer_start", "question 1"]),
+    "list with questions": (b"[" + WHOLE + b"]", ["'data'", "[{"]),
+    "paragraph for its list": (b'{"data": [{"paragraphs": {"context": "the cat"}}]}', ["paragraphs", "a list"]),
+    "start as text": (
+        whole(("the cat", "who?", "cat", "4")),
+        ["question 1 (q0)", "answer_start", "an integer", "'4'"],
+    ),
+    "start true": (whole(("the cat", "who?", "cat", True)), ["q0", "answer_start", "an integer", "True"]),
+    "answers of the hub": (
+        changed(answers={"text": ["cat"], "answer_start": [4]}),
+        ["q0", "answers", "a list", "{"],
+    ),
+    "answers as texts": (changed(answers=["cat"]), ["q0", "'answer_start'", "'cat'"]),
+    "no answers at all": (changed(answers=[]), ["none of its 2 questions"]),
+    "text for true": (changed(is_impossible="no"), ["q0", "is_impossible", "true or false", "'no'"]),
+    "no id": (changed(id=None), ["question 1", "'id'"]),
+    "null": (changed(question=None), ["question 1 (q0)", "'question'"]),
     "same id": (WHOLE.replace(b'"q1"', b'"q0"'), ["q0"]),
 }
 
@@ -86,7 +107,8 @@ def test_broken_files_are_refused(tmp_path, content, named):
     path = tmp_path / "broken.json"
     if content is not None:
         path.write_bytes(content)
-    refused(lambda: read_file(path), "--train_file", path, *named)
+    line = refused(lambda: read_file(path), "--train_file", path, *named)
+    assert "indices" not in line  # what Python says of its own types
 
 
 def test_misplaced_answers_are_left_out_as_google_does_until_they_are_too_many(tmp_path):
@@ -124,6 +146,12 @@ def test_a_folder_that_datasets_reads(tmp_path, monkeypatch):
     assert [question.is_impossible for question in negative.questions] == [False, False, False, True]
     refused(lambda: read(dev), "--dataset_name", own, "validation", "q3")
     refused(lambda: read(Source(bare, True, None, "train")), "--dataset_name", bare, "id")
+    none = [row | {"answers": {"text": [], "answer_start": []}} for row in rows]
+    (tmp_path / "none").mkdir()
+    pyarrow.parquet.write_table(pa.Table.from_pylist(none, table.schema), tmp_path / "none/train.parquet")
+    unanswered = Source(str(tmp_path / "none"), True, None, "train")
+    for version_2 in (False, True):
+        refused(lambda given=version_2: read(unanswered, given), "none of its 4 questions has an answer")
     refused(lambda: read(Source("nobody/nothing", True, None, "train")), "--dataset_name nobody/nothing")
 
 

@@ -8,11 +8,14 @@ import tensorflow as tf
 from harness import classifier_runs as own
 from harness.classifier_runs import classify, table_in, write_rows
 from harness.program_runs import refusal
-from harness.texts import KINDS
+from harness.texts import KINDS, write_lines
 from scipy.special import expit
 from sklearn.metrics import f1_score
 
 import ringbert
+from tasks.classifier.named_tasks import task_of
+from tasks.classifier.reading import Source, read
+from tasks.classifier.settings import TextSettings
 from tasks.classifier.several import thresholds_of
 from tasks.classifier.task import LabelTask
 
@@ -81,6 +84,28 @@ def test_columns_of_0_and_1_are_the_same_as_lists(trained, data, tmp_path):
     alone = ("--max_seq_length=48", "--do_predict", f"--predict_file={data}/test-columns.csv")
     classify(tmp_path, *own.model_flags(data), *alone)
     assert (tmp_path / "predictions.tsv").read_text() == first
+
+
+@pytest.mark.slow
+def test_labels_with_commas_come_back_from_the_predictions(data, tmp_path):
+    """They are read again as the labels of a file; without commas predictions are as before."""
+    odd = dict(zip(sorted(KINDS), ["a, b", '["c"]', 'd "e"'], strict=False))
+    for name, rows in ROWS.items():
+        lines = ({"text": text, "label": [odd.get(each, each) for each in labels]} for text, labels in rows)
+        write_lines(tmp_path / f"{name}.jsonl", *map(json.dumps, lines))
+    files = (f"--{flag}_file={tmp_path}/{name}.jsonl" for flag, name in
+             (("train", "train"), ("dev", "dev"), ("predict", "test")))  # fmt: skip
+    weights = f"--class_weights={json.dumps(dict.fromkeys((odd.get(each, each) for each in KINDS), 1.0))}"
+    given = (*own.model_flags(data), *files, "--multi_label", *own.LEARN, "--do_predict", weights)
+    classify(tmp_path / "run", *given, "--num_train_steps=60", "--max_seq_length=48")
+    predicted = [json.loads(line[1]) for line in table_in(tmp_path / "run/predictions.tsv")[1:]]
+    expected = ringbert.Classifier(tmp_path / "run")([text for text, _ in ROWS["test"]])
+    # The program's thresholds without --do_eval are 0.5, as are those of the model's folder.
+    assert predicted == [list(each.labels) for each in expected]
+    assert any("a, b" in each for each in predicted)
+    again = TextSettings(train_file=f"{tmp_path}/run/predictions.tsv", text_column="index",
+                         label_column="prediction", multi_label=True)  # fmt: skip
+    assert read(Source(again, task_of(again), "train")).labels == list(map(tuple, predicted))
 
 
 def test_loss_is_the_mean_of_binary_cross_entropies():

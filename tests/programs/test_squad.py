@@ -108,6 +108,31 @@ def test_a_changed_setting_is_refused_with_both_values(squad, trained, capsys):
     assert files_in(trained) == before
 
 
+def test_what_changed_the_training_data_is_named(squad, data, trained, tmp_path, capsys):
+    """A flag or a file, not a digest."""
+    before, train = files_in(trained), data / "train.json"
+    other = write_squad(tmp_path / "other.json", make_entries(600, 3))
+    words = (data / "vocab.txt").read_text().split("\n")
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join([*words[:-4], *words[-4:-1][::-1], ""])
+    )  # the last three swapped
+    for flags, named in (
+        (["--nodo_lower_case"], ["--do_lower_case was True, now it is False"]),
+        ([f"--vocab_file={tmp_path}/vocab.txt"], [f"{tmp_path}/vocab.txt", "vocabulary"]),
+        ([f"--train_file={other}"], [f"--train_file was {train}, now it is {other}"]),
+        (["--max_train_examples=500"], ["--max_train_examples was None, now it is 500"]),
+    ):
+        line = refusal(capsys, "bert-squad", partial(squad, trained, *TRAIN, *flags), *named, "--resume never")
+        assert "digest" not in line
+    content = train.read_bytes()
+    try:
+        train.write_bytes(other.read_bytes())
+        refusal(capsys, "bert-squad", partial(squad, trained, *TRAIN), "the content", f"--train_file {train}")
+    finally:
+        train.write_bytes(content)
+    assert files_in(trained) == before
+
+
 def test_a_damaged_checkpoint_is_passed_over_and_named(squad, copy, capsys):
     newest, *older = (copy / "checkpoints" / checkpoint(step) for step in (24, 16, 8))
     path, other = newest / "model.safetensors", copy.parent / "other"

@@ -211,6 +211,7 @@ def read_classifier(folder, name):
 
 TAGGED = {
     "a.conll": "-DOCSTART- O\n\nThe DT O\nÉmile NN B-PER\nNoether NN I-PER\n\n\nin IN O\nUtah NN B-LOC\n".encode(),
+    "comments.conll": b"# id 1\tx=y\nUtah _ B-LOC\n## _ O\n# _ O\n\n# text = a b\nin _ O\n",
     "characters.tsv": "## 주석\n서\tB-LC\n울\tI-LC\n \tO\n갔\tO\n\n나\tO\n".encode(),
     "a.jsonl": as_lines({"tokens": ["in", "Utah"], "ner_tags": ["O", "S-LOC"]}, {"tokens": ["a"], "tags": ["O"]}),
 }

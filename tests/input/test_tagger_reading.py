@@ -1,0 +1,145 @@
+"""Files of tagged sentences: what is a line, a column, a comment, a word and a tag."""
+
+import json
+
+import datasets
+import pytest
+from harness.refusals import refused
+
+from tasks.tagger.reading import FileSettings, Sentence, Source, read
+
+
+def read_file(path, content, kind="train", characters=False, labels=()):
+    path.write_bytes(content.encode())
+    return read(Source(FileSettings(**{f"{kind}_file": str(path)}), kind), characters, labels)
+
+
+def pairs(sentences):
+    return [[*zip(each.words, each.tags or [None] * len(each.words), strict=True)] for each in sentences]
+
+
+PARIS, ROME = [("Paris", "B-LOC"), ("is", "O")], [("Rome", "B-LOC"), ("was", "O")]
+CITIES = "Paris\tB-LOC\nis\tO\n\nRome\tB-LOC\nwas\tO\n"
+READ = {  # by what the line of the format's description says
+    "line feeds": (CITIES, [PARIS, ROME]),
+    "Windows": (CITIES.replace("\n", "\r\n"), [PARIS, ROME]),
+    "an old Mac": (CITIES.replace("\n", "\r"), [PARIS, ROME]),
+    "copied twice to Windows": (CITIES.replace("\n", "\r\r\n"), [PARIS, ROME]),
+    "runs of blanks": (CITIES.replace("\t", "  "), [PARIS, ROME]),
+    "blanks at the ends": (" " + CITIES.replace("\t", " ").replace("O\n", "O \n"), [PARIS, ROME]),
+    "a blank behind a tag": (CITIES.replace("LOC\n", "LOC \n"), [PARIS, ROME]),
+    # "the comments … start with # id" (MultiCoNER's description of its format)
+    "MultiCoNER": (
+        "# id 1\tdomain=en\nParis _ _ B-LOC\nis _ _ O\n\n# id 2\tdomain=en\nRome _ _ B-LOC\nwas _ _ O\n",
+        [PARIS, ROME],
+    ),
+    # "Comment lines starting with hash … must be in the beginning of a sentence" (CoNLL-U)
+    "CoNLL-U's comments": ("# newdoc\n# sent_id = 1\n# text = Paris is O\nParis\tB-LOC\nis\tO\n\n", [PARIS]),
+    "KLUE": ("## 컬럼명 : CHAR\tNE_TAG\n## klue-ner-1\t<Paris:LOC> is\nParis\tB-LOC\nis\tO\n\n", [PARIS]),
+    "hashes that are words": (
+        "#\tO\n## x\tO\n##\tO\nis\tO\n\n",
+        [[("#", "O"), ("## x", "O"), ("##", "O"), ("is", "O")]],
+    ),
+    "hashes between blanks": ("Paris B-LOC\n## O\n# B-LOC\n\n# O\nis O\n",
+                              [[("Paris", "B-LOC"), ("##", "O"), ("#", "B-LOC")], [("#", "O"), ("is", "O")]]),
+    "a hashtag": ("#paris B-LOC\nis O\n", [[("#paris", "B-LOC"), ("is", "O")]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_lines_columns_and_comments(tmp_path, name):
+    content, expected = READ[name]
+    assert pairs(read_file(tmp_path / "a.conll", content)) == expected
+
+
+@pytest.mark.parametrize("mark", ["\xa0", "\x85", "\u2028", "\u2029", "\u3000", "\u2003", "\x0b", "\x0c", "\x1c"])
+def test_white_space_other_than_blanks_and_tabs_belongs_to_words(tmp_path, mark):
+    """At any place of a word, which str.split, str.splitlines and str.strip would cut or take away."""
+    words = [f"{mark}10{mark}000{mark}", "km"]
+    for gap in " \t":
+        rows = "".join(f"{word}{gap}O\n" for word in words) + f"Bonn{gap}B-LOC\n\n"
+        assert pairs(read_file(tmp_path / "a.conll", rows)) == [[*((w, "O") for w in words), ("Bonn", "B-LOC")]]
+    lines = "\n".join(words) + "\n"
+    assert [each.words for each in read_file(tmp_path / "b.conll", lines, "predict")] == [words]
+
+
+def test_words_of_one_column(tmp_path):
+    """A comment has more columns; with --characters a line of one blank is a character."""
+    lines = "# id 1\n#\n#tag\nParis\n\n## id 2\nRome\n"
+    found = read_file(tmp_path / "a.conll", lines, "predict")
+    assert [each.words for each in found] == [["#", "#tag", "Paris"], ["Rome"]]
+    for gap, tags in ("", None), ("\t", None), ("\tO", ["O"] * 3):
+        lines = f"a{gap}\n {gap}\nb{gap}\n\nc{gap}\n"
+        found = read_file(tmp_path / "b.conll", lines, "predict", characters=True)
+        assert [each.words for each in found] == [["a", " ", "b"], ["c"]]
+        assert found[0].tags == tags
+
+
+@pytest.mark.parametrize("mark", ["", "_", "-", "?", "-1"])
+def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
+    for name, content in (
+        ("a.conll", f"#\t{mark}\nParis\t{mark}\n\n"),
+        ("a.jsonl", json.dumps({"tokens": ["#", "Paris"], "ner_tags": [mark, mark]})),
+        ("b.jsonl", '{"tokens": ["#", "Paris"], "ner_tags": null}'),
+    ):
+        (found,) = read_file(tmp_path / name, content, "predict", labels=("O", "B-LOC"))
+        assert (found.words, found.tags) == (["#", "Paris"], None)
+    for kind, content in (("dev", f"Paris\t{mark}\n"), ("predict", f"Paris\t{mark}\nis\tO\n")):
+        refused(
+            lambda kind=kind, content=content: read_file(tmp_path / "c.conll", content, kind), "line 1", "'Paris'"
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("a.conll", "Paris\tB-LOC\n\n\tO\n", ["line 3", "empty"]),
+        ("a.conll", "Paris NNP\nis VBZ\n", ["line 1", "'Paris'", "B-, I-, E- or S-", "'NNP'"]),
+        ("a.conll", "ab B-LOC\ncd M-LOC\n", ["line 1", "'cd'", "M- as I-"]),
+        ("a.conll", "Paris U-LOC\n", ["line 1", "'Paris'", "U- as S-", "L- as E-"]),
+        ("a.conll", "1\tParis\tB-LOC\n2\tis\tO\n", ["first column", "CoNLL-U"]),
+        ("a.conll", "# a comment alone\n", ["no sentence"]),
+        ("a.conll", "Paris B-LOC\n# id 2\tx\nis O\n", ["line 1", "word 2", "# id 2", "'x'"]),
+        ("a.jsonl", '{"tokens": ["", "is"], "ner_tags": ["B-LOC", "O"]}', ["line 1", "word 1", "empty"]),
+        (
+            "a.jsonl",
+            '{"tokens": ["is", "New\\nYork"], "ner_tags": ["O", "B-LOC"]}',
+            ["line 1", "word 2", "New\\nYork"],
+        ),
+        ("a.jsonl", '{"tokens": ["a\\tb"], "ner_tags": ["B-LOC"]}', ["line 1", "word 1", "a\\tb"]),
+        ("a.jsonl", '{"tokens": ["is"], "ner_tags": ["B-LOC "]}', ["line 1", "'B-LOC '"]),
+        ("a.jsonl", '{"tokens": ["is"], "ner_tags": [1]}', ["line 1", "`ner_tags`", "[1]"]),
+        ("a.jsonl", '{"tokens": [null], "ner_tags": ["O"]}', ["line 1", "`tokens`"]),
+        ("a.jsonl", '{"tokens": ["is"], "ner_tags": null}', ["line 1", "no tags"]),
+    ],
+)
+def test_what_is_no_word_or_no_tag_is_one_line(tmp_path, name, content, named):
+    refused(lambda: read_file(tmp_path / name, content), "--train_file", name, *named)
+
+
+def test_lines_of_json_end_as_those_of_columns_do(tmp_path):
+    lines = [json.dumps({"tokens": [word, "is"], "ner_tags": ["B-LOC", "O"]}) for word in ("Paris", "Rome")]
+    for end in ("\n", "\r\n", "\r"):
+        found = read_file(tmp_path / "a.jsonl", end.join(lines))
+        assert [each.words[0] for each in found] == ["Paris", "Rome"]
+
+
+def test_a_data_set_has_names_of_tags_or_none(tmp_path, monkeypatch):
+    """-1 is how data sets mark what is not known; it is not the last name."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+
+    def read_hub(name, tags, kind, feature=None):
+        feature = feature or datasets.ClassLabel(names=["O", "B-LOC"])
+        columns = {"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(feature)}
+        rows = datasets.Dataset.from_dict(
+            {"tokens": [["Paris", "is"]], "ner_tags": [tags]}, features=datasets.Features(columns)
+        )
+        split = {"train": "train", "predict": "test"}[kind]
+        (tmp_path / name).mkdir()
+        rows.to_parquet(tmp_path / name / f"{split}.parquet")
+        return read(Source(FileSettings(dataset_name=str(tmp_path / name)), kind), False)
+
+    assert read_hub("a", [1, 0], "train") == [Sentence(["Paris", "is"], ["B-LOC", "O"], 0, "row 1")]
+    assert read_hub("b", [-1, -1], "predict")[0].tags is None
+    refused(lambda: read_hub("c", [-1, -1], "train"), "--dataset_name", "row 1", "'-1'")
+    refused(lambda: read_hub("d", [1, 0], "train", datasets.Value("int64")), "row 1", "`ner_tags`", "[1, 0]")
