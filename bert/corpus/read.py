@@ -154,10 +154,11 @@ def gather_documents(
             document, size = [], 0
 
 
-# The end of a sentence: punctuation, closing quotes or brackets, white space. Full-width punctuation (Chinese and
-# Japanese) needs no white space.
+# The end of a sentence: punctuation, closing quotes or brackets, white space. What only ends sentences
+# needs no white space: in Chinese and Japanese, Hindi, Arabic and Urdu, Burmese, Khmer, Amharic, Armenian
+# (UAX #29, STerm).
 _CLOSING = r"[\"'”’»)\]_]*"
-_END = re.compile(rf"[.!?…]+{_CLOSING}\s+|[。！？]+[”’」』）]*\s*")
+_END = re.compile(rf"[.!?…]+{_CLOSING}\s+|[。！？।॥؟۔။។።։]+[”’」』）»]*\s*")
 _OPENING = "\"'“‘«([_-—"
 _ABBREVIATIONS = (
     " mr mrs ms dr st messrs mme mlle prof rev hon capt col gen lt sgt esq jr sr vs etc e.g i.e cf no nos vol viz"
@@ -166,7 +167,8 @@ _ABBREVIATIONS = (
 
 
 def split_sentences(text: str) -> list[str]:
-    """Cuts running text into sentences: after `.`, `!`, `?` or `…` before white space, and after `。！？`.
+    """Cuts running text into sentences: after `.`, `!`, `?` or `…` before white space, and after
+    `。！？` and such marks of other scripts.
 
     There is no cut before a lower-case letter, or at a full stop after a common English abbreviation or a single
     capital letter (an initial).

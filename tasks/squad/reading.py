@@ -182,7 +182,7 @@ def _question(qa: Any, paragraph: int, is_training: bool, where: str) -> Questio
 
 def _is_in_place(text: str, start: int, context: str, where: str) -> bool:
     """Whether the answer's text is at its position. Raises InputError: the position is not in the context."""
-    if type(start) is not int or not text.strip() or not 0 <= start <= len(context) - len(text):
+    if not text.strip() or not 0 <= start <= len(context) - len(text):
         place = f"answer_start {start} is not inside its {len(context)}-character context"
         raise InputError(f"{where}: its answer {shown(text)} at {place}")
     return answer_characters(text, start, context) is not None

@@ -112,6 +112,9 @@ def test_text_that_cannot_be_a_corpus_is_one_line(tmp_path, name, data, named):
         ["我来了。", "你呢？", "「好。」", "再见"],
         ["Is it so? asked he.", "No."],
         ["It was I.", "He saw it."],
+        ["दिल्ली भारत की राजधानी है।", "क्या यह सच है?", "हाँ।"],
+        ["کیا یہ سچ ہے؟", "ہاں۔", "ٹھیک ہے"],
+        ["နေကောင်းလား။", "ကောင်းတယ်။"],
     ],
 )
 def test_sentences_of_running_text(expected):
