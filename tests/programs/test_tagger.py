@@ -164,6 +164,27 @@ def test_a_bad_file_is_one_line(data, tmp_path, capsys, name, content, parts):
     refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), name, *parts)
 
 
+# A word that BERT's normalisation drops, so that it has no token.
+NO_TOKEN = "\u200b\u200b"
+
+
+def test_a_batch_of_words_without_tokens_is_skipped(data, tmp_path, capsys):
+    file = texts.write_lines(tmp_path / "a.conll", "cat B-animal", "", f"{NO_TOKEN} O", "", "fox B-animal")
+    flags = [f"--train_file={file}", *data[3:], "--train_batch_size=1", "--num_train_epochs=1"]
+    bert("tagger", tmp_path / "out", *flags, "--do_train")
+    lines = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
+    assert sum(np.isnan(line["loss"]) for line in lines) == 1
+    assert "skipped steps: 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flag", "named"), [("--do_train", "no row has a target"), ("--do_eval", "the eval set")])
+def test_a_file_of_words_without_tokens_is_one_line(run, data, tmp_path, capsys, flag, named):
+    file = texts.write_lines(tmp_path / "a.conll", f"{NO_TOKEN} B-animal", "", f"{NO_TOKEN} O")
+    model = [f"--model={run[0]}/model"] if flag == "--do_eval" else data[3:]
+    flags = [f"--train_file={file}", f"--dev_file={file}", *model, "--train_batch_size=1", flag]
+    refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), named)
+
+
 def test_tags_that_the_model_does_not_know_are_refused(run, tmp_path, capsys):
     file = texts.write_lines(tmp_path / "dev.conll", "fox B-plant")
     flags = [f"--dev_file={file}", f"--model={run[0]}/model", "--do_eval"]
