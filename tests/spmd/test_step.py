@@ -123,9 +123,7 @@ def test_a_mean_is_over_the_rows_with_targets_and_a_step_without_one_changes_not
 
 
 @pytest.mark.ranks(1, 3)
-def test_steps_without_targets_are_counted_and_twenty_in_a_row_end_the_training(
-    world, collectives, folder, capsys
-):
+def test_steps_without_targets_are_counted_and_twenty_end_the_training(world, collectives, folder, capsys):
     steps = 0
 
     def third_without(batch):
@@ -141,10 +139,10 @@ def test_steps_without_targets_are_counted_and_twenty_in_a_row_end_the_training(
     shown = capsys.readouterr().err
     assert shown.count("step 3: no row has a target") == (world.rank == 0)
     assert shown.count("skipped steps: 1") == (world.rank == 0)
-    for number_of_steps in (3, 50):
-        with pytest.raises(InputError, match=f"no row has a target for loss in {min(number_of_steps, 20)} steps"):
-            options = {"weights": none, "num_train_steps": number_of_steps}
-            toy.train(world, collectives, folder / f"{number_of_steps}", **options)
+    for steps, skipped in ((3, 3), (50, 20)):
+        options = {"weights": none, "num_train_steps": steps}
+        with pytest.raises(InputError, match=f"no row has a target for loss in {skipped} steps"):
+            toy.train(world, collectives, folder / f"{steps}", **options)
 
 
 @ALL
