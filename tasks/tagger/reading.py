@@ -135,12 +135,15 @@ def _of_file(path: Path, where: str) -> Iterator[Sentence]:
 def _of_object(value: Mapping[str, Any], place: str, where: str) -> Sentence:
     words: Any = value.get("tokens")
     tags: Any = next((value[name] for name in TAG_COLUMNS if name in value), None)
-    lists = [words] if tags is None else [words, tags]
-    are_texts = all(isinstance(each, list) and each and all(isinstance(t, str) for t in each) for each in lists)
-    if not are_texts or not all(words):
-        expected = "`tokens`, a list of words, and perhaps `ner_tags`, a list of their tags"
+    if not (words and are_texts(words) and all(words)) or not (tags is None or (tags and are_texts(tags))):
+        expected = "`tokens`, a list of words, and perhaps `ner_tags`, a list of their tags, such as B-PER"
         raise InputError(f"{where}: {place}: it must have {expected}, got {shown(value)}")
     return Sentence(words, tags, place=place)
+
+
+def are_texts(values: Any) -> bool:
+    """Whether this is a list of texts."""
+    return isinstance(values, list) and all(isinstance(each, str) for each in values)
 
 
 def _of_hub(source: Source) -> Iterator[Sentence]:
@@ -151,5 +154,12 @@ def _of_hub(source: Source) -> Iterator[Sentence]:
         raise InputError(f"{source} ({split}): no column 'tokens', only {', '.join(table.column_names)}")
     names = getattr(getattr(table.features.get(tag_column), "feature", None), "names", None)
     for number, row in enumerate(table, 1):
-        tags = row[tag_column] if tag_column else None
-        yield Sentence(row["tokens"], [names[tag] for tag in tags] if names and tags else tags, 0, f"row {number}")
+        words, tags = row["tokens"], row[tag_column] if tag_column else None
+        if names and tags:
+            tags = [names[tag] if tag in range(len(names)) else tag for tag in tags]
+        if not are_texts(words) or not (tags is None or are_texts(tags)):
+            raise InputError(
+                f"{source} ({split}): row {number}: tokens must be a list of words, and {tag_column} a list "
+                f"of texts such as B-PER, or of numbers that the data set has names for, got {shown(row)}"
+            )
+        yield Sentence(words, tags, 0, f"row {number}")
