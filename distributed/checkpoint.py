@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -156,14 +156,17 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def read_checkpoint(path: Path) -> State:
-    """The state in a checkpoint. Raises InputError, with the reason, unless all bytes match the manifest."""
+    """The state in a checkpoint. Raises InputError, with the reason, unless all bytes match the manifest and the
+    state is one of this version."""
     try:
         manifest.check_intact(path)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    values = read_object(path / "state.json")
-    values.pop("saved", None)  # older versions stored this, or did not store when they evaluated
-    return State(**{"evaluated": values["position"], **values})
+    file = path / "state.json"
+    values, names = read_object(file), {field.name for field in fields(State)}
+    if different := ", ".join(sorted(values.keys() ^ names)):
+        raise InputError(f"{file} is of another version of RingBERT, which differs in {different}")
+    return State(**values)
 
 
 def newest_intact(folder: Path, say: Callable[[str], None]) -> tuple[Path, State] | None:
