@@ -125,8 +125,10 @@ def run_on_ranks(
             if "output_dir" in values:  # the folder belongs to this run alone
                 world.on_first(run.lock)
                 world.watchdog.stacks = run.folder / "stacks"
-            if mirror:
-                world.on_first(mirror.download, run.folder)
+            if mirror and (kept := world.on_first(mirror.download, run.folder)):
+                names = ", ".join(kept)
+                run.say(f"{folder} lacks {names}, whose upload had failed: kept, and uploaded now")
+                world.on_first(run.publish)
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
