@@ -85,13 +85,11 @@ class Checkpoints:
         """Waits for the write in progress and ignores its errors. After an error, a single rank may call it."""
         self._thread.shutdown(wait=True)
 
-    def restore(
-        self, path: Path, optimizer: AllreduceOptimizer, own: Callable[[np.ndarray], np.ndarray] = np.asarray
-    ) -> None:
-        """Fills the optimizer's variables with `own` of saved values. On rank 0. Raises InputError: a misfit."""
+    def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
+        """Fills the optimizer's variables with saved values. On rank 0. Raises InputError: a misfit."""
         file, variables = path / "optimizer.safetensors", optimizer.state()
         try:
-            saved = {name: own(values) for name, values in load_file(file).items()}
+            saved = load_file(file)
         except (OSError, SafetensorError) as error:
             raise InputError(f"{file}: {error}; expected a folder in a run's checkpoints/") from error
         if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
