@@ -148,9 +148,8 @@ def complete_checkpoints(folder: Path) -> list[Path]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Those of a folder, intact or not, in order of position."""
-    folders = [*folder.glob("step-*"), *folder.glob("rows-*")]  # older versions named a checkpoint by its step
     # A rewrite that was killed can have set one aside, as NAME.old, which a new one of this position follows.
-    return sorted(folders, key=lambda path: (path.name.startswith("rows"), path.stem, not path.suffix))
+    return sorted(folder.glob("rows-*"), key=lambda path: (path.stem, not path.suffix))
 
 
 def read_checkpoint(path: Path) -> State:
