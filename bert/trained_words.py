@@ -35,10 +35,6 @@ class TrainedWords:
         rows = {"input_ids": tf.gather(self._places, batch["input_ids"])}
         return self._model(batch | rows, dropout_key, {WORDS: self.trained.value})
 
-    def own_rows(self, values: np.ndarray) -> np.ndarray:
-        """Of values for all words those that are trained; other values as they are."""
-        return values[self.ids] if values.shape == tuple(self.table.shape) else values
-
     def take(self) -> None:
         """Gives the trained rows the values of the model."""
         self.trained.assign(tf.gather(self.table.value, self.ids))

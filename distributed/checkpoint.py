@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -85,13 +85,11 @@ class Checkpoints:
         """Waits for the write in progress and ignores its errors. After an error, a single rank may call it."""
         self._thread.shutdown(wait=True)
 
-    def restore(
-        self, path: Path, optimizer: AllreduceOptimizer, own: Callable[[np.ndarray], np.ndarray] = np.asarray
-    ) -> None:
-        """Fills the optimizer's variables with `own` of saved values. On rank 0. Raises InputError: a misfit."""
+    def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
+        """Fills the optimizer's variables with saved values. On rank 0. Raises InputError: a misfit."""
         file, variables = path / "optimizer.safetensors", optimizer.state()
         try:
-            saved = {name: own(values) for name, values in load_file(file).items()}
+            saved = load_file(file)
         except (OSError, SafetensorError) as error:
             raise InputError(f"{file}: {error}; expected a folder in a run's checkpoints/") from error
         if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
@@ -150,20 +148,22 @@ def complete_checkpoints(folder: Path) -> list[Path]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Those of a folder, intact or not, in order of position."""
-    folders = [*folder.glob("step-*"), *folder.glob("rows-*")]  # older versions named a checkpoint by its step
     # A rewrite that was killed can have set one aside, as NAME.old, which a new one of this position follows.
-    return sorted(folders, key=lambda path: (path.name.startswith("rows"), path.stem, not path.suffix))
+    return sorted(folder.glob("rows-*"), key=lambda path: (path.stem, not path.suffix))
 
 
 def read_checkpoint(path: Path) -> State:
-    """The state in a checkpoint. Raises InputError, with the reason, unless all bytes match the manifest."""
+    """The state in a checkpoint. Raises InputError, with the reason, unless all bytes match the manifest and the
+    state is one of this version."""
     try:
         manifest.check_intact(path)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    values = read_object(path / "state.json")
-    values.pop("saved", None)  # older versions stored this, or did not store when they evaluated
-    return State(**{"evaluated": values["position"], **values})
+    file = path / "state.json"
+    values, names = read_object(file), {field.name for field in fields(State)}
+    if different := ", ".join(sorted(values.keys() ^ names)):
+        raise InputError(f"{file} is of another version of RingBERT, which differs in {different}")
+    return State(**values)
 
 
 def newest_intact(folder: Path, say: Callable[[str], None]) -> tuple[Path, State] | None:

@@ -10,7 +10,13 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from distributed.optimizer import AllreduceOptimizer, StepResult, Tensors, broadcast_variables
+from distributed.optimizer import (
+    AllreduceOptimizer,
+    StepResult,
+    Tensors,
+    broadcast_variables,
+    terms_without_targets,
+)
 from distributed.plan import START, State
 from distributed.rows import Batch
 from ringbase.errors import InputError
@@ -96,17 +102,22 @@ class TrainingStep:
         """The step after `number` others, on this rank's micro-batches. All ranks take it together and end it with
         bit-identical weights. Returns its result, and which of `requests` any rank makes. Raises OutOfMemory.
 
+        A step in which a loss term has no target on any rank is skipped: the mean of that term is not defined.
+
         If a rank of an elastic world dies in it, each survivor has either taken the whole step or none of it.
         """
         optimizer, own_weights = self.optimizer, [self._weights(batch) for batch in batches]
         own_sums = {term: sum(weights[term] for weights in own_weights) for term in optimizer.loss_terms}
         weights, wanted = optimizer.reduce_weights(own_sums, requests)
+        if terms_without_targets(weights):  # the sums are the same on all ranks, so all of them skip it
+            numbers = optimizer.skip()
+            self._mark_parts(clock, numbers)
+            return StepResult(numbers, weights), wanted
         inverse = optimizer.inverse_weights(weights)
         keys = [dropout_key(self.seed, number, piece, optimizer.world.rank) for piece in range(len(batches))]
         if self.compiled == "step":
             numbers = self._whole(batches, inverse, keys)
-            for part in ("compute_s", "reduce_s", "apply_s"):
-                clock.mark(part, numbers)
+            self._mark_parts(clock, numbers)
             return StepResult(numbers, weights), wanted
         with graphs_as_traced() if self.compiled == "as traced" else nullcontext():
             own = self._own(batches, inverse, keys)
@@ -116,6 +127,10 @@ class TrainingStep:
             numbers = optimizer.update(total)
             clock.mark("apply_s", numbers)
         return StepResult(numbers, weights), wanted
+
+    def _mark_parts(self, clock: StepClock, numbers: tf.Tensor) -> None:
+        for part in ("compute_s", "reduce_s", "apply_s"):
+            clock.mark(part, numbers)
 
     def _own(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Tensors:
         """[*gradients, loss sums] over this rank's micro-batches."""

@@ -5,6 +5,7 @@ is not a Keras optimizer, because `apply_gradients` gets the gradients without t
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -36,10 +37,13 @@ class StepResult:
     weights: Mapping[str, float]
 
     def read(self) -> dict[str, float]:
-        """The numbers by name: losses are means over all ranks, "gradient_norm" is that before clipping, and there
-        is a "loss_scale" for float16 only. Waits until the device has finished the step."""
+        """The numbers by name: losses are means over all ranks, NaN without a target, "gradient_norm"
+        is that before clipping, and there is a "loss_scale" for float16 only. Waits until the device
+        has finished the step."""
         norm, rate, applied, scale, *sums = self.numbers.numpy().tolist()
-        losses = {term: s / weight for s, (term, weight) in zip(sums, self.weights.items(), strict=True)}
+        losses = dict[str, float]()
+        for loss_sum, (term, weight) in zip(sums, self.weights.items(), strict=True):
+            losses[term] = loss_sum / weight if weight else math.nan
         facts = {"learning_rate": rate, "gradient_norm": norm, "applied": applied}
         return {"loss": sum(losses.values()), **losses, **facts} | ({"loss_scale": scale} if scale else {})
 
@@ -88,12 +92,12 @@ class AllreduceOptimizer:
         self, weights: Mapping[str, float], requests: Sequence[bool] = ()
     ) -> tuple[dict[str, float], list[bool]]:
         """Each loss term's weight summed over ranks (in float64), and which of the requests any rank makes. Raises
-        ValueError when a term's weight is zero over all ranks: its mean is not defined."""
+        ValueError when a weight is negative or NaN."""
         local = np.array([*(weights[term] for term in self.loss_terms), *requests], np.float64)
         totals = self.world.all_reduce_sum(local, "the sum of a step's weights").tolist()
         total = dict(zip(self.loss_terms, totals, strict=False))
         for term, weight in total.items():
-            if not weight > 0:
+            if not weight >= 0:
                 raise ValueError(f"the weight of loss term {term!r} over all ranks is {weight}")
         return total, [wanted > 0 for wanted in totals[len(total) :]]
 
@@ -134,6 +138,15 @@ class AllreduceOptimizer:
             loss_scale = tf.cast(self._loss_scale.value[0], self.dtype)
         return tf.concat([tf.stack([norm, rate, tf.cast(finite, self.dtype), loss_scale]), sums], 0)
 
+    def skip(self) -> tf.Tensor:
+        """The numbers of `StepResult` of a step that computes and changes nothing."""
+        rate = tf.cast(self.optimizer.learning_rate, self.dtype)
+        zero, scale = tf.zeros([], self.dtype), tf.zeros([], self.dtype)
+        if self._loss_scale is not None:
+            scale = tf.cast(self._loss_scale.value[0], self.dtype)
+        loss_sums = tf.zeros([len(self.loss_terms)], self.dtype)
+        return tf.concat([tf.stack([zero, rate, zero, scale]), loss_sums], 0)
+
     def check_replicas(self) -> None:
         """Raises InputError on every rank unless the ranks' trainable variables are bit-identical."""
         if self.world.size > 1:
@@ -143,6 +156,11 @@ class AllreduceOptimizer:
                 total.update(google_crc32c.value(raw).to_bytes(4, "little"))
             step = int(self.optimizer.iterations.numpy())
             self.world.agree({f"the trainable variables after {step} steps": total.hexdigest()[:24]})
+
+
+def terms_without_targets(weights: Mapping[str, float]) -> list[str]:
+    """The loss terms that no row of a step has a target for: their means are not defined."""
+    return [term for term, weight in weights.items() if weight == 0]
 
 
 def broadcast_variables(variables: Sequence[keras.Variable], world: World, root: int = 0) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from distributed.checkpoint import Checkpoints
 from distributed.gradient import StepClock, TrainingStep
-from distributed.optimizer import StepResult
+from distributed.optimizer import StepResult, terms_without_targets
 from distributed.plan import LoopSettings, Plan, State
 from distributed.rows import Feed
 from distributed.run import Run
@@ -27,6 +27,10 @@ LOG_STEPS, LOGGED_STEPS = 25, 50  # a log line every 25 steps; in short runs at 
 
 class NotFinite(InputError):
     """The gradients of a training are not finite numbers."""
+
+
+class NoTargets(InputError):
+    """The rows of a training have no targets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,14 +140,15 @@ class Log:
         self.clock = StepClock(state.global_batch_size, self._is_async, timed, self._timeline.add)
         self._world, self._run = world, run
         self._bar = run.progress(state.steps, "training", initial=state.step)
-        self._skipped, self._began_s = 0, time.perf_counter()
+        self._skipped, self._all_skipped = 0, 0  # in a row, and of the whole training
+        self._began_s = time.perf_counter()
         self._unread: deque[tuple[State, StepResult, dict[str, float], bool]] = deque()
         self._unlogged: tuple[State, dict[str, float], dict[str, float]] | None = None  # the newest step
         self._times: list[dict[str, float]] = []  # of the logged steps
 
     def step(self, state: State, result: StepResult) -> None:
-        """Shows the result of the step that led to `state`. Raises NotFinite when too many in a row were skipped,
-        or all of them."""
+        """Shows the result of the step that led to `state`. Raises NotFinite or NoTargets when too many in a row
+        were skipped, or all of them."""
         is_logged = state.step % self._every == 0 or state.step in (1, 2, state.steps)
         self._unread.append((state, result, self.clock.read(resets=is_logged), is_logged))
         self._show_all_but(self._is_async)
@@ -155,12 +160,18 @@ class Log:
             with self._world.operation("the result of a step"):  # on GPUs the sum is waited for here
                 values = result.read()
             is_applied, scale = values.pop("applied"), values.get("loss_scale")
+            missing = ", ".join(terms_without_targets(result.weights))
             self._skipped = 0 if is_applied else self._skipped + 1
-            if not is_applied:
+            self._all_skipped += not is_applied
+            if missing:
+                self._run.say(f"step {state.step}: no row has a target for {missing}; all ranks skip the step")
+            elif not is_applied:
                 now = f"; the loss scale is now {scale:g}" if scale else ""
                 self._run.say(f"step {state.step}: the gradient is not finite; all ranks skip the step{now}")
             has_learned = state.step < state.steps or self._skipped < state.step - self._begin
             if self._skipped == MOST_SKIPPED_STEPS or not has_learned:
+                if missing:
+                    raise NoTargets(f"no row has a target for {missing} in {self._skipped} steps")
                 raise NotFinite(f"no finite gradient in {self._skipped} steps")
             shown = {name: f"{values[name]:.4f}" for name in ("loss", *result.weights)}
             rates = {"rate": f"{values['learning_rate']:.2e}", "examples_s": f"{times['examples_per_s']:.1f}"}
@@ -195,4 +206,5 @@ class Log:
         medians = {name: statistics.median(each.get(name, 0.0) for each in times) for name in [*times, {}][0]}
         if any(of_ranks := self._world.all_gather(medians)):
             self._run.write_json("step_times.json", of_ranks)
-        self._run.say(f"trained for {time.perf_counter() - self._began_s:.1f} s")
+        skipped = f", skipped steps: {self._all_skipped:,}" if self._all_skipped else ""
+        self._run.say(f"trained for {time.perf_counter() - self._began_s:.1f} s{skipped}")

@@ -6,12 +6,13 @@ whichever backend sums the gradients. A program creates one `World` at its start
 
 import contextlib
 import os
+import pickle
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -27,6 +28,7 @@ from ringbase.errors import InputError, Preempted, one_line
 T = TypeVar("T")
 POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a rank that waits in a barrier
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+MESSAGE_BYTES = 1 << 28  # at most, of a message of pickled values, those of all ranks together
 FAULT = 70  # exit status after a fault that is not the user's: EX_SOFTWARE of <sysexits.h>
 
 
@@ -119,23 +121,31 @@ class World:
 
     def broadcast(self, value: T) -> T:
         """Rank 0's value on every rank (pickled)."""
-        return self._exchanged("bcast", value, value)
+        if self.comm is None:
+            return value
+        parts = self._exchanged("bcast", value if self.rank == 0 else None)
+        return pickle.loads(b"".join(parts))
 
     def gather(self, value: T) -> list[T] | None:
         """Every rank's value on rank 0, in order of rank; None elsewhere (pickled)."""
-        return self._exchanged("gather", value, [value])
+        if self.comm is None:
+            return [value]
+        parts = self._exchanged("gather", value)
+        return of_each_rank(parts) if self.rank == 0 else None
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value on every rank, in order of rank (pickled)."""
-        return self._exchanged("allgather", value, [value])
+        return [value] if self.comm is None else of_each_rank(self._exchanged("allgather", value))
 
-    def _exchanged(self, method: str, value: Any, alone: Any) -> Any:
-        """What a method of MPI returns for this value; for one rank `alone`."""
-        if self.comm is None:
-            return alone
+    def _exchanged(self, method: str, value: Any) -> list[Any]:
+        """What a method of MPI returns for the pickled value, piece by piece: MPI counts the bytes of a message,
+        of all ranks together, in 32 bits."""
+        raw, piece_bytes = pickle.dumps(value, pickle.HIGHEST_PROTOCOL), MESSAGE_BYTES // self.size
         with self.operation(f"an MPI {method}"):
             self.barrier()
-            return getattr(self.comm, method)(value)
+            most_bytes = self.comm.allreduce(len(raw), started().MAX)
+            exchange = getattr(self.comm, method)
+            return [exchange(raw[start : start + piece_bytes]) for start in range(0, most_bytes, piece_bytes)]
 
     def all_reduce_sum(self, values: np.ndarray, name: str = "a sum") -> np.ndarray:
         """The sum over ranks of a small float64 array; `name` is for messages."""
@@ -282,3 +292,8 @@ class World:
         print(f"{self.program}: {text}", file=sys.stderr, flush=True)
         launcher.tell(f"ended {status}")
         return status
+
+
+def of_each_rank(pieces: Sequence[list[bytes]]) -> list[Any]:
+    """The values of the ranks, from all pieces of their pickles."""
+    return [pickle.loads(b"".join(of_rank)) for of_rank in zip(*pieces, strict=True)]

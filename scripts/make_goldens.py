@@ -1,182 +1,34 @@
-"""Makes tests/goldens: small random models of BERT's family as transformers saves them, with PyTorch's outputs.
+"""Makes tests/goldens: small random models of BERT's family with PyTorch's outputs, and runs of this version.
 
-    python scripts/make_goldens.py [--only NAME] [--model DIR]
+    PYTHONPATH=.:tests python scripts/make_goldens.py --only runs
+    PYTHONPATH=.:tests:TORCH python scripts/make_goldens.py [--only NAME] [--model DIR]
 
-needs torch and transformers; DIR is the published all-MiniLM-L6-v2, whose hidden states go into minilm.json. The
-files are the same in every run on one machine; other CPUs and versions change them a little, so make only what is
-new. Each model's folder has the files of `save_pretrained` and golden.safetensors: the inputs, `hidden_0`
-(embeddings) to `hidden_N`, the scores, the loss, and its gradients as `gradient.NAME` with the Hugging Face names.
-Dropout is off, and everything is float32.
+TORCH is a folder with PyTorch, which `runs` do not need. NAME is a part of a folder's name. DIR is
+the published all-MiniLM-L6-v2, whose hidden states go into minilm.json. The models are the same in
+every run on one machine; other CPUs and versions change them a little, so make only what is new.
+The runs are made anew when a format changes on purpose: tests/files/test_goldens.py.
 """
 
 import argparse
-import json
-import shutil
 from pathlib import Path
 
-import torch
-from safetensors.torch import save_file
-from transformers import (
-    AutoConfig,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    BertConfig,
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    BertModel,
-)
-
-FOLDER = Path(__file__).resolve().parent.parent / "tests" / "goldens"
-VOCAB_SIZE = 60
-DISTILBERT = {  # its names of the sizes
-    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
-    "hidden_dim": "intermediate_size", "vocab_size": "vocab_size",
-    "max_position_embeddings": "max_position_embeddings",
-}  # fmt: skip
-LENGTHS = ((5, 11), (4, 7), (6, 8))  # question and whole length of each row; the rest of its 12 tokens is padding
-MINILM_IDS = [101, 7592, 1010, 1996, 4248, 2829, 4419, 2743, 2058, 1037, 3898, 1012, 102]
-MINILM_PLACES = ((0, 0), (0, 383), (5, 100), (12, 7))  # (token, component)
+from harness import golden_runs
 
 
 def main() -> None:
-    """Writes all golden files."""
+    """Writes the golden files that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path)
     parser.add_argument(
         "--only", default="", metavar="NAME", help="make only the folders with NAME in their names"
     )
     options = parser.parse_args()
+    if options.only in golden_runs.FOLDER.name:
+        golden_runs.write()
+    if options.only != golden_runs.FOLDER.name:
+        from torch_goldens import make_models
 
-    def make_one(name: str, *arguments) -> None:
-        if options.only in name:
-            make(FOLDER / name, *arguments)
-
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    sizes = {
-        "vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 64, "max_position_embeddings": 24,
-    }  # fmt: skip
-    for name, activation, architecture, add_loss in (
-        ("span_gelu", "gelu", BertForQuestionAnswering, span_loss),
-        ("classifier_gelu", "gelu", BertForSequenceClassification, classifier_loss),
-        ("pretraining_gelu", "gelu", BertForPreTraining, pretraining_loss),
-        ("pretraining_gelu_new", "gelu_new", BertForPreTraining, pretraining_loss),
-    ):
-        make_one(name, architecture, add_loss, BertConfig(**sizes, hidden_act=activation))
-    small = sizes | {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-    others = {
-        "roberta": small | {"type_vocab_size": 1},
-        "electra": small | {"embedding_size": 8},
-        "distilbert": {theirs: small[ours] for theirs, ours in DISTILBERT.items()},
-    }
-    for model_type, values in others.items():
-        for head, make_model, add_loss in (
-            ("span", AutoModelForQuestionAnswering.from_config, span_loss),
-            ("classifier", AutoModelForSequenceClassification.from_config, classifier_loss),
-            ("tagger", AutoModelForTokenClassification.from_config, tagger_loss),
-        ):
-            config = AutoConfig.for_model(model_type, **values)
-            make_one(f"{head}_{model_type}", make_model, add_loss, config)
-    make_one("tagger_gelu", BertForTokenClassification, tagger_loss, BertConfig(**small))
-    if options.model:
-        (FOLDER / "minilm.json").write_text(json.dumps(minilm(options.model), indent=1) + "\n")
-
-
-def make(folder: Path, architecture, add_loss, config) -> None:
-    """Writes the folder of one model."""
-    config._attn_implementation, config.num_labels = "eager", 2 + (add_loss in (classifier_loss, tagger_loss))
-    torch.manual_seed(7)
-    model = architecture(config).eval()
-    with torch.no_grad():  # larger than initial values: attention prefers some tokens, and GELU's forms differ
-        for name, parameter in model.named_parameters():
-            centre = 1.0 if name.lower().replace("_", "").endswith("layernorm.weight") else 0.0
-            parameter.copy_(centre + 0.25 * torch.randn(parameter.shape))
-        words = model.get_input_embeddings().weight
-        words[config.pad_token_id] = 0.25 * torch.randn(words.shape[1])  # [PAD] as any other
-    inputs, has_types = make_inputs(), getattr(config, "type_vocab_size", 0) > 1
-    outputs = model(
-        **{name: value for name, value in inputs.items() if has_types or name != "token_type_ids"},
-        output_hidden_states=True,
-    )
-    results = dict(inputs) | {f"hidden_{number}": state for number, state in enumerate(outputs.hidden_states)}
-    results |= add_loss(outputs, inputs)
-    model.zero_grad()
-    results["loss"].backward()
-    results |= {f"gradient.{name}": parameter.grad for name, parameter in model.named_parameters()}
-    shutil.rmtree(folder, ignore_errors=True)
-    model.save_pretrained(folder)
-    tensors = {name: value.detach().contiguous() for name, value in results.items()}
-    save_file(tensors, folder / "golden.safetensors")
-
-
-def make_inputs() -> dict[str, torch.Tensor]:
-    """Three rows with both token types and padding."""
-    length = max(stop for _, stop in LENGTHS) + 1
-    input_ids = torch.randint(5, VOCAB_SIZE, (len(LENGTHS), length))
-    token_type_ids = torch.zeros_like(input_ids)
-    attention_mask = torch.zeros_like(input_ids)
-    for row, (start, stop) in enumerate(LENGTHS):
-        token_type_ids[row, start:stop] = 1
-        attention_mask[row, :stop] = 1
-    input_ids *= attention_mask
-    return {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": attention_mask}
-
-
-def span_loss(outputs, inputs) -> dict[str, torch.Tensor]:
-    """The mean over rows of the cross-entropies of start and end, averaged, over real tokens only."""
-    start_positions, end_positions = torch.tensor([6, 0, 7]), torch.tensor([9, 0, 7])
-    scores = torch.stack([outputs.start_logits, outputs.end_logits], -1)
-    masked = scores.masked_fill(inputs["attention_mask"][:, :, None] == 0, float("-inf"))
-    loss = sum(
-        torch.nn.functional.cross_entropy(masked[:, :, column], positions) / 2
-        for column, positions in enumerate((start_positions, end_positions))
-    )
-    return {"scores": scores, "start_positions": start_positions, "end_positions": end_positions, "loss": loss}
-
-
-def classifier_loss(outputs, inputs) -> dict[str, torch.Tensor]:
-    """Mean cross-entropy."""
-    labels = torch.tensor([2, 0, 1])
-    loss = torch.nn.functional.cross_entropy(outputs.logits, labels)
-    return {"scores": outputs.logits, "labels": labels, "loss": loss}
-
-
-def tagger_loss(outputs, inputs) -> dict[str, torch.Tensor]:
-    """Mean cross-entropy of every other token."""
-    places = torch.arange(inputs["input_ids"].shape[1])
-    used = (inputs["attention_mask"] == 1) & (places % 2 == 1)
-    tags = torch.where(used, places % 3, -1)
-    loss = torch.nn.functional.cross_entropy(outputs.logits.transpose(1, 2), tags, ignore_index=-1)
-    return {"scores": outputs.logits, "tags": tags, "loss": loss}
-
-
-def pretraining_loss(outputs, inputs) -> dict[str, torch.Tensor]:
-    """Mean cross-entropy of the masked tokens plus that of the next-sentence labels."""
-    length = inputs["input_ids"].shape[1]
-    masked_tokens = torch.tensor([2, 8, length + 1, 2 * length + 5, 2 * length + 7])  # indices into B*T
-    masked_ids, labels = torch.tensor([17, 5, 40, 59, 23]), torch.tensor([1, 0, 1])
-    mlm = outputs.prediction_logits.reshape(-1, VOCAB_SIZE)[masked_tokens]
-    nsp = outputs.seq_relationship_logits
-    cross_entropy = torch.nn.functional.cross_entropy
-    results = {"mlm": mlm, "nsp": nsp, "masked_tokens": masked_tokens, "masked_ids": masked_ids, "labels": labels}
-    return results | {"loss": cross_entropy(mlm, masked_ids) + cross_entropy(nsp, labels)}
-
-
-@torch.no_grad()
-def minilm(folder: Path) -> dict:
-    """A few components of a real model's hidden states for one sentence."""
-    model = BertModel.from_pretrained(folder, attn_implementation="eager").eval()
-    states = model(torch.tensor([MINILM_IDS]), output_hidden_states=True).hidden_states
-    return {
-        "input_ids": MINILM_IDS,
-        "places": MINILM_PLACES,
-        "values": [[float(state[0, token, part]) for token, part in MINILM_PLACES] for state in states],
-        "norms": [float(state.norm()) for state in states],
-    }
+        make_models(options.only, options.model)
 
 
 if __name__ == "__main__":

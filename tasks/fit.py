@@ -245,8 +245,7 @@ def load_start(start: Start, seed: int, job: Job, optimizer: AllreduceOptimizer,
     for name, value in fresh.items():
         tensors[name].assign(value)
     if moments := start.checkpoint or start.moments:
-        words = job.workspace.words  # older versions saved the moments of all words
-        checkpoints.restore(moments, optimizer, words.own_rows if words else np.asarray)
+        checkpoints.restore(moments, optimizer)
     if start.moments:
         say(f"moments: {start.moments}")
 

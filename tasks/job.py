@@ -19,7 +19,7 @@ from distributed.collectives import Collectives, open_collectives
 from distributed.gradient import OutOfMemory, TrainingStep, traced_once
 from distributed.predict import Forward
 from distributed.run import Run
-from distributed.train import NotFinite
+from distributed.train import NoTargets, NotFinite
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, one_line
@@ -34,6 +34,8 @@ ADVICE = {
     OutOfMemory: "lower --train_batch_size (or --global_batch_size), the batch size of predictions or "
     "--max_seq_length, raise --gradient_accumulation_steps, or give --xla off",
     NotFinite: "lower --learning_rate, or use --precision fp32 or bf16",
+    NoTargets: "raise --train_batch_size (or --global_batch_size); words to tag need a token, and one word or "
+    "more of a text must fit into the tokens that are masked (--masked_lm_prob, --max_predictions_per_seq)",
 }
 C = TypeVar("C", bound=Settings)
 
@@ -128,8 +130,10 @@ def run_on_ranks(
             if "output_dir" in values:  # the folder belongs to this run alone
                 world.on_first(run.lock)
                 world.watchdog.stacks = run.folder / "stacks"
-            if mirror:
-                world.on_first(mirror.download, run.folder)
+            if mirror and (kept := world.on_first(mirror.download, run.folder)):
+                names = ", ".join(kept)
+                run.say(f"{folder} lacks {names}, whose upload had failed: kept, and uploaded now")
+                world.on_first(run.publish)
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
@@ -143,7 +147,7 @@ def run_on_ranks(
         elastic.enable(world)
         try:
             elastic.surviving(world, "", attempt)
-        except (OutOfMemory, NotFinite) as error:
+        except (OutOfMemory, NotFinite, NoTargets) as error:
             raise InputError(f"{error}: {ADVICE[type(error)]}") from error
 
 

@@ -12,14 +12,16 @@ from typing import Any
 from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError, one_line
-from ringbase.files import build_folder, digest
+from ringbase.files import build_folder, digest, read_json, write_json
 from tasks.environment import cache_folder
+from tasks.trained import CHECKPOINTS
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
 # The flags of inputs: those that only rank 0 reads, and those that every machine reads.
 ON_FIRST = ("model", "init_checkpoint", "bert_config_file", "vocab_file", "spm_model_file")
 ON_EACH_MACHINE = ("train_file", "dev_file", "predict_file", "data_dir", "input_file", "eval_input_file")
 LAST = (manifest.NAME, "result.json", "predict_result.json")  # what says that the others are complete
+UPLOADED = ".uploaded"  # a list of the files that the store has had: those that it lacks now were removed there
 SMALL_BYTES = 1 << 20  # a file of so many bytes is fetched again even if its size is the same
 
 
@@ -75,23 +77,34 @@ class Mirror:
     url: str
     _versions: dict[str, tuple[int, int]] = field(default_factory=dict)  # size and time of what is the same there
 
-    def download(self, folder: Path) -> None:
-        """Makes the local folder like the remote one, which another machine may have written."""
+    def download(self, folder: Path) -> list[str]:
+        """Makes the local folder like the remote one, which another machine may have written. Returns the names of
+        the checkpoints that only this machine has, because an upload had failed: they are kept."""
         with store_of("output_dir", self.url) as (store, path):
             found = store.find(path) if store.exists(path) else []
             sizes = {str(PurePosixPath(name).relative_to(path)): store.size(name) for name in found}
             files, changed = visible_files(folder), sizes.copy()
+            record = folder / UPLOADED
+            uploaded = set(read_json(record)) if record.is_file() else set[str]()
+            kept = dict[str, None]()
             for name, file in files.items():
                 if name not in sizes:
-                    file.unlink()
+                    parent = PurePosixPath(name).parent
+                    if parent.parent.name == CHECKPOINTS and name not in uploaded:
+                        kept[str(parent)] = None
+                    else:
+                        file.unlink()
                 elif file.stat().st_size == sizes[name] >= SMALL_BYTES:
                     del changed[name]
             sources = [str(PurePosixPath(path, name)) for name in changed]
             store.get(sources, [str(folder / name) for name in changed])
             self._versions = {name: version_of(folder / name) for name in sizes}
-            for checkpoint in folder.glob("checkpoints/*"):
+            if sizes or record.is_file():
+                write_json(record, list(sizes))
+            for checkpoint in folder.rglob(f"{CHECKPOINTS}/*"):
                 if not any(checkpoint.iterdir()):
                     checkpoint.rmdir()
+            return list(kept)
 
     def upload(self, folder: Path) -> None:
         """Uploads what has changed in the local folder, those files last that say that others are complete, and
@@ -107,6 +120,7 @@ class Mirror:
             for name in self._versions.keys() - files.keys():
                 store.rm_file(str(PurePosixPath(path, name)))
                 del self._versions[name]
+            write_json(folder / UPLOADED, list(self._versions))
 
 
 def visible_files(folder: Path) -> dict[str, Path]:

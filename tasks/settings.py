@@ -11,9 +11,10 @@ from ringbase.settings import MOST_ROWS, MOST_STEPS, Settings, flat, setting
 
 Precision = Literal["fp32", "bf16", "fp16"]
 # Flags that must not change when a run is resumed; each program adds its own.
-SCHEDULE = ("learning_rate", "lr_scaling", "num_train_epochs", "warmup_proportion", "global_batch_size", "seed")
-# Newer flags with their defaults: stored only when set, so that older checkpoints can still be resumed.
-LATER = {"num_train_steps": None, "num_warmup_steps": None, "optimizer": "adamw"}
+SCHEDULE = (
+    "learning_rate", "lr_scaling", "num_train_epochs", "num_train_steps", "warmup_proportion", "num_warmup_steps",
+    "global_batch_size", "optimizer", "seed",
+)  # fmt: skip
 
 
 def batch_size(rows: str, group: str) -> Any:
@@ -93,8 +94,7 @@ class TrainingSettings(Settings):
         plan = self.plan.resolved()
         values = flat(self) | flat(plan)
         batch = None if plan.global_batch_size else plan.batch_size
-        names = [*SCHEDULE, *(name for name, unset in LATER.items() if values[name] != unset)]
-        return {f"--{name}": values[name] for name in names} | {"--train_batch_size": batch}
+        return {f"--{name}": values[name] for name in SCHEDULE} | {"--train_batch_size": batch}
 
 
 @dataclass(frozen=True, kw_only=True)

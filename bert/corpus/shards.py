@@ -28,9 +28,7 @@ from ringbase.errors import InputError, one_line
 from ringbase.files import digest, read_object, replacing, sha256, write_json
 from ringbase.ragged import Ragged
 
-# Bump when the meaning of a shard's columns changes. Shards of version 1 have no checksums of batches: they are
-# checked whole, by their SHA-256, before their first row is used.
-FORMAT_VERSION, WITHOUT_CHECKSUMS = 2, 1
+FORMAT_VERSION = 2  # bump when the meaning of a shard's columns changes
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 CHECKSUM = b"crc32c"
 
@@ -109,16 +107,13 @@ class Shard:
     @functools.cached_property
     def starts(self) -> np.ndarray:
         """The first row of each record batch, and the number of rows."""
-        if "batches" in self.facts:
-            return np.cumsum([0, *self.facts["batches"]])
-        batches = map(self._reader.get_batch, range(self._reader.num_record_batches))
-        return np.cumsum([0, *map(len, batches)])
+        return np.cumsum([0, *self.facts["batches"]])
 
     def batch(self, number: int) -> pa.RecordBatch:
         """A record batch, as a view of the file."""
         try:
             batch, metadata = self._reader.get_batch_with_custom_metadata(number)
-            if number not in self._checked and "batches" in self.facts:
+            if number not in self._checked:
                 batch.validate()
                 expected = int(metadata[CHECKSUM]), self.starts[number + 1] - self.starts[number]
                 if expected != (_checksum(batch, self._settings, number), len(batch)):
@@ -133,8 +128,6 @@ class Shard:
 
     @functools.cached_property
     def _reader(self) -> Any:
-        if "batches" not in self.facts and sha256(self.path) != self.facts["sha256"]:
-            raise ValueError("it is not what the manifest of its folder says")
         with pa.memory_map(str(self.path)) as source:
             return pa.ipc.open_file(source.read_buffer())
 
@@ -173,7 +166,7 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
         )
     manifest = read_object(path, f"{flag} {path}")
     version, others = manifest.get("format_version"), {k: v for k, v in manifest.items() if k != "digest"}
-    if version == WITHOUT_CHECKSUMS or (version == FORMAT_VERSION and manifest.get("digest") == digest(others)):
+    if version == FORMAT_VERSION and manifest.get("digest") == digest(others):
         return manifest
     raise InputError(
         f"{flag}: {path} is damaged, or of another version of RingBERT (its format is {version}, this one reads "

@@ -74,8 +74,7 @@ def tables(
         numbers = label.fill_null(np.nan) if labels is None else pc.index_in(label, pa.array(labels)).fill_null(-1)
     content = [texts.first, texts.second, texts.labels]
     facts = {
-        # As version 0.1 made it: a run of its goes on.
-        "digest": digest("classifier examples", 1, tokenizer.digest, max_seq_length, labels, content),
+        "digest": digest("classifier", VERSION, tokenizer.digest, max_seq_length, labels, content),
         "notes": [f"{number:,} examples", *(f"{count:,} {text}" for text, count in counts.items() if count)],
         "is_labelled": texts.labels is not None,
         **fit,

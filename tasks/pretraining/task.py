@@ -15,6 +15,7 @@ from distributed.gradient import traced_once
 from distributed.predict import predict
 from distributed.rows import BatchRows
 from distributed.train import HeldOut
+from ringbase.errors import InputError
 from ringbase.ragged import padded
 from tasks.job import Job
 from tasks.predict import batches_of
@@ -111,6 +112,11 @@ def evaluator(settings: HeldOutSettings, job: Job, task: MaskedTask, rows: Batch
 
     def total(outputs: list[np.ndarray]) -> dict[str, float]:
         sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
+        if not sums[:, 2].all():
+            raise InputError(
+                f"no token of the {len(used):,} held-out examples is masked: raise --max_eval_steps, or "
+                "--masked_lm_prob or --max_predictions_per_seq so that a whole word fits"
+            )
         return dict(zip(MEASURED, (sums[:, :2] / sums[:, 2:]).reshape(-1).tolist(), strict=False))
 
     make_batch, forward = with_checked_ids(task.batch, model.config), traced_once(count)

@@ -68,10 +68,10 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
             rows.append((np.concatenate([head, window, head[-1:]]), len(head), *span, start, number))
     input_ids, *columns = zip(*rows, strict=True)
     numbers = {name: pa.array(column, pa.int32()) for name, column in zip(NUMBERS, columns, strict=True)}
-    lengths = (settings.max_seq_length, settings.doc_stride, settings.max_query_length)
     notes = [f"{len(questions):,} questions, {len(rows):,} windows"]
     if examples.misplaced:
         notes.append(f"left out, because the answer is not at answer_start: {shortened(examples.misplaced, 5)}")
+    lengths = (settings.max_seq_length, settings.doc_stride, settings.max_query_length)
     facts = {
         "digest": digest("squad windows", VERSION, tokenizer.digest, lengths, [paragraphs, questions]),
         "notes": notes,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ringbase.errors import InputError
 from tasks.details import MOST_LABELS, MOST_ROWS, REPORT, figures, marked, matrix, table, table_of_figures
 from tasks.tagger.reading import Sentence, goes_on, text_of
 from tasks.tagger.task import Tags
@@ -77,7 +78,10 @@ def measure(
     documents = [[*zip(*part, strict=True)] for _, part in itertools.groupby(pairs, lambda pair: pair[0].document)]
     if len(documents) > 1:
         scores["document_f1"] = statistics.fmean([Comparison(*document).all["f1"] for document in documents])
-    scores["loss"] = np.mean(np.concatenate(losses))
+    losses_of_words = np.concatenate(losses)
+    if not len(losses_of_words):
+        raise InputError(f"no word of the {kind} set has a token: there is nothing to score")
+    scores["loss"] = np.mean(losses_of_words)
     return {f"{kind}_{name}": float(value) for name, value in scores.items()}
 
 

@@ -150,6 +150,23 @@ def test_a_damaged_checkpoint_is_passed_over_by_name_and_refused_when_none_is_le
     assert newest_intact(saver.folder, lambda warning: None)[1].position == 20, "written again, it is whole"
 
 
+@pytest.mark.parametrize("change", [{"mood": "good"}, {"evaluated": None}])
+def test_a_state_of_another_version_is_passed_over_and_refused_when_none_is_left(saver, change):
+    """One with a field that this version does not know, and one without a field that it needs."""
+    older, newest = saver.save(10), saver.save(20)
+    for path in (newest, older):
+        state = json.loads((path / "state.json").read_text()) | change
+        known = {name: value for name, value in state.items() if value is not None}
+        (path / "manifest.json").unlink()
+        (path / "state.json").write_text(json.dumps(known))
+        seal(path, state["position"])
+        if path == newest:
+            warnings = []
+            assert newest_intact(saver.folder, warnings.append)[0] == older
+            assert len(warnings) == 1
+    refused(lambda: newest_intact(saver.folder, pytest.fail), newest / "state.json", older / "state.json", *change)
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
 def test_no_room_for_a_file_leaves_the_older_checkpoints(saver, name):
     """Writing beyond this size of a file fails, as beyond the end of a disk."""

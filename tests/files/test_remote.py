@@ -76,6 +76,51 @@ def test_a_run_s_folder_is_uploaded_and_comes_back_on_another_machine(store, tmp
     manifest.check_intact(other / "checkpoints/rows-2")
 
 
+def write_checkpoint(folder: Path, position: int) -> None:
+    folder = folder / f"checkpoints/rows-{position}"
+    folder.mkdir(parents=True)
+    (folder / "weights").write_text(str(position))
+    manifest.seal(folder, position)
+
+
+def test_a_checkpoint_whose_upload_failed_is_kept_and_uploaded_by_the_next_start(store, tmp_path, monkeypatch):
+    """What another machine has removed from the store since is no such checkpoint: it goes here too."""
+    url, folder = f"{URL}/run", tmp_path / "run"
+    mirror = Mirror(url)
+    run = Run(folder, True, mirror.upload)
+    write_checkpoint(folder, 1)
+    write_checkpoint(folder / "seed-2", 1)
+    run.publish()
+    write_checkpoint(folder, 2)
+    write_checkpoint(folder / "seed-2", 2)
+    with monkeypatch.context() as patch:
+        put = type(store).put_file
+
+        def fail_after_the_weights(self, source, target, **options):
+            if target.endswith("manifest.json"):
+                raise OSError("no route to the store")
+            put(self, source, target, **options)
+
+        patch.setattr(type(store), "put_file", fail_after_the_weights)
+        run.publish()
+    of_other = tmp_path / "other"
+    Mirror(url).download(of_other)
+    assert not (of_other / "checkpoints/rows-2/manifest.json").exists()
+    store.rm("/bucket/run/checkpoints/rows-1", recursive=True)
+
+    again = Mirror(url)
+    assert sorted(again.download(folder)) == ["checkpoints/rows-2", "seed-2/checkpoints/rows-2"]
+    assert not (folder / "checkpoints/rows-1").exists()
+    manifest.check_intact(folder / "checkpoints/rows-2")
+    again.upload(folder)
+    third = tmp_path / "third"
+    assert Mirror(url).download(third) == []
+    assert sorted(path.name for path in third.rglob("checkpoints/*")) == ["rows-1", "rows-2", "rows-2"]
+    for path in third.rglob("checkpoints/*"):
+        manifest.check_intact(path)
+    assert Mirror(url).download(folder) == []
+
+
 def test_an_upload_that_fails_is_told_and_fails_the_last_time(tmp_path, capsys):
     run = Run(tmp_path / "run", True, Mirror("nowhere://bucket/run").upload)
     (run.folder / "file").touch()

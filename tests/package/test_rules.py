@@ -1,9 +1,14 @@
-"""Tests use what other packages may use: no private name of ours, except the referees; and none patches ours."""
+"""Tests use what other packages may use: no private name of ours, except the referees; and none patches ours.
+Installed code imports what pyproject.toml declares."""
 
 import ast
+import importlib.metadata
+import sys
 from pathlib import Path
 
-from harness.parsing import PACKAGES
+from harness.parsing import PACKAGES, PROJECT, ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 TESTS = Path(__file__).resolve().parents[1]
 PATCHING = (".setattr", ".delattr", ".patch", ".object")
@@ -24,3 +29,32 @@ def test_tests_import_nothing_private_and_patch_nothing_of_ours():
         patched = [name.strip("'") for name in patched if not name.strip("'").split(".")[-1].isupper()]  # a size
         faults += [(path, f"patches {name}") for name in patched if name.split(".")[0] in ours]
     assert not faults, "\n".join(f"{path.relative_to(TESTS)}: {name}" for path, name in faults)
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules that a file imports."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return names
+
+
+def test_what_installed_code_imports_is_declared_and_private_parts_have_an_upper_bound():
+    extras = PROJECT["optional-dependencies"]
+    texts = [*PROJECT["dependencies"], *extras["cpu"]]
+    declared = {canonicalize_name(each.name): each.specifier for each in map(Requirement, texts)}
+    distributions, faults = importlib.metadata.packages_distributions(), []
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for name in imports_of(path):
+            top = name.split(".")[0]
+            if top in PACKAGES or top in sys.stdlib_module_names:
+                continue
+            providers = {canonicalize_name(each) for each in distributions[top]} & declared.keys()
+            bounds = [spec.operator for provider in providers for spec in declared[provider]]
+            is_bounded = ".src" not in name or {"<", "==", "~="} & set(bounds)
+            if not providers or not is_bounded:
+                faults.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not faults, "\n".join(faults)

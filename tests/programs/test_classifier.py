@@ -126,6 +126,24 @@ def test_the_best_model_is_kept_and_training_stops_also_in_two_parts(data, flags
     assert files_in(out, "result.json", "predict_result.json", "report.html").items() <= before.items()
 
 
+def test_a_model_with_as_many_words_as_positions_is_resumed_to_the_bit(data, flags, tmp_path):
+    """Its positions and its layers have tensors of the shape that all words together would have."""
+    config = json.loads((data / "bert_config.json").read_text())
+    size = config["max_position_embeddings"]
+    assert config["intermediate_size"] == size
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": size}))
+    flags = (
+        *flags,
+        f"--bert_config_file={tmp_path}/config.json",
+        "--num_train_steps=4",
+        "--save_checkpoints_steps=2",
+    )
+    classify(tmp_path / "whole", *flags)
+    broken = programs.without_newest_checkpoint(tmp_path / "whole", tmp_path / "broken")
+    classify(broken, *flags)
+    assert weights_in(broken / "model") == weights_in(tmp_path / "whole" / "model")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "steps"), [("--eval_steps=auto", [12]), ("--load_best_model_at_end", [5, 10, 12])]

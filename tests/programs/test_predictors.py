@@ -146,7 +146,7 @@ def test_a_runs_folder_gives_its_settings_and_the_users_come_first(span_model, g
         settings = ringbert.QuestionAnswering(folder, n_best_size=7).settings
         assert (settings.n_best_size, settings.max_seq_length, settings.doc_stride) == (7, 40, 12)
         assert settings.version_2_with_negative
-    assert ringbert.QuestionAnswering(goldens / "0.1/squad/interrupted").settings.max_query_length == 12
+    assert ringbert.QuestionAnswering(goldens / "runs/squad/interrupted").settings.max_query_length == 12
     (out / "run.json").write_text('{"config": {"max_seq_length": null}}')  # as of a training on corpora
     assert ringbert.Features(out).settings.max_seq_length == 128  # the model's positions
     assert ringbert.QuestionAnswering(span_model).settings.max_seq_length == 128  # the default is 384

@@ -1,6 +1,7 @@
 """bert-pretraining from its flags to its files, on a tiny model and text, from Arrow and TFRecord shards."""
 
 import contextlib
+import functools
 import json
 import shutil
 
@@ -163,6 +164,21 @@ def test_bad_shards_are_one_line(corpus, trained, tmp_path, capsys, shards, flag
     given = [flag.format(tmp=tmp_path, trained=trained) for flag in flags]
     refusal(capsys, "bert-pretraining", lambda: pretrain(corpus, tmp_path / "out", shards, *TRAIN, *given), *named)
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_whole_words_that_never_fit_are_one_line(tmp_path, capsys):
+    """Each word is two pieces, and one token of a text may be masked."""
+    write_model(tmp_path, num_layers=1)
+    (tmp_path / "text.txt").write_text("\n\n".join(["zq zr zs\nzt zu zv\nzw zx zy"] * 9))
+    files = f"--vocab_file={tmp_path}/vocab.txt", f"--input_file={tmp_path}/text.txt"
+    sizes = "--max_seq_length=32", "--max_predictions_per_seq=1"
+    bert_corpus(["build", *files, f"--output_dir={tmp_path}/shards", "--num_workers=1", "--num_shards=1", *sizes])
+    flags = [f"--input_file={tmp_path}/shards", f"--bert_config_file={tmp_path}/bert_config.json", *sizes]
+    flags += ["--global_batch_size=4", "--num_train_steps=5"]
+    whole_words = functools.partial(bert, "pretraining", tmp_path / "run", *flags, "--do_whole_word_mask")
+    refusal(capsys, "bert-pretraining", lambda: whole_words("--do_train"), "no row has a target for mlm")
+    bert("pretraining", tmp_path / "run", *flags, "--do_train", "--resume=never")
+    refusal(capsys, "bert-pretraining", lambda: whole_words("--do_eval"), "masked", "--max_predictions_per_seq")
 
 
 def test_google_trains_100000_steps_by_default():

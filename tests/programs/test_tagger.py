@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from datasets import ClassLabel, Dataset, Features, List, Value
 from harness import tagger_files, texts
 from harness.parsing import main_of
 from harness.program_runs import bert, refusal
+from harness.refusals import refused
 from sklearn.metrics import f1_score
 
 import ringbert
@@ -163,6 +165,52 @@ def test_a_bad_file_is_one_line(data, tmp_path, capsys, name, content, parts):
     texts.write_lines(tmp_path / name, content)
     flags = [f"--train_file={tmp_path / name}", *data[3:], "--do_train"]
     refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), name, *parts)
+
+
+# A word that BERT's normalisation drops, so that it has no token.
+NO_TOKEN = "\u200b\u200b"
+
+
+def test_a_batch_of_words_without_tokens_is_skipped(data, tmp_path, capsys):
+    file = texts.write_lines(tmp_path / "a.conll", "cat B-animal", "", f"{NO_TOKEN} O", "", "fox B-animal")
+    flags = [f"--train_file={file}", *data[3:], "--train_batch_size=1", "--num_train_epochs=1"]
+    bert("tagger", tmp_path / "out", *flags, "--do_train")
+    lines = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
+    assert sum(np.isnan(line["loss"]) for line in lines) == 1
+    assert "skipped steps: 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flag", "named"), [("--do_train", "no row has a target"), ("--do_eval", "the eval set")])
+def test_a_file_of_words_without_tokens_is_one_line(run, data, tmp_path, capsys, flag, named):
+    file = texts.write_lines(tmp_path / "a.conll", f"{NO_TOKEN} B-animal", "", f"{NO_TOKEN} O")
+    model = [f"--model={run[0]}/model"] if flag == "--do_eval" else data[3:]
+    flags = [f"--train_file={file}", f"--dev_file={file}", *model, "--train_batch_size=1", flag]
+    refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), named)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tags", "kind", "found"),
+    [
+        (["fox", "a"], [1, 0], List(ClassLabel(names=["O", "B-x"])), ["B-x", "O"]),
+        (["fox", "a"], ["B-x", "O"], List(Value("string")), ["B-x", "O"]),
+        (["fox", "a"], [1, 0], List(Value("int64")), "ner_tags"),
+        (["fox", "a"], [1, -1], List(ClassLabel(names=["O", "B-x"])), "ner_tags"),
+        (["fox", "a"], 1, Value("int64"), "ner_tags"),
+        ("fox", ["O", "O", "O"], List(Value("string")), "tokens"),
+    ],
+)
+def test_tags_of_a_hub_data_set_are_texts_or_have_names(tmp_path, monkeypatch, tokens, tags, kind, found):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    words = Value("string") if isinstance(tokens, str) else List(Value("string"))
+    features = Features({"tokens": words, "ner_tags": kind})
+    rows = Dataset.from_dict({"tokens": [tokens], "ner_tags": [tags]}, features)
+    rows.to_parquet(tmp_path / "hub" / "train.parquet")
+    source = Source(FileSettings(dataset_name=f"{tmp_path}/hub"), "train")
+    if isinstance(found, str):
+        refused(lambda: read(source, False), "--dataset_name", "row 1", found)
+    else:
+        (sentence,) = read(source, False)
+        assert (sentence.words, sentence.tags) == (tokens, found)
 
 
 def test_tags_that_the_model_does_not_know_are_refused(run, tmp_path, capsys):

@@ -102,6 +102,20 @@ def test_a_gradient_that_is_not_finite_changes_nothing_but_halves_the_loss_scale
     assert np.isfinite(trainer.values[0]).all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_without_targets_changes_nothing_not_even_the_loss_scale(kind):
+    trainer = Trainer(kind, scales_loss=True)
+    scale = [trainer.step(number, batches_of(number, [8, 8]))["loss_scale"] for number in range(3)][-1]
+    before = [variable.numpy() for variable in [*trainer.optimizer.state().values(), *trainer.optimizer.trainable]]
+    result = trainer.step(3, batches_of(3, [0, 0]))
+    assert (result["applied"], result["loss_scale"]) == (0, scale)
+    assert np.isnan(result["loss"])
+    after = [*trainer.optimizer.state().values(), *trainer.optimizer.trainable]
+    for old, new in zip(before, after, strict=True):
+        assert old.tobytes() == new.numpy().tobytes()
+    assert trainer.step(4, batches_of(4, [8, 0]))["applied"]
+
+
 @pytest.mark.parametrize(("compiled", "grouping"), [("graph", "by length"), ("step", "compiled")])
 def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
     """Beside a training of all words, as Google's, where the others decay. What texts have is the same in both."""

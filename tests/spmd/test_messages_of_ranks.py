@@ -1,5 +1,6 @@
 """What the ranks of a World tell each other, and which GPU each takes on machines that are made up."""
 
+import pickle
 import time
 
 import numpy as np
@@ -24,6 +25,47 @@ def test_messages(world, num_ranks):
     total = world.all_reduce_sum(np.array([0.1 * (rank + 1), rank, 2.0**53]))
     np.testing.assert_allclose(total, [0.1 * size * (size + 1) / 2, sum(everyone), size * 2.0**53], rtol=1e-15)
     assert world.all_reduce_sum(np.array([1, 2])).tolist() == [size, 2 * size]
+
+
+class Watched:
+    """MPI's communicator, and in `sizes` the bytes of each object that was sent with it."""
+
+    def __init__(self, comm):
+        self.comm, self.sizes = comm, []
+
+    def __getattr__(self, name):
+        method = getattr(self.comm, name)
+        if name not in ("bcast", "gather", "allgather"):
+            return method
+
+        def watched(value):
+            self.sizes.append(len(pickle.dumps(value)))
+            return method(value)
+
+        return watched
+
+
+@pytest.mark.ranks(2, 3)
+def test_values_of_any_size_travel_in_messages_of_some_hundred_megabytes(world, monkeypatch):
+    """MPI ends at 2 GiB for all ranks together. The last rank has more than a message holds, the others nearly
+    nothing."""
+    watched = Watched(world.comm)
+    monkeypatch.setattr(world, "comm", watched)
+    last = world.size - 1
+    own = np.arange(25_000_000 if world.rank == last else world.rank, dtype=np.uint64)  # 200 MB
+
+    def is_complete(received: list) -> bool:
+        numbers = [np.array_equal(values, np.arange(rank)) for rank, values in enumerate(received[:-1])]
+        return all(numbers) and np.array_equal(received[-1], np.arange(25_000_000))
+
+    of_all = world.gather(own)
+    assert is_complete(of_all) if world.rank == 0 else of_all is None
+    del of_all
+    assert len(watched.sizes) > 1
+    assert max(watched.sizes) * world.size < 300e6
+    assert is_complete(world.all_gather(own))
+    assert world.broadcast(b"x" * 300_000_000 if world.rank == 0 else None) == b"x" * 300_000_000
+    assert max(watched.sizes) * world.size < 300e6
 
 
 @ALL

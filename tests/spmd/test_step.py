@@ -87,15 +87,75 @@ def test_one_step_that_is_not_finite_is_left_out_and_twenty_end_the_training(wor
 
 
 @ALL
+def test_a_mean_is_over_the_rows_with_targets_and_a_step_without_one_changes_nothing(world, collectives):
+    """Rows from 13 on have a target. Of the second step's rows some ranks have none."""
+    model = toy.make_model(seed=3)
+    optimizer = toy.make_optimizer(model, world, collectives)
+
+    def loss(batch, key):
+        has_target = tf.cast(batch["row"] >= 13, tf.float64)
+        return {"loss": tf.reduce_sum(toy.errors(model, batch) ** 2 * has_target)}
+
+    def weights(batch):
+        return {"loss": float((batch["row"] >= 13).sum())}
+
+    step = TrainingStep(loss, weights, optimizer)
+
+    def take(numbers: np.ndarray) -> dict[str, float]:
+        own_rows = np.array_split(numbers, world.size)[world.rank]
+        batch = toy.collate(toy.rows().take(own_rows))
+        result, _ = step.take([batch], 0, (), StepClock(1))
+        return result.read()
+
+    before = toy.flat(optimizer)
+    result = take(np.arange(13))
+    assert (result["applied"], np.isnan(result["loss"])) == (0, True)
+    assert toy.flat(optimizer).tobytes() == before.tobytes()
+    assert optimizer.optimizer.iterations.numpy() == 0
+    with_targets = toy.collate(toy.rows().take(np.arange(13, 17)))
+    with tf.GradientTape() as tape:
+        expected = tf.reduce_mean(toy.errors(model, with_targets) ** 2)
+    gradients = tape.gradient(expected, [variable.value for variable in model.trainable_variables])
+    result = take(np.arange(5, 17))
+    assert result["applied"] == 1
+    np.testing.assert_allclose(result["loss"], expected, rtol=1e-12)
+    np.testing.assert_allclose(result["gradient_norm"], tf.linalg.global_norm(gradients), rtol=1e-12)
+
+
+@pytest.mark.ranks(1, 3)
+def test_steps_without_targets_are_counted_and_twenty_end_the_training(world, collectives, folder, capsys):
+    steps = 0
+
+    def third_without(batch):
+        nonlocal steps
+        steps += 1
+        return {"loss": 0.0 if steps == 3 else float(len(batch["y"]))}
+
+    def none(batch):
+        return {"loss": 0.0}
+
+    optimizer, state = toy.train(world, collectives, folder / "one", weights=third_without, num_train_steps=6)
+    assert (state.step, optimizer.optimizer.iterations.numpy()) == (6, 5)
+    shown = capsys.readouterr().err
+    assert shown.count("step 3: no row has a target") == (world.rank == 0)
+    assert shown.count("skipped steps: 1") == (world.rank == 0)
+    for steps, skipped in ((3, 3), (50, 20)):
+        options = {"weights": none, "num_train_steps": steps}
+        with pytest.raises(InputError, match=f"no row has a target for loss in {skipped} steps"):
+            toy.train(world, collectives, folder / f"{steps}", **options)
+
+
+@ALL
 def test_weights_and_requests_of_the_ranks_are_summed(world, collectives):
     optimizer = toy.make_optimizer(toy.make_model(seed=0), world, collectives, loss_terms=("a", "b"))
     size, is_last = world.size, world.rank == world.size - 1
     # More than float32 can count, and none on some ranks.
     totals = optimizer.reduce_weights({"a": 2.0**25 + 1, "b": 0.5 * is_last}, (is_last, False))
     assert totals == ({"a": size * (2.0**25 + 1), "b": 0.5}, [True, False])
-    for zero in (0.0, -0.0, np.nan):
+    assert optimizer.reduce_weights({"a": 1.0, "b": 0.0}) == ({"a": size, "b": 0.0}, [])
+    for wrong in (-1.0, np.nan):
         with pytest.raises(ValueError, match="loss term 'b'"):
-            optimizer.reduce_weights({"a": 1.0, "b": zero})
+            optimizer.reduce_weights({"a": 1.0, "b": wrong})
 
 
 @pytest.mark.ranks(2, 3)
