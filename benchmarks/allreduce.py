@@ -1,4 +1,5 @@
-"""Times the sum of a float32 buffer over all ranks, and one plain MPI Allreduce of the whole buffer, in turn.
+"""Times the sum of a float32 buffer over all ranks, and one plain MPI Allreduce of the whole
+buffer, in turn.
 
     bert-launch -np 2 -- python -m benchmarks.allreduce
 
@@ -29,10 +30,13 @@ MOST_MEGABYTES = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class AllreduceConfig(Settings):
-    """Sums of float32 buffers over all ranks, compared with one plain MPI Allreduce of the whole buffer."""
+    """Sums of float32 buffers over all ranks, compared with one plain MPI Allreduce of the whole
+    buffer."""
 
     megabytes: str = setting(
-        "1,16,88,440", "sizes of the summed float32 buffers in units of 10^6 bytes, separated by commas", "load"
+        "1,16,88,440",
+        "sizes of the summed float32 buffers in units of 10^6 bytes, separated by commas",
+        "load",
     )
     turns: TurnSettings
     device: DeviceSettings
@@ -52,16 +56,25 @@ class AllreduceConfig(Settings):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints medians for each size. Raises InputError: there is only one rank."""
-    config = flags.parse(AllreduceConfig, argv, prog="benchmarks.allreduce", description=str(__doc__))
+    config = flags.parse(
+        AllreduceConfig, argv, prog="benchmarks.allreduce", description=str(__doc__)
+    )
     set_environment()
     repeat, figures = config.turns.repeat, {}
     with World.join(config.device, "benchmarks.allreduce") as world:
         if world.size == 1:
-            raise InputError("the sum needs several ranks: bert-launch -np 2 -- python -m benchmarks.allreduce")
+            raise InputError(
+                "the sum needs several ranks: bert-launch -np 2 -- python -m benchmarks.allreduce"
+            )
         collectives = open_collectives(world, config.device.backend)
-        world.say(f"sum of float32 over {world.size} ranks, buffers just computed, medians of {repeat} pairs")
+        world.say(
+            f"sum of float32 over {world.size} ranks, buffers just computed, medians of {repeat}"
+            " pairs"
+        )
         for size in config.sizes():
-            sums = figures[f"{size:g}"] = time_sums(world, collectives, int(size * 1e6) // 4, repeat)
+            sums = figures[f"{size:g}"] = time_sums(
+                world, collectives, int(size * 1e6) // 4, repeat
+            )
             parts = [
                 f"{name} {sums[key] * 1e3:7.1f} ms ({size / 1e3 / sums[key]:5.2f} GB/s)"
                 for name, key in ((collectives.name, "ours_s"), ("one Allreduce", "plain_s"))
@@ -70,8 +83,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         world.on_first(write, config.turns.output_file, figures)
 
 
-def time_sums(world: World, collectives: Collectives, count: int, num_pairs: int) -> dict[str, float]:
-    """Median seconds of the slowest rank for a buffer of `count` numbers: "ours_s", "plain_s", and their ratio."""
+def time_sums(
+    world: World, collectives: Collectives, count: int, num_pairs: int
+) -> dict[str, float]:
+    """Median seconds of the slowest rank for a buffer of `count` numbers: "ours_s", "plain_s", and
+    their ratio."""
     tf = imported_tensorflow()
     base = tf.random.stateless_normal([count], [world.rank, 1])
     received = np.zeros(count, np.float32)
@@ -80,7 +96,9 @@ def time_sums(world: World, collectives: Collectives, count: int, num_pairs: int
         return collectives.all_reduce_sum([buffer])[0]
 
     def plain(buffer: Any) -> Any:
-        world.comm.Allreduce(np.from_dlpack(buffer) if "CPU" in buffer.device else buffer.numpy(), received)
+        world.comm.Allreduce(
+            np.from_dlpack(buffer) if "CPU" in buffer.device else buffer.numpy(), received
+        )
         return received
 
     def seconds(sum_of: Any) -> float:
@@ -91,10 +109,16 @@ def time_sums(world: World, collectives: Collectives, count: int, num_pairs: int
         np.array(sum_of(buffer)[:1])  # waits for a GPU
         return max(world.all_gather(time.perf_counter() - start_s))
 
-    turns = in_turn({"ours": partial(seconds, ours), "plain": partial(seconds, plain)}, 1 + num_pairs)
+    turns = in_turn(
+        {"ours": partial(seconds, ours), "plain": partial(seconds, plain)}, 1 + num_pairs
+    )
     ours_s, plain_s = turns["ours"][1:], turns["plain"][1:]  # the first pair allocates
     middle = statistics.median
-    return {"ours_s": middle(ours_s), "plain_s": middle(plain_s), "ratio": middle(ratios(plain_s, ours_s))}
+    return {
+        "ours_s": middle(ours_s),
+        "plain_s": middle(plain_s),
+        "ratio": middle(ratios(plain_s, ours_s)),
+    }
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Compares bert-squad's training on real windows with other people's programs.
 
-    python -m benchmarks.compare --model MINILM_FOLDER --train_file train-v1.1.json --rival_python PYTHON
+    python -m benchmarks.compare --model MINILM_FOLDER --train_file train-v1.1.json --rival_python
+      PYTHON
 
-Every contender trains the same model on the same windows, with the same number per step. Only windows are counted,
-not padding. All run on CPUs, in turn. Contenders that are not installed are named and skipped.
+Every contender trains the same model on the same windows, with the same number per step. Only
+windows are counted, not padding. All run on CPUs, in turn. Contenders that are not installed are
+named and skipped.
 """
 
 import json
@@ -52,18 +54,27 @@ MEGABATCH = 50  # transformers' LengthGroupedSampler sorts within this many batc
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(Settings):
-    """Training on SQuAD: windows per second, compared with PyTorch, KerasHub and MultiWorkerMirroredStrategy."""
+    """Training on SQuAD: windows per second, compared with PyTorch, KerasHub and
+    MultiWorkerMirroredStrategy."""
 
     model: str = setting(help="folder of a model in Hugging Face layout", group="data")
     train_file: str = setting(help="SQuAD JSON to take windows from", group="data")
     max_train_examples: int = setting(2000, "use the first N questions", "data", at_least=1)
-    parts: str = setting("training", f"what to compare, separated by commas: {', '.join(PARTS)}", "load")
-    predict_file: str | None = setting(None, "SQuAD JSON to predict, for squad and prediction", "data")
+    parts: str = setting(
+        "training", f"what to compare, separated by commas: {', '.join(PARTS)}", "load"
+    )
+    predict_file: str | None = setting(
+        None, "SQuAD JSON to predict, for squad and prediction", "data"
+    )
     max_predict_examples: int = setting(
         10_570, "predict the first N questions, for prediction", "data", at_least=1
     )
-    glue_dir: str | None = setting(None, "folder of GLUE's tasks, for mrpc, seeds and sst-2", "data")
-    wnut_dir: str | None = setting(None, "folder of WNUT 2017's train.conll and dev.conll, for wnut", "data")
+    glue_dir: str | None = setting(
+        None, "folder of GLUE's tasks, for mrpc, seeds and sst-2", "data"
+    )
+    wnut_dir: str | None = setting(
+        None, "folder of WNUT 2017's train.conll and dev.conll, for wnut", "data"
+    )
     max_seq_length: int = setting(384, "maximum number of tokens per window", "data", at_least=8)
     batch_size: int = setting(32, "windows per step, over all ranks", "load", at_least=1)
     num_ranks: int | None = setting(
@@ -71,7 +82,9 @@ class CompareConfig(Settings):
     )
     num_warmup: int = setting(4, "steps before the measurement", "load", at_least=0)
     num_steps: int = setting(10, "measured steps", "load", at_least=1)
-    precision: Literal["fp32", "bf16"] = setting("bf16", "number format of bert-squad and KerasHub", "machine")
+    precision: Literal["fp32", "bf16"] = setting(
+        "bf16", "number format of bert-squad and KerasHub", "machine"
+    )
     rival_python: str = setting(sys.executable, "Python that has the other programs", "machine")
     turns: TurnSettings
 
@@ -95,7 +108,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def bench_compare(config: CompareConfig, world: World) -> dict[str, Any]:
-    """Measures all contenders in turn: windows per second or seconds, and the ratios of ours to theirs."""
+    """Measures all contenders in turn: windows per second or seconds, and the ratios of ours to
+    theirs."""
     num_cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
         contest = Contest(config, Path(folder), world.say, num_cores, config.num_ranks or num_cores)
@@ -109,7 +123,7 @@ def bench_compare(config: CompareConfig, world: World) -> dict[str, Any]:
     return figures
 
 
-# -- training -----------------------------------------------------------------------------------------------------
+# -- training --------------------------------------------------------------------------------------
 
 
 def compare_training(contest: Contest) -> dict[str, Any]:
@@ -117,9 +131,12 @@ def compare_training(contest: Contest) -> dict[str, Any]:
     config, absent = contest.config, dict[str, str]()
     write_batches(config, contest.folder)
     settings = {
-        "model": str(Path(config.model).expanduser().resolve()), "num_warmup": config.num_warmup,
-        "precision": config.precision, "num_ranks": contest.num_ranks, "folder": str(contest.folder),
-    }  # fmt: skip
+        "model": str(Path(config.model).expanduser().resolve()),
+        "num_warmup": config.num_warmup,
+        "precision": config.precision,
+        "num_ranks": contest.num_ranks,
+        "folder": str(contest.folder),
+    }
 
     def windows_per_s(name: str) -> float:
         if name in absent:
@@ -137,8 +154,9 @@ def compare_training(contest: Contest) -> dict[str, Any]:
 
     rates = in_turn({name: partial(windows_per_s, name) for name in LABELS}, config.turns.repeat)
     contest.say(
-        f"{config.model}: {config.batch_size} windows per step, {config.num_steps} steps, {contest.num_cores} "
-        f"cores, {contest.num_ranks} ranks, {config.precision}; medians of {config.turns.repeat} turns"
+        f"{config.model}: {config.batch_size} windows per step, {config.num_steps} steps,"
+        f" {contest.num_cores} cores, {contest.num_ranks} ranks, {config.precision}; medians of"
+        f" {config.turns.repeat} turns"
     )
     figures: dict[str, Any] = {}
     for name, label in LABELS.items():
@@ -157,36 +175,56 @@ def step_seconds(contest: Contest) -> list[float]:
     """Runs bert-squad and returns the seconds of each measured step, from its metrics.jsonl."""
     config, output_dir = contest.config, tempfile.mkdtemp(dir=contest.folder)
     contest.run_ours(
-        "tasks.squad", "--do_train", f"--model={config.model}",
-        f"--train_file={config.train_file}", f"--max_train_examples={config.max_train_examples}",
-        f"--max_seq_length={config.max_seq_length}", f"--global_batch_size={config.batch_size}",
-        f"--num_train_steps={config.num_warmup + config.num_steps}", "--num_warmup_steps=0",
-        "--learning_rate=1e-5", "--log_steps=1", "--device=cpu", f"--precision={config.precision}",
+        "tasks.squad",
+        "--do_train",
+        f"--model={config.model}",
+        f"--train_file={config.train_file}",
+        f"--max_train_examples={config.max_train_examples}",
+        f"--max_seq_length={config.max_seq_length}",
+        f"--global_batch_size={config.batch_size}",
+        f"--num_train_steps={config.num_warmup + config.num_steps}",
+        "--num_warmup_steps=0",
+        "--learning_rate=1e-5",
+        "--log_steps=1",
+        "--device=cpu",
+        f"--precision={config.precision}",
         f"--output_dir={output_dir}",
-    )  # fmt: skip
-    lines = [json.loads(line) for line in Path(output_dir, "metrics.jsonl").read_text().splitlines()]
+    )
+    lines = [
+        json.loads(line) for line in Path(output_dir, "metrics.jsonl").read_text().splitlines()
+    ]
     rates = [line["examples_per_s"] for line in lines if "examples_per_s" in line]
     return [config.batch_size / rate for rate in rates[config.num_warmup :]]
 
 
-# -- the rivals' batches ------------------------------------------------------------------------------------------
+# -- the rivals' batches ---------------------------------------------------------------------------
 
 
 def write_batches(config: CompareConfig, folder: Path) -> None:
-    """Writes the rivals' batches: in `padded.npz` those of bert-squad's first steps, padded to the full length,
-    and in `grouped.npz` rows of similar length, padded to the longest one.
+    """Writes the rivals' batches: in `padded.npz` those of bert-squad's first steps, padded to the
+    full length, and in `grouped.npz` rows of similar length, padded to the longest one.
 
-    Raises InputError: there is no such model or file, or there are fewer windows than the steps need.
+    Raises InputError: there is no such model or file, or there are fewer windows than the steps
+    need.
     """
-    length, size, num_steps = config.max_seq_length, config.batch_size, config.num_warmup + config.num_steps
+    length, size, num_steps = (
+        config.max_seq_length,
+        config.batch_size,
+        config.num_warmup + config.num_steps,
+    )
     settings = WindowSettings(max_seq_length=length, max_query_length=min(64, length - 4))
     source = Source(config.train_file, is_training=True, limit=config.max_train_examples)
     words, run = tokenizer.load(None, Path(config.model).expanduser()), Run(Path(), is_writer=False)
     rows = open_windows(settings, source, words, World(), run).tables["windows"]
     if len(rows) < num_steps * size:
-        raise InputError(f"--max_train_examples gives {len(rows):,} windows, the steps need {num_steps * size:,}")
+        raise InputError(
+            f"--max_train_examples gives {len(rows):,} windows, the steps need {num_steps * size:,}"
+        )
     order = Order(len(rows), SEED)
-    np.savez(folder / "padded.npz", **arrays(rows, order.rows_at(0, num_steps * size).reshape(-1, size), length))
+    np.savez(
+        folder / "padded.npz",
+        **arrays(rows, order.rows_at(0, num_steps * size).reshape(-1, size), length),
+    )
     # Sort many batches by length, and measure some that are spread evenly over the lengths.
     many = order.rows_at(0, min(max(MEGABATCH, num_steps) * size, len(rows) // size * size))
     many = many[np.argsort(-rows.lengths_at("input_ids", many), kind="stable")].reshape(-1, size)
@@ -206,7 +244,9 @@ def arrays(rows: Rows, batches: np.ndarray, length: int) -> dict[str, Any]:
     for number, indices in enumerate(batches):
         batch = SpanTask(0).batch(rows.take(indices))
         shape, places = batch["groups"][0], batch["rows"]
-        inputs = {name: batch[name][places].reshape(shape) for name in ("input_ids", "token_type_ids")}
+        inputs = {
+            name: batch[name][places].reshape(shape) for name in ("input_ids", "token_type_ids")
+        }
         inputs["attention_mask"] = batch["attention_mask"].reshape(shape)
         padding = [(0, 0), (0, max(0, length - shape[1]))]
         named |= {f"{number}/{name}": np.pad(array, padding) for name, array in inputs.items()}

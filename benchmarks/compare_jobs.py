@@ -1,4 +1,5 @@
-"""Whole fine-tunings and predictions, from the command to the scores: ours and PyTorch's. For compare.py."""
+"""Whole fine-tunings and predictions, from the command to the scores: ours and PyTorch's. For
+compare.py."""
 
 import json
 import os
@@ -23,7 +24,8 @@ NUM_SEEDS = 5
 
 @dataclass(frozen=True)
 class Job:
-    """A fine-tuning. `examples` is the number of training examples that are used, `length` that of the tokens."""
+    """A fine-tuning. `examples` is the number of training examples that are used, `length` that of
+    the tokens."""
 
     task: str
     examples: int
@@ -44,12 +46,16 @@ PREDICTED_QUESTIONS = 1000  # after the training of the job "squad"
 
 
 def compare_job(contest: Contest, name: str) -> dict[str, Any]:
-    """Seconds from the command to the scores, and to the second step; scores; the ratio of the seconds."""
+    """Seconds from the command to the scores, and to the second step; scores; the ratio of the
+    seconds."""
     job = JOBS[name]
     contenders = {"ours": partial(ours, contest, job), "pytorch": partial(pytorchs, contest, job)}
     runs = in_turn(contenders, contest.config.turns.repeat)
     seeds = f", {len(job.seeds)} seeds" * (len(job.seeds) > 1)
-    contest.say(f"{name}: {job.examples:,} examples, {job.epochs} epochs{seeds}; from the command to the score")
+    contest.say(
+        f"{name}: {job.examples:,} examples, {job.epochs} epochs{seeds}; from the command to the"
+        " score"
+    )
     for who, turns in runs.items():
         middle = medians(turns, ("seconds", "second_step"))
         scores = " ".join(f"{score:.4g}" for turn in turns for score in turn["scores"])
@@ -67,50 +73,79 @@ def said_ratio(contest: Contest, times: list[float]) -> float:
 
 
 def ours(contest: Contest, job: Job) -> dict[str, Any]:
-    """Trains and scores with our program, with an empty cache; once for each seed where it has no --seeds."""
+    """Trains and scores with our program, with an empty cache; once for each seed where it has no
+    --seeds."""
     if job.task == "wnut" and len(job.seeds) > 1:
         turns = [ours(contest, replace(job, seeds=(seed,))) for seed in job.seeds]
         scores = [turn["scores"][0] for turn in turns]
         return turns[0] | {"seconds": sum(turn["seconds"] for turn in turns), "scores": scores}
     config, folder = contest.config, Path(tempfile.mkdtemp(dir=contest.folder))
     flags = [
-        "--do_train", f"--model={config.model}", f"--max_train_examples={job.examples}",
-        f"--max_seq_length={job.length}", f"--global_batch_size={config.batch_size}",
-        f"--learning_rate={job.rate}", f"--num_train_epochs={job.epochs}", "--device=cpu",
-        f"--precision={config.precision}", f"--output_dir={folder}/run",
-    ]  # fmt: skip
+        "--do_train",
+        f"--model={config.model}",
+        f"--max_train_examples={job.examples}",
+        f"--max_seq_length={job.length}",
+        f"--global_batch_size={config.batch_size}",
+        f"--learning_rate={job.rate}",
+        f"--num_train_epochs={job.epochs}",
+        "--device=cpu",
+        f"--precision={config.precision}",
+        f"--output_dir={folder}/run",
+    ]
     if job.task == "squad":
-        flags += [f"--train_file={config.train_file}", "--do_predict", f"--predict_file={config.predict_file}"]
+        flags += [
+            f"--train_file={config.train_file}",
+            "--do_predict",
+            f"--predict_file={config.predict_file}",
+        ]
         flags += [f"--max_predict_examples={PREDICTED_QUESTIONS}"]
     elif job.task == "wnut":
         flags += ["--do_eval", f"--seed={job.seeds[0]}"]
         flags += [f"--{name}_file={config.wnut_dir}/{name}.conll" for name in ("train", "dev")]
     else:
         flags += ["--do_eval", f"--task_name={job.task.upper()}", f"--data_dir={config.glue_dir}"]
-        flags.append(f"--seeds={','.join(map(str, job.seeds))}" if len(job.seeds) > 1 else "--seed=42")
+        flags.append(
+            f"--seeds={','.join(map(str, job.seeds))}" if len(job.seeds) > 1 else "--seed=42"
+        )
     program = {"squad": "tasks.squad", "wnut": "tasks.tagger"}.get(job.task, "tasks.classifier")
     start_s, start = time.perf_counter(), time.time()
     contest.run_ours(program, *flags, variables={"RINGBERT_CACHE": str(folder / "cache")})
     seconds = time.perf_counter() - start_s
-    lines = [json.loads(line) for path in folder.glob("run/**/metrics.jsonl") for line in path.open()]
+    lines = [
+        json.loads(line) for path in folder.glob("run/**/metrics.jsonl") for line in path.open()
+    ]
     second = [line["time"] - start for line in lines if line["step"] == 2]
     result = json.loads((folder / "run/result.json").read_text())
     each = list(result["seeds"].values()) if "seeds" in result else [result["scores"]]
     score = {"squad": "f1", "wnut": "eval_f1"}.get(job.task, "eval_accuracy")
     shutil.rmtree(folder)
-    return {"seconds": seconds, "second_step": min(second), "scores": [scores[score] for scores in each]}
+    return {
+        "seconds": seconds,
+        "second_step": min(second),
+        "scores": [scores[score] for scores in each],
+    }
 
 
 def settings_of(contest: Contest, job: Job) -> dict[str, Any]:
     """The settings of torch_jobs.py."""
     config, glue_dir = contest.config, contest.config.glue_dir or ""
     return {
-        "task": job.task, "model": str(Path(config.model).expanduser().resolve()), "seeds": job.seeds,
-        "data_dir": config.wnut_dir if job.task == "wnut" else os.path.join(glue_dir, job.task.upper()),
-        "train_file": config.train_file, "predict_file": config.predict_file, "max_train_examples": job.examples,
-        "max_predict_examples": PREDICTED_QUESTIONS, "batch_size": config.batch_size, "num_epochs": job.epochs,
-        "learning_rate": job.rate, "max_seq_length": job.length, "precision": config.precision,
-    }  # fmt: skip
+        "task": job.task,
+        "model": str(Path(config.model).expanduser().resolve()),
+        "seeds": job.seeds,
+        "data_dir": (
+            config.wnut_dir if job.task == "wnut" else os.path.join(glue_dir, job.task.upper())
+        ),
+        "train_file": config.train_file,
+        "predict_file": config.predict_file,
+        "max_train_examples": job.examples,
+        "max_predict_examples": PREDICTED_QUESTIONS,
+        "batch_size": config.batch_size,
+        "num_epochs": job.epochs,
+        "learning_rate": job.rate,
+        "max_seq_length": job.length,
+        "precision": config.precision,
+    }
 
 
 def pytorchs(contest: Contest, job: Job) -> dict[str, Any]:
@@ -120,29 +155,42 @@ def pytorchs(contest: Contest, job: Job) -> dict[str, Any]:
     seconds = time.perf_counter() - start_s
     scores = report.get("f1") or report.get("accuracy")
     if job.task == "squad":
-        examples = read(Source(contest.config.predict_file, is_training=False, limit=PREDICTED_QUESTIONS))
+        examples = read(
+            Source(contest.config.predict_file, is_training=False, limit=PREDICTED_QUESTIONS)
+        )
         scores = [squad_v1(examples.references, report["answers"])[0]["f1"]]
     return {"seconds": seconds, "second_step": report["phases"]["second_step"], "scores": scores}
 
 
-# -- prediction ---------------------------------------------------------------------------------------------------
+# -- prediction ------------------------------------------------------------------------------------
 
 
 def compare_prediction(contest: Contest) -> dict[str, Any]:
-    """Windows per second of SQuAD's dev set, and what follows the last window; ours and PyTorch's."""
+    """Windows per second of SQuAD's dev set, and what follows the last window; ours and
+    PyTorch's."""
     config = contest.config
     folder = Path(tempfile.mkdtemp(dir=contest.folder))
-    data = [f"--model={config.model}", f"--train_file={config.train_file}", "--max_train_examples=64"]
+    data = [
+        f"--model={config.model}",
+        f"--train_file={config.train_file}",
+        "--max_train_examples=64",
+    ]
     machine = ["--device=cpu", f"--precision={config.precision}", f"--output_dir={folder}/run"]
-    contest.run_ours("tasks.squad", "--do_train", f"--num_train_steps={contest.num_ranks}", *data, *machine)
+    contest.run_ours(
+        "tasks.squad", "--do_train", f"--num_train_steps={contest.num_ranks}", *data, *machine
+    )
 
     def our_prediction() -> dict[str, float]:
         start_s = time.perf_counter()
         flags = ["--do_predict", f"--predict_file={config.predict_file}"]
         contest.run_ours(
-            "tasks.squad", *flags, *machine[:-1], f"--model={folder}/run/model",
-            f"--output_dir={folder}/predicted", f"--max_predict_examples={config.max_predict_examples}",
-        )  # fmt: skip
+            "tasks.squad",
+            *flags,
+            *machine[:-1],
+            f"--model={folder}/run/model",
+            f"--output_dir={folder}/predicted",
+            f"--max_predict_examples={config.max_predict_examples}",
+        )
         seconds = time.perf_counter() - start_s
         result = json.loads((folder / "predicted/predict_result.json").read_text())
         return result["prediction"] | {"command_s": seconds}
@@ -150,24 +198,28 @@ def compare_prediction(contest: Contest) -> dict[str, Any]:
     def pytorchs_prediction() -> dict[str, float]:
         job = Job("squad", 64, 0, 384)
         settings = settings_of(contest, job) | {
-            "model": f"{folder}/run/model", "max_predict_examples": config.max_predict_examples
-        }  # fmt: skip
+            "model": f"{folder}/run/model",
+            "max_predict_examples": config.max_predict_examples,
+        }
         start_s = time.perf_counter()
         report = contest.run_rival(PROGRAM, "torch", settings)
         return {
-            "windows": report["windows"], "seconds": report["prediction_s"],
+            "windows": report["windows"],
+            "seconds": report["prediction_s"],
             "files_s": report["phases"]["scored"] - report["phases"]["predicted"],
             "command_s": time.perf_counter() - start_s,
-        }  # fmt: skip
+        }
 
     turns = in_turn({"ours": our_prediction, "pytorch": pytorchs_prediction}, config.turns.repeat)
-    rates = {who: [turn["windows"] / turn["seconds"] for turn in each] for who, each in turns.items()}
+    rates = {
+        who: [turn["windows"] / turn["seconds"] for turn in each] for who, each in turns.items()
+    }
     contest.say(f"prediction of {turns['ours'][0]['windows']:,} windows")
     for who, each in turns.items():
         files_s, command_s = medians(each, ("files_s", "command_s")).values()
         contest.say(
-            f"  {who}: {statistics.median(rates[who]):.1f} windows/s, answers and scores {files_s:.2f} s after "
-            f"the last window; {command_s:.1f} s in all"
+            f"  {who}: {statistics.median(rates[who]):.1f} windows/s, answers and scores"
+            f" {files_s:.2f} s after the last window; {command_s:.1f} s in all"
         )
     shutil.rmtree(folder)
     return {**turns, "ratio": said_ratio(contest, ratios(rates["ours"], rates["pytorch"]))}

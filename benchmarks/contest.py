@@ -1,4 +1,5 @@
-"""A comparison with other people's programs: its flags and folder, and the programs that it runs on CPUs."""
+"""A comparison with other people's programs: its flags and folder, and the programs that it runs on
+CPUs."""
 
 import contextlib
 import json
@@ -33,8 +34,8 @@ class Contest:
     num_ranks: int
 
     def run_rival(self, file: Path, package: str, settings: dict[str, Any]) -> Any:
-        """Runs a file with the rivals' Python and returns its report. Raises Absent: not installed, failed, or too
-        slow."""
+        """Runs a file with the rivals' Python and returns its report. Raises Absent: not installed,
+        failed, or too slow."""
         if run_on_cpus([self.config.rival_python, "-c", f"import {package}"]).returncode:
             raise Absent(f"{self.config.rival_python} has no {package} (--rival_python)")
         described, report = self.folder / "settings.json", self.folder / "report.json"
@@ -46,7 +47,8 @@ class Contest:
         return json.loads(report.read_text())
 
     def run_ours(self, *program: str, variables: Mapping[str, str] | None = None) -> None:
-        """Runs one of our modules on the ranks, with these environment variables. Raises InputError: it failed."""
+        """Runs one of our modules on the ranks, with these environment variables. Raises
+        InputError: it failed."""
         python = [sys.executable, "-m"]
         launch = [*python, "distributed.launch", f"-np={self.num_ranks}", "--"]
         done = run_on_cpus([*launch, *python, *program], variables)
@@ -58,10 +60,19 @@ def run_on_cpus(
     command: list[str], variables: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Runs a program. Whatever it started is killed with it. Raises Absent: it takes too long."""
-    environment = os.environ | {"PYTHONPATH": str(SITE), "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {
+        "PYTHONPATH": str(SITE),
+        "KERAS_BACKEND": "tensorflow",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     environment |= variables or {}
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             out, err = process.communicate(timeout=TIME_LIMIT_S)

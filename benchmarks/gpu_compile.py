@@ -1,12 +1,15 @@
-"""Compiles a training step for an NVIDIA H200 on a machine without a GPU: kernels, memory and a predicted time.
+"""Compiles a training step for an NVIDIA H200 on a machine without a GPU: kernels, memory and a
+predicted time.
 
-    python -m benchmarks.gpu_compile --jax_python JAX/bin/python --size base --batch_size 32 --precision bf16
+    python -m benchmarks.gpu_compile --jax_python JAX/bin/python --size base --batch_size 32
+      --precision bf16
 
-JAX is the folder of an environment with `jax[cuda12]` (5.4 GB); its XLA compiles what TensorFlow exports here as
-StableHLO, with the branches for GPUs: the gradient of bert-squad's loss, clipping and the update. TensorFlow has
-another version of XLA, and without a GPU none tries out which kernel of a product is fastest, so TensorFlow's code
-may differ. `benchmarks/gpu_roofline.py` says how the time is predicted; it also reads HLO that is there already:
-`python -m benchmarks.gpu_roofline step.hlo`.
+JAX is the folder of an environment with `jax[cuda12]` (5.4 GB); its XLA compiles what TensorFlow
+exports here as StableHLO, with the branches for GPUs: the gradient of bert-squad's loss, clipping
+and the update. TensorFlow has another version of XLA, and without a GPU none tries out which kernel
+of a product is fastest, so TensorFlow's code may differ. `benchmarks/gpu_roofline.py` says how the
+time is predicted; it also reads HLO that is there already: `python -m benchmarks.gpu_roofline
+step.hlo`.
 """
 
 import argparse
@@ -35,14 +38,19 @@ FOLDER = Path(__file__).resolve().parent
 def stablehlo(load: LoadSettings) -> str:
     """The step as StableHLO."""
     set_precision(load.machine.precision)
-    tf.config.experimental.enable_tensor_float_32_execution(load.machine.precision != "fp32")  # as on a GPU
+    # as on a GPU
+    tf.config.experimental.enable_tensor_float_32_execution(load.machine.precision != "fp32")
     config = config_of(load)
     count, length = load.batch_size, load.seq_length
     rows = random_rows(count, length, config.vocab_size).take(np.arange(count))
     batch = SpanTask(length).batch(rows, Layouts([], count, length))
     with mock.patch.object(ops, "on_cpu", return_value=False):
         ops._softmax_computes_in_float32.cache_clear()
-        model, optimizer, task = Bert(config, "span"), AdamWeightDecay(1e-4), SpanTask(load.seq_length)
+        model, optimizer, task = (
+            Bert(config, "span"),
+            AdamWeightDecay(1e-4),
+            SpanTask(load.seq_length),
+        )
         variables = model.trainable_variables
         optimizer.build(variables)
 
@@ -61,30 +69,48 @@ def stablehlo(load: LoadSettings) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jax_python", help="Python of an environment with jax[cuda12]; without it, only export")
-    parser.add_argument("--size", choices=SIZES, default="base", help="published model size (default: base)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--jax_python", help="Python of an environment with jax[cuda12]; without it, only export"
+    )
+    parser.add_argument(
+        "--size", choices=SIZES, default="base", help="published model size (default: base)"
+    )
     parser.add_argument("--batch_size", type=int, default=32, help="rows (default: 32)")
     parser.add_argument("--seq_length", type=int, default=384, help="tokens per row (default: 384)")
     parser.add_argument("--precision", choices=POLICIES, default="bf16", help="(default: bf16)")
-    parser.add_argument("--output_file", default="step", help="path of the files to write (default: step)")
+    parser.add_argument(
+        "--output_file", default="step", help="path of the files to write (default: step)"
+    )
     options = parser.parse_args()
     path = Path(options.output_file)
     path.parent.mkdir(parents=True, exist_ok=True)
-    shape = {"batch_size": options.batch_size, "seq_length": options.seq_length, "precision": options.precision}
+    shape = {
+        "batch_size": options.batch_size,
+        "seq_length": options.seq_length,
+        "precision": options.precision,
+    }
     text = stablehlo(made(LoadSettings, {"model_size": options.size, "xla": "on", **shape}))
     module = path.with_name(f"{path.name}.mlir")
     module.write_text(text)
     print(f"{module}: {len(text):,} characters")
     if not options.jax_python:
         return
-    command = [options.jax_python, str(FOLDER / "jax_compile.py"), str(FOLDER / "h200.txtpb"), str(module)]
+    command = [
+        options.jax_python,
+        str(FOLDER / "jax_compile.py"),
+        str(FOLDER / "h200.txtpb"),
+        str(module),
+    ]
     subprocess.run(command, check=True)
     memory = json.loads(module.with_suffix(".memory.json").read_text())
     whole = memory["arguments"] + memory["temporary"]  # TensorFlow writes variables in place
     print(
-        f"compiled in {memory['seconds']:.0f} s; memory {whole / 1e9:.2f} of {MEMORY_BYTES / 1e9:.0f} GB, "
-        f"{memory['temporary'] / 1e9:.2f} GB of it temporary\n\n{predict(module.with_suffix('.hlo').read_text())}"
+        f"compiled in {memory['seconds']:.0f} s; memory {whole / 1e9:.2f} of"
+        f" {MEMORY_BYTES / 1e9:.0f} GB, {memory['temporary'] / 1e9:.2f} GB of it"
+        f" temporary\n\n{predict(module.with_suffix('.hlo').read_text())}"
     )
 
 

@@ -1,11 +1,13 @@
-"""The first half hour on a GPU machine: one command after the other, each with a time limit; keeps what they find.
+"""The first half hour on a GPU machine: one command after the other, each with a time limit; keeps
+what they find.
 
     python -m benchmarks.gpu_first OUT [--ranks 2] [--torch_python PYTHON]
 
-The most valuable comes first. `OUT/findings.jsonl` has a line for the end of each command and `OUT/NAME.log` its
-output, complete after every line, so that a machine that goes away takes nothing with it. The same command goes on
-where it was: what has ended is not run again. It needs ringbert with TensorFlow for GPUs; without a network,
-`pip install --no-index --find-links WHEELS '.[gpu]'`. None of this was run on a GPU yet.
+The most valuable comes first. `OUT/findings.jsonl` has a line for the end of each command and
+`OUT/NAME.log` its output, complete after every line, so that a machine that goes away takes nothing
+with it. The same command goes on where it was: what has ended is not run again. It needs ringbert
+with TensorFlow for GPUs; without a network, `pip install --no-index --find-links WHEELS '.[gpu]'`.
+None of this was run on a GPU yet.
 """
 
 import argparse
@@ -25,8 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH = """
 import sys, time, torch, transformers
 layers, hidden, rows = map(int, sys.argv[1:])
-config = transformers.BertConfig(hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=hidden // 64,
-                                 intermediate_size=4 * hidden)
+config = transformers.BertConfig(
+    hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=hidden // 64,
+    intermediate_size=4 * hidden)
 model = transformers.BertForQuestionAnswering(config).cuda().train()
 optimizer, run = torch.optim.AdamW(model.parameters(), fused=True), torch.compile(model)
 ids, answers = torch.randint(0, 30522, (rows, 384)).cuda(), torch.randint(0, 384, (rows,)).cuda()
@@ -43,7 +46,8 @@ print(f"total examples/sec: {20 * rows / (time.perf_counter() - start):.2f}")
 
 
 class Step(NamedTuple):
-    """A command that is killed after `limit_s`, or on purpose as soon as it has written a checkpoint."""
+    """A command that is killed after `limit_s`, or on purpose as soon as it has written a
+    checkpoint."""
 
     name: str
     command: list[str]
@@ -56,19 +60,46 @@ def steps(out: Path, num_ranks: int, torch_python: str | None) -> list[Step]:
     launch = [*python, "distributed.launch", "-np", str(num_ranks), "--"]
 
     def bench(name: str, size: str, rows: int, *flags: str, start: tuple[str, ...] = ()) -> Step:
-        shape = ("--seq_length=384", "--num_steps=20", f"--model_size={size}", f"--batch_size={rows}")
-        command = [*start, *python, "tasks.bench", "step", *shape, *flags, f"--output_file={out / name}.json"]
+        shape = (
+            "--seq_length=384",
+            "--num_steps=20",
+            f"--model_size={size}",
+            f"--batch_size={rows}",
+        )
+        command = [
+            *start,
+            *python,
+            "tasks.bench",
+            "step",
+            *shape,
+            *flags,
+            f"--output_file={out / name}.json",
+        ]
         return Step(f"bench_{name}", command, 300)
 
     def rival(name: str, layers: int, hidden: int, rows: int) -> list[Step]:
         words = [str(number) for number in (layers, hidden, rows)]
-        return [Step(f"torch_{name}", [torch_python, "-c", TORCH, *words], 240)] if torch_python else []
+        return (
+            [Step(f"torch_{name}", [torch_python, "-c", TORCH, *words], 240)]
+            if torch_python
+            else []
+        )
 
     data = out / "data"
-    squad = [*python, "tasks.squad", "--do_train", f"--output_dir={out / 'squad'}", "--log_steps=10",
-             f"--num_train_steps={NUM_STEPS}", f"--save_checkpoints_steps={CHECKPOINT_STEPS}",
-             "--train_batch_size=16", f"--train_file={data}/train.json", f"--vocab_file={data}/vocab.txt",
-             f"--bert_config_file={data}/bert_config.json", "--max_seq_length=128"]  # fmt: skip
+    squad = [
+        *python,
+        "tasks.squad",
+        "--do_train",
+        f"--output_dir={out / 'squad'}",
+        "--log_steps=10",
+        f"--num_train_steps={NUM_STEPS}",
+        f"--save_checkpoints_steps={CHECKPOINT_STEPS}",
+        "--train_batch_size=16",
+        f"--train_file={data}/train.json",
+        f"--vocab_file={data}/vocab.txt",
+        f"--bert_config_file={data}/bert_config.json",
+        "--max_seq_length=128",
+    ]
     doctor = ["tasks.doctor", "--precision=bf16", f"--output_dir={out}"]
     shared = ("--precision=bf16", "--share_gpus")
     return [
@@ -93,9 +124,13 @@ def run(step: Step, out: Path) -> dict[str, Any]:
     """Runs a command to its end, its limit, or its checkpoint. Returns what is written of it."""
     start_s, path = time.monotonic(), Path(out, f"{step.name}.log")
     with path.open("w") as log:
-        process = subprocess.Popen(step.command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            step.command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+        )
         while process.poll() is None and time.monotonic() - start_s < step.limit_s:
-            if step.killed_after_checkpoint and any(out.glob("squad/checkpoints/rows-*/manifest.json")):
+            if step.killed_after_checkpoint and any(
+                out.glob("squad/checkpoints/rows-*/manifest.json")
+            ):
                 break
             time.sleep(0.1)
         status = process.poll()
@@ -104,13 +139,23 @@ def run(step: Step, out: Path) -> dict[str, Any]:
         process.wait()
     last = [line for line in path.read_text(errors="replace").splitlines() if line.strip()][-4:]
     seconds = round(time.monotonic() - start_s, 1)
-    return {"name": step.name, "status": status, "seconds": seconds, "last_lines": last, "command": step.command}
+    return {
+        "name": step.name,
+        "status": status,
+        "seconds": seconds,
+        "last_lines": last,
+        "command": step.command,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path, help="folder for everything that is found")
-    parser.add_argument("--ranks", type=int, default=2, help="ranks that share the GPU (default: 2)")
+    parser.add_argument(
+        "--ranks", type=int, default=2, help="ranks that share the GPU (default: 2)"
+    )
     parser.add_argument("--torch_python", help="Python that has PyTorch and transformers")
     options = parser.parse_args()
     out = options.out.resolve()
@@ -127,7 +172,11 @@ def main() -> None:
             file.write(json.dumps(found) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        print("\n".join([f"  status {found['status']} after {found['seconds']} s", *found["last_lines"]]))
+        print(
+            "\n".join(
+                [f"  status {found['status']} after {found['seconds']} s", *found["last_lines"]]
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Predicts how long XLA's compiled code takes on a GPU, from the optimized HLO that XLA writes as text.
+"""Predicts how long XLA's compiled code takes on a GPU, from the optimized HLO that XLA writes as
+text.
 
     python -m benchmarks.gpu_roofline step.hlo
 
-A kernel takes the longer of two times: that of the bytes which it reads and writes, at the GPU's memory bandwidth,
-and that of the floating-point operations of its matrix products, at the peak of their dtype. Kernels run one after
-the other. Caches, launches, arithmetic other than products, and the real speed of a product are left out, so this
-is a lower bound; the model's error is unknown until it is measured on a GPU.
+A kernel takes the longer of two times: that of the bytes which it reads and writes, at the GPU's
+memory bandwidth, and that of the floating-point operations of its matrix products, at the peak of
+their dtype. Kernels run one after the other. Caches, launches, arithmetic other than products, and
+the real speed of a product are left out, so this is a lower bound; the model's error is unknown
+until it is measured on a GPU.
 """
 
 import math
@@ -17,24 +19,45 @@ from pathlib import Path
 from typing import NamedTuple
 
 SIZES = {
-    "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8,
-    "u64": 8, "f64": 8,
-}  # fmt: skip
-FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "opt-barrier", "after-all"}
+    "pred": 1,
+    "s8": 1,
+    "u8": 1,
+    "s16": 2,
+    "u16": 2,
+    "bf16": 2,
+    "f16": 2,
+    "s32": 4,
+    "u32": 4,
+    "f32": 4,
+    "s64": 8,
+    "u64": 8,
+    "f64": 8,
+}
+FREE = {
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "opt-barrier",
+    "after-all",
+}
 PARTS = {"slice", "dynamic-slice", "gather"}  # read a part of their first operand
-KINDS = {"dot": "product", "scatter": "scatter", "reduce": "reduction"}  # of a kernel with this operation
+# of a kernel with this operation
+KINDS = {"dot": "product", "scatter": "scatter", "reduce": "reduction"}
 INSTRUCTION = re.compile(r"\s*(?:ROOT )?%([\w.$\-]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\-]*)\((.*)$")
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.$\-]+) \([^\n]*\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
 
 
-# An H200 on NVIDIA's data sheet, without sparsity: bytes of memory, bytes/s, and FLOP/s of matrix products. Those
-# of float32 use no tensor cores, as TF32 is off.
+# An H200 on NVIDIA's data sheet, without sparsity: bytes of memory, bytes/s, and FLOP/s of matrix
+# products. Those of float32 use no tensor cores, as TF32 is off.
 MEMORY_BYTES, BANDWIDTH = 141e9, 4.8e12
 FLOPS = {"bf16": 989e12, "f16": 989e12, "f32": 67e12, "f64": 67e12}
 
 
 class Kernel(NamedTuple):
-    """What one kernel does: bytes that it reads and writes, FLOP of its matrix products of this `dtype`."""
+    """What one kernel does: bytes that it reads and writes, FLOP of its matrix products of this
+    `dtype`."""
 
     name: str
     kind: str  # product, reduction, scatter or other
@@ -51,7 +74,7 @@ class Kernel(NamedTuple):
         return self.flops / FLOPS[self.dtype] if self.flops else 0.0
 
 
-# -- the text of a module -----------------------------------------------------------------------------------------
+# -- the text of a module --------------------------------------------------------------------------
 
 
 class Instruction(NamedTuple):
@@ -97,20 +120,26 @@ def parsed_line(line: str) -> Instruction | None:
         end += 1
     inside = rest[: end - 1]
     operands = re.findall(r"%([\w.$\-]+)", inside) or [inside.strip()]
-    return Instruction(name, shape, operation, operands, rest[end:], line.lstrip().startswith("ROOT"))
+    return Instruction(
+        name, shape, operation, operands, rest[end:], line.lstrip().startswith("ROOT")
+    )
 
 
 def arrays(shape: str) -> list[tuple[str, list[int]]]:
     """The dtypes and dimensions of an HLO shape, which may be a tuple."""
     found = re.findall(r"(\w+)\[([\d,]*)\]", shape)
-    return [(dtype, [int(size) for size in sizes.split(",") if size]) for dtype, sizes in found if dtype in SIZES]
+    return [
+        (dtype, [int(size) for size in sizes.split(",") if size])
+        for dtype, sizes in found
+        if dtype in SIZES
+    ]
 
 
 def num_bytes(shape: str) -> int:
     return sum(SIZES[dtype] * math.prod(sizes) for dtype, sizes in arrays(shape))
 
 
-# -- kernels ------------------------------------------------------------------------------------------------------
+# -- kernels ---------------------------------------------------------------------------------------
 
 
 def kernels(text: str) -> list[Kernel]:
@@ -140,8 +169,8 @@ def kernels_of(computations: dict[str, Computation], name: str) -> Iterator[Kern
 
 
 def bytes_of(kernel: Instruction, fusion: Computation, around: Computation) -> int:
-    """Read and written. Of an operand of which a fusion takes slices or rows, only these count. A scatter adds in
-    place: it reads the updates, and reads and writes as many rows."""
+    """Read and written. Of an operand of which a fusion takes slices or rows, only these count. A
+    scatter adds in place: it reads the updates, and reads and writes as many rows."""
     if not fusion:
         shapes = [around[name].shape for name in kernel.operands if name in around]
         return num_bytes(kernel.shape) + sum(map(num_bytes, shapes))
@@ -150,7 +179,9 @@ def bytes_of(kernel: Instruction, fusion: Computation, around: Computation) -> i
     if root.operation == "scatter":
         read = [num_bytes(each.shape) for each in parameters if each.name != root.operands[0]]
         return sum(read) + 2 * num_bytes(fusion[root.operands[2]].shape)
-    return num_bytes(kernel.shape) + sum(bytes_read(fusion, each, num_bytes(each.shape)) for each in parameters)
+    return num_bytes(kernel.shape) + sum(
+        bytes_read(fusion, each, num_bytes(each.shape)) for each in parameters
+    )
 
 
 def bytes_read(fusion: Computation, array: Instruction, whole: int) -> int:
@@ -167,7 +198,8 @@ def bytes_read(fusion: Computation, array: Instruction, whole: int) -> int:
 
 
 def products_of(kernel: Instruction, fusion: Computation, around: Computation) -> tuple[int, str]:
-    """FLOP of the kernel's matrix products, two for each multiplication, and the dtype of their left operand."""
+    """FLOP of the kernel's matrix products, two for each multiplication, and the dtype of their
+    left operand."""
     if 'custom_call_target="__cublas' in kernel.rest:
         contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', kernel.rest)
         return product(kernel, contracted[1].replace('"', "") if contracted else "", around)
@@ -184,7 +216,7 @@ def product(instruction: Instruction, contracted: str, around: Computation) -> t
     return 2 * math.prod(arrays(instruction.shape)[0][1]) * math.prod(sizes), dtype
 
 
-# -- sums over kernels --------------------------------------------------------------------------------------------
+# -- sums over kernels -----------------------------------------------------------------------------
 
 
 def predict(text: str) -> str:
@@ -192,7 +224,9 @@ def predict(text: str) -> str:
     every, kinds = kernels(text), defaultdict[str, list[Kernel]](list)
     for kernel in every:
         kinds[kernel.kind].append(kernel)
-    share = sum(kernel.product_seconds for kernel in every) / sum(kernel.seconds for kernel in every)
+    share = sum(kernel.product_seconds for kernel in every) / sum(
+        kernel.seconds for kernel in every
+    )
     lines = [row("all", every), *(row(kind, kinds[kind]) for kind in sorted(kinds))]
     lines += ["", f"products alone, at their peak: {share:.0%} of the predicted time;"]
     return "\n".join([*lines, "the model's error is unknown until it is measured on a GPU"])
@@ -200,9 +234,10 @@ def predict(text: str) -> str:
 
 def row(name: str, some: list[Kernel]) -> str:
     return (
-        f"{name:<10} {len(some):>5} kernels {sum(kernel.bytes_moved for kernel in some) / 1e9:>8.2f} GB "
-        f"{sum(kernel.flops for kernel in some) / 1e12:>7.2f} TFLOP "
-        f"{sum(kernel.seconds for kernel in some) * 1e3:>7.2f} ms"
+        f"{name:<10} {len(some):>5} kernels"
+        f" {sum(kernel.bytes_moved for kernel in some) / 1e9:>8.2f} GB"
+        f" {sum(kernel.flops for kernel in some) / 1e12:>7.2f} TFLOP"
+        f" {sum(kernel.seconds for kernel in some) * 1e3:>7.2f} ms"
     )
 
 

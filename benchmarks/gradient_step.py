@@ -1,11 +1,13 @@
-"""Times a training step with the sum of its gradients over the ranks, and without it, in a separate process.
+"""Times a training step with the sum of its gradients over the ranks, and without it, in a separate
+process.
 
     mpirun -np 2 python gradient_step.py PACKAGE MODEL RANKS THREADS PAIRS REPORT.json
 
-PACKAGE is `horovod.tensorflow` or `ringbert.horovod`: horovod_sums.py starts this file with either, possibly with
-another Python. The step has the variables of a published model. Its backward pass yields their gradients one after
-the other, from the last variable to the first, with a product of matrices before each, so that a package can sum
-while the rest is computed. The report has, for each pair of steps, the seconds without and with the sum.
+PACKAGE is `horovod.tensorflow` or `ringbert.horovod`: horovod_sums.py starts this file with either,
+possibly with another Python. The step has the variables of a published model. Its backward pass
+yields their gradients one after the other, from the last variable to the first, with a product of
+matrices before each, so that a package can sum while the rest is computed. The report has, for each
+pair of steps, the seconds without and with the sum.
 """
 
 import importlib
@@ -25,7 +27,8 @@ Shape = tuple[int, ...]
 
 
 def resnet50() -> Iterator[Shape]:
-    """The trainable variables of ResNet-50 (He et al. 2016, table 1) for 1,000 classes: 161, 25.6 M numbers."""
+    """The trainable variables of ResNet-50 (He et al. 2016, table 1) for 1,000 classes: 161, 25.6 M
+    numbers."""
 
     def convolution(size: int, inputs: int, outputs: int) -> Iterator[Shape]:
         yield size, size, inputs, outputs
@@ -45,7 +48,8 @@ def resnet50() -> Iterator[Shape]:
 
 
 def bert_base() -> Iterator[Shape]:
-    """The variables of BERT-base, uncased, with its pooler (Devlin et al. 2019): 199, 109.5 M numbers."""
+    """The variables of BERT-base, uncased, with its pooler (Devlin et al. 2019): 199, 109.5 M
+    numbers."""
     width, norm = 768, ((768,), (768,))
     yield from ((30522, width), (2, width), (512, width), *norm)
     for _ in range(12):
@@ -66,7 +70,9 @@ def seconds_of_pairs(hvd: Any, shapes: list[Shape], num_pairs: int) -> list[tupl
     """
     import tensorflow as tf
 
-    variables = [tf.Variable(tf.random.stateless_normal(s, [n, 1]) * 0.01) for n, s in enumerate(shapes)]
+    variables = [
+        tf.Variable(tf.random.stateless_normal(s, [n, 1]) * 0.01) for n, s in enumerate(shapes)
+    ]
     mixing = tf.random.stateless_normal([WIDTH, WIDTH], [0, 2]) / WIDTH**0.5
     inputs = tf.random.stateless_normal([NUM_ROWS, WIDTH], [hvd.rank(), 3])
     optimizer = tf.keras.optimizers.SGD(RATE)
@@ -112,7 +118,9 @@ def seconds_of_pairs(hvd: Any, shapes: list[Shape], num_pairs: int) -> list[tupl
 def main() -> None:
     package, model, *counts, report_file = sys.argv[1:]
     num_ranks, num_threads, num_pairs = map(int, counts)
-    os.environ.update({"KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"})
+    os.environ.update(
+        {"KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    )
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)

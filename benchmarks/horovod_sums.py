@@ -1,9 +1,11 @@
 """Compares the sum of a model's gradients inside a training step with Horovod's, on several ranks.
 
-    python -m benchmarks.horovod_sums --rival_python HOROVOD/bin/python --rival_mpirun /usr/bin/mpirun
+    python -m benchmarks.horovod_sums --rival_python HOROVOD/bin/python --rival_mpirun
+      /usr/bin/mpirun
 
-Both run the same step (gradient_step.py), in turn, each several times with the sum of the gradients and without;
-the difference is the time of the sum. Horovod needs an environment of its own, with TensorFlow 2.12.
+Both run the same step (gradient_step.py), in turn, each several times with the sum of the gradients
+and without; the difference is the time of the sum. Horovod needs an environment of its own, with
+TensorFlow 2.12.
 """
 
 import json
@@ -40,10 +42,15 @@ class SumsConfig(Settings):
 
     rival_python: str = setting(help="Python that has Horovod and TensorFlow", group="machine")
     rival_mpirun: str | None = setting(
-        None, "mpirun of the MPI that Horovod was built with", "machine", shown_default="that of RingBERT's MPI"
+        None,
+        "mpirun of the MPI that Horovod was built with",
+        "machine",
+        shown_default="that of RingBERT's MPI",
     )
     num_ranks: int = setting(2, "number of ranks", "load", at_least=2)
-    num_pairs: int = setting(15, "pairs of steps per turn, without and with the sum", "load", at_least=1)
+    num_pairs: int = setting(
+        15, "pairs of steps per turn, without and with the sum", "load", at_least=1
+    )
     turns: TurnSettings
 
 
@@ -55,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def bench_sums(config: SumsConfig, world: World) -> dict[str, Any]:
-    """For each model, both programs' medians over the turns, in seconds, and the ratios of Horovod's to ours."""
+    """For each model, both programs' medians over the turns, in seconds, and the ratios of
+    Horovod's to ours."""
     figures: dict[str, Any] = {}
     for model, shapes_of in gradient_step.SHAPES.items():
         with tempfile.TemporaryDirectory(prefix="ringbert-bench-") as folder:
@@ -63,14 +71,17 @@ def bench_sums(config: SumsConfig, world: World) -> dict[str, Any]:
             turns = in_turn(runs, config.turns.repeat)
         sizes = [math.prod(shape) for shape in shapes_of()]
         world.say(
-            f"{model}: {len(sizes)} variables, {sum(sizes) / 1e6:.1f} M parameters, {config.num_ranks} ranks, "
-            f"medians of {config.turns.repeat} turns of {config.num_pairs} pairs"
+            f"{model}: {len(sizes)} variables, {sum(sizes) / 1e6:.1f} M parameters,"
+            f" {config.num_ranks} ranks, medians of {config.turns.repeat} turns of"
+            f" {config.num_pairs} pairs"
         )
         figures[model] = {name: medians(each, ("step_s", "sum_s")) for name, each in turns.items()}
         for name, seconds in figures[model].items():
             step, whole = seconds["step_s"] * 1e3, seconds["sum_s"] * 1e3
             world.say(f"  {name}: a step {step:.0f} ms without the sum, the sum {whole:.1f} ms")
-        times = ratios(*([turn["sum_s"] for turn in turns[name]] for name in ("Horovod", "RingBERT")))
+        times = ratios(
+            *([turn["sum_s"] for turn in turns[name]] for name in ("Horovod", "RingBERT"))
+        )
         middle, turns_of = statistics.median(times), f"turns: {times[0]:.2f} to {times[-1]:.2f}"
         world.say(f"  Horovod's sum takes {middle:.2f} times as long ({turns_of})")
         figures[model] |= {"ratio": middle}
@@ -83,13 +94,24 @@ def run(config: SumsConfig, folder: Path, model: str, name: str) -> dict[str, fl
     report.unlink(missing_ok=True)
     threads = max(1, len(os.sched_getaffinity(0)) // config.num_ranks)
     python = sys.executable if is_ours else config.rival_python
-    words = (PACKAGES[name], model, str(config.num_ranks), str(threads), str(config.num_pairs), str(report))
+    words = (
+        PACKAGES[name],
+        model,
+        str(config.num_ranks),
+        str(threads),
+        str(config.num_pairs),
+        str(report),
+    )
     environment = os.environ | {"PYTHONPATH": str(SITE) if is_ours else ""}
     mpi = find_mpi(None if is_ours else config.rival_mpirun)
-    options = parse_args([f"-np={config.num_ranks}", "--", python, str(gradient_step.__file__), *words])
+    options = parse_args(
+        [f"-np={config.num_ranks}", "--", python, str(gradient_step.__file__), *words]
+    )
     command = build_command(mpi, options, environment)
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_S)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_S
+        )
     except subprocess.TimeoutExpired:
         raise InputError(f"{name} took more than {TIME_LIMIT_S / 60:.0f} minutes") from None
     if done.returncode or not report.is_file():

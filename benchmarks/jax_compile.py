@@ -1,9 +1,11 @@
-"""Compiles StableHLO for a GPU that is described in a file, with JAX's CUDA packages, on a machine without one.
+"""Compiles StableHLO for a GPU that is described in a file, with JAX's CUDA packages, on a machine
+without one.
 
     PYTHON benchmarks/jax_compile.py h200.txtpb step.mlir
 
-writes `step.hlo`, the optimized HLO, and `step.memory.json`. PYTHON belongs to an environment of its own
-(`pip install "jax[cuda12]"`, 5.4 GB; tried with JAX 0.10.2), so this file imports nothing of RingBERT.
+writes `step.hlo`, the optimized HLO, and `step.memory.json`. PYTHON belongs to an environment of
+its own (`pip install "jax[cuda12]"`, 5.4 GB; tried with JAX 0.10.2), so this file imports nothing
+of RingBERT.
 """
 
 import json
@@ -22,14 +24,16 @@ from jax._src.lib import xla_client
 from jax.experimental import topologies
 from jaxlib.mlir import ir
 
-# TensorFlow writes variables through this operation, which JAX does not parse. A reshape to the same shape costs
-# nothing.
+# TensorFlow writes variables through this operation, which JAX does not parse. A reshape to the
+# same shape costs nothing.
 COPY = re.compile(rb"mhlo\.copy (%\S+) : (tensor<[^>]*>)")
 
 
 def main() -> None:
     target, module = map(Path, sys.argv[1:])
-    topology = topologies.get_topology_desc(platform="cuda", target_config=target.read_text(), topology="1x1x1")
+    topology = topologies.get_topology_desc(
+        platform="cuda", target_config=target.read_text(), topology="1x1x1"
+    )
     text = COPY.sub(rb"stablehlo.reshape \1 : (\2) -> \2", module.read_bytes())
     parsed = ir.Module.parse(text, context=mlir.make_ir_context())
     options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
@@ -39,7 +43,11 @@ def main() -> None:
     seconds = time.perf_counter() - start
     module.with_suffix(".hlo").write_text(compiled.hlo_modules()[0].to_string())
     stats = compiled.get_compiled_memory_stats()
-    sizes = {"temporary": stats.temp_size_in_bytes, "arguments": stats.argument_size_in_bytes, "seconds": seconds}
+    sizes = {
+        "temporary": stats.temp_size_in_bytes,
+        "arguments": stats.argument_size_in_bytes,
+        "seconds": seconds,
+    }
     module.with_suffix(".memory.json").write_text(json.dumps(sizes))
 
 

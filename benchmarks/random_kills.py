@@ -1,12 +1,14 @@
-"""Runs a program for hours while its ranks are killed at random, and reports what the machine has to show for it.
+"""Runs a program for hours while its ranks are killed at random, and reports what the machine has
+to show for it.
 
     python -m benchmarks.random_kills --minutes 120 --every 180 -- \\
         bert-launch -np 3 --elastic --restarts 100 -- bert-squad --do_train … --output_dir out
 
-Every now and then (times between kills are exponential, with the mean `--every`) one rank gets SIGKILL. The
-command must carry on by itself, by `--elastic`, `--restarts` or both; if it succeeds before the time is over, it
-is given again, with `--resume never`. Printed at the end: runs, kills, and how each run ended; the memory and the
-open files that ranks gained while they lived; what is left in /dev/shm and in the folder of temporary files.
+Every now and then (times between kills are exponential, with the mean `--every`) one rank gets
+SIGKILL. The command must carry on by itself, by `--elastic`, `--restarts` or both; if it succeeds
+before the time is over, it is given again, with `--resume never`. Printed at the end: runs, kills,
+and how each run ended; the memory and the open files that ranks gained while they lived; what is
+left in /dev/shm and in the folder of temporary files.
 """
 
 import argparse
@@ -55,11 +57,13 @@ def left_behind() -> set[str]:
 
 
 class Trial:
-    """Commands under random kills; what was seen of each process, the kills, and how each run ended."""
+    """Commands under random kills; what was seen of each process, the kills, and how each run
+    ended."""
 
     def __init__(self, every_s: float, seed: int):
         self.every_s, self.chance, self.name = every_s, random.Random(seed), uuid.uuid4().hex
-        self.lives = defaultdict[int, list[tuple[float, int, int]]](list)  # (s, resident MiB, open files) of each
+        # (s, resident MiB, open files) of each
+        self.lives = defaultdict[int, list[tuple[float, int, int]]](list)
         self.kills: list[dict[str, object]] = []
         self.runs: list[dict[str, Any]] = []
         self.began_s = time.monotonic()
@@ -81,7 +85,9 @@ class Trial:
                 self.kill(*self.chance.choice(sorted(ranks.items())))
             time.sleep(SAMPLE_S)
         seconds = round(time.monotonic() - started_s)
-        self.runs.append({"status": process.returncode, "seconds": seconds, "kills": len(self.kills) - kills})
+        self.runs.append(
+            {"status": process.returncode, "seconds": seconds, "kills": len(self.kills) - kills}
+        )
         print(f"run {len(self.runs)}: {self.runs[-1]}", file=sys.stderr, flush=True)
         return process.returncode == 0
 
@@ -93,8 +99,12 @@ class Trial:
             print(f"minute {minute}: kill rank {rank}", file=sys.stderr, flush=True)
 
     def report(self) -> dict[str, object]:
-        """Runs and kills; what the ranks that lived long enough gained after their first minutes."""
-        warm = [[each for each in life if each[0] - life[0][0] >= WARM_S] for life in self.lives.values()]
+        """Runs and kills; what the ranks that lived long enough gained after their first
+        minutes."""
+        warm = [
+            [each for each in life if each[0] - life[0][0] >= WARM_S]
+            for life in self.lives.values()
+        ]
         return {
             "minutes": round((time.monotonic() - self.began_s) / 60, 1),
             "runs": self.runs,
@@ -106,9 +116,15 @@ class Trial:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.random_kills", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=120, help="run again until so many have passed")
-    parser.add_argument("--every", type=float, default=180, metavar="SECONDS", help="mean time between kills")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.random_kills", description=str(__doc__).partition("\n")[0]
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=120, help="run again until so many have passed"
+    )
+    parser.add_argument(
+        "--every", type=float, default=180, metavar="SECONDS", help="mean time between kills"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the times and the ranks")
     parser.add_argument("command", nargs="+", help="after --: a command that carries on by itself")
     options = parser.parse_args()

@@ -1,10 +1,11 @@
-"""Times training steps of other BERT implementations on bert-squad's windows, in a separate process.
+"""Times training steps of other BERT implementations on bert-squad's windows, in a separate
+process.
 
     python rivals.py SETTINGS.json REPORT.json
 
-compare.py starts this file, possibly with another Python that has these packages but none of ours. Each contender
-gets the same windows in the same order (except when they are grouped by length), clips the gradient and updates
-the weights. The report has the seconds of each step.
+compare.py starts this file, possibly with another Python that has these packages but none of ours.
+Each contender gets the same windows in the same order (except when they are grouped by length),
+clips the gradient and updates the weights. The report has the seconds of each step.
 """
 
 import contextlib
@@ -26,7 +27,8 @@ Step = Callable[[Batch], object]
 
 
 def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
-    """PyTorch and transformers: `BertForQuestionAnswering` with fused AdamW, trained as in run_qa.py."""
+    """PyTorch and transformers: `BertForQuestionAnswering` with fused AdamW, trained as in
+    run_qa.py."""
     import torch
     from transformers import BertForQuestionAnswering
 
@@ -34,11 +36,18 @@ def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
     model = BertForQuestionAnswering.from_pretrained(settings["model"], dtype=torch.float32).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     forward = torch.compile(model, dynamic=True) if is_compiled else model
-    names = {"input_ids": "input_ids", "token_type_ids": "token_type_ids", "attention_mask": "attention_mask",
-             "start_positions": "start_position", "end_positions": "end_position"}  # fmt: skip
+    names = {
+        "input_ids": "input_ids",
+        "token_type_ids": "token_type_ids",
+        "attention_mask": "attention_mask",
+        "start_positions": "start_position",
+        "end_positions": "end_position",
+    }
 
     def step(batch: Batch) -> object:
-        inputs = {theirs: torch.from_numpy(batch[ours].astype(np.int64)) for theirs, ours in names.items()}
+        inputs = {
+            theirs: torch.from_numpy(batch[ours].astype(np.int64)) for theirs, ours in names.items()
+        }
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             loss = forward(**inputs).loss
         optimizer.zero_grad()
@@ -51,7 +60,8 @@ def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
 
 
 def keras_hub_model(settings: dict[str, Any]) -> Any:
-    """KerasHub's `BertBackbone` of the same size, with a dense layer for start and end, compiled with AdamW."""
+    """KerasHub's `BertBackbone` of the same size, with a dense layer for start and end, compiled
+    with AdamW."""
     import keras
     import keras_hub
 
@@ -69,13 +79,19 @@ def keras_hub_model(settings: dict[str, Any]) -> Any:
     scores = keras.layers.Dense(2, dtype="float32")(backbone.output["sequence_output"])
     model = keras.Model(backbone.input, [scores[..., 0], scores[..., 1]])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.AdamW(1e-5, global_clipnorm=1.0), [loss, loss], jit_compile=False)
+    model.compile(
+        keras.optimizers.AdamW(1e-5, global_clipnorm=1.0), [loss, loss], jit_compile=False
+    )
     return model
 
 
 def keras_hub_inputs(batch: Batch) -> tuple[Batch, list[np.ndarray]]:
     """A batch as inputs of KerasHub's model, and its targets: start and end."""
-    names = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "attention_mask"}
+    names = {
+        "token_ids": "input_ids",
+        "segment_ids": "token_type_ids",
+        "padding_mask": "attention_mask",
+    }
     inputs = {theirs: batch[ours] for theirs, ours in names.items()}
     return inputs, [batch["start_position"], batch["end_position"]]
 
@@ -90,8 +106,9 @@ def keras_hub_step(settings: dict[str, Any]) -> Step:
 
 
 def mirrored_step(settings: dict[str, Any]) -> Step:
-    """KerasHub's model under `MultiWorkerMirroredStrategy`. This process is one of `num_ranks` and takes its share
-    of each batch. The step is written out because Keras' own training step fails under this strategy."""
+    """KerasHub's model under `MultiWorkerMirroredStrategy`. This process is one of `num_ranks` and
+    takes its share of each batch. The step is written out because Keras' own training step fails
+    under this strategy."""
     import keras
     import tensorflow as tf
 
@@ -102,14 +119,21 @@ def mirrored_step(settings: dict[str, Any]) -> Step:
     def replica_step(inputs, targets):
         with tf.GradientTape() as tape:
             parts = zip(targets, model(inputs, training=True), strict=True)
-            losses = [keras.losses.sparse_categorical_crossentropy(*part, from_logits=True) for part in parts]
+            losses = [
+                keras.losses.sparse_categorical_crossentropy(*part, from_logits=True)
+                for part in parts
+            ]
             loss = tf.reduce_mean(losses)
-        model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        model.optimizer.apply(
+            tape.gradient(loss, model.trainable_variables), model.trainable_variables
+        )
         return loss
 
     @tf.function(reduce_retracing=True)
     def replicated_step(inputs, targets):
-        return strategy.reduce("mean", strategy.run(replica_step, args=(inputs, targets)), axis=None)
+        return strategy.reduce(
+            "mean", strategy.run(replica_step, args=(inputs, targets)), axis=None
+        )
 
     rank, size = settings["rank"], settings["num_ranks"]
 
@@ -122,11 +146,21 @@ def mirrored_step(settings: dict[str, Any]) -> Step:
     return step
 
 
-# The file of batches: padded to --max_seq_length, or grouped by length and padded to the longest row.
+# The file of batches: padded to --max_seq_length, or grouped by length and padded to the longest
+# row.
 RIVALS: dict[str, tuple[str, Callable[[dict[str, Any]], Step]]] = {
-    "torch_example": ("padded", lambda settings: torch_step(settings, bf16=False, is_compiled=False)),
-    "torch_grouped": ("grouped", lambda settings: torch_step(settings, bf16=True, is_compiled=False)),
-    "torch_grouped_compiled": ("grouped", lambda settings: torch_step(settings, bf16=True, is_compiled=True)),
+    "torch_example": (
+        "padded",
+        lambda settings: torch_step(settings, bf16=False, is_compiled=False),
+    ),
+    "torch_grouped": (
+        "grouped",
+        lambda settings: torch_step(settings, bf16=True, is_compiled=False),
+    ),
+    "torch_grouped_compiled": (
+        "grouped",
+        lambda settings: torch_step(settings, bf16=True, is_compiled=True),
+    ),
     "keras_hub": ("padded", keras_hub_step),
     "mirrored": ("padded", mirrored_step),
 }
@@ -153,8 +187,9 @@ def main() -> None:
 
 
 def start_ranks(number: int, num_threads: int) -> int:
-    """Runs this program as `number` workers of a TensorFlow cluster, which share the threads. If one fails, the
-    others are killed, because they would wait for it. Returns the highest exit status."""
+    """Runs this program as `number` workers of a TensorFlow cluster, which share the threads. If
+    one fails, the others are killed, because they would wait for it. Returns the highest exit
+    status."""
     with contextlib.ExitStack() as sockets:
         listeners = [sockets.enter_context(socket.socket()) for _ in range(number)]
         for listener in listeners:

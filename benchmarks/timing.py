@@ -1,7 +1,9 @@
-"""What comparisons share: contenders measured in turn, ratios over the turns, and programs run alone.
+"""What comparisons share: contenders measured in turn, ratios over the turns, and programs run
+alone.
 
-The speed of a machine changes within a minute. So the contenders run one after the other in each of several turns,
-and a ratio is the median of the ratios within each turn, not the ratio of two medians.
+The speed of a machine changes within a minute. So the contenders run one after the other in each of
+several turns, and a ratio is the median of the ratios within each turn, not the ratio of two
+medians.
 """
 
 import subprocess
@@ -22,13 +24,17 @@ Result = TypeVar("Result")
 class TurnSettings(Settings):
     """How often a benchmark measures, and where it writes what it measured."""
 
-    repeat: int = setting(3, "number of turns; medians over them are printed", "load", at_least=1, at_most=10_000)
+    repeat: int = setting(
+        3, "number of turns; medians over them are printed", "load", at_least=1, at_most=10_000
+    )
     output_file: str | None = setting(None, "JSON file to write the figures to", "machine")
 
 
-def in_turn(contenders: Mapping[str, Callable[[], Result]], num_turns: int) -> dict[str, list[Result]]:
-    """What each contender returns in each turn. Every second turn is in the opposite order, because the first
-    contender may warm up the machine for the next."""
+def in_turn(
+    contenders: Mapping[str, Callable[[], Result]], num_turns: int
+) -> dict[str, list[Result]]:
+    """What each contender returns in each turn. Every second turn is in the opposite order, because
+    the first contender may warm up the machine for the next."""
     results: dict[str, list[Result]] = {name: [] for name in contenders}
     for turn in range(num_turns):
         for name in list(contenders)[:: -1 if turn % 2 else 1]:
@@ -42,10 +48,13 @@ def ratios(numerators: Iterable[float], denominators: Iterable[float]) -> list[f
 
 
 def alone(output_file: str | None, measure: Callable[[World], Any], program: str) -> None:
-    """Calls `measure(world)` in a process without MPI, which may start others, and writes the figures."""
+    """Calls `measure(world)` in a process without MPI, which may start others, and writes the
+    figures."""
     with World(program=program) as world:
         if launched_size()[1] > 1:
-            raise InputError("this benchmark starts its own processes: run it without mpirun or srun")
+            raise InputError(
+                "this benchmark starts its own processes: run it without mpirun or srun"
+            )
         write(output_file, measure(world))
 
 

@@ -1,11 +1,13 @@
-"""Whole fine-tunings as PyTorch users write them: reads the files, tokenizes, trains, predicts, scores.
+"""Whole fine-tunings as PyTorch users write them: reads the files, tokenizes, trains, predicts,
+scores.
 
     python torch_jobs.py SETTINGS.json REPORT.json
 
-compare.py starts this file, possibly with another Python; it needs torch and transformers, none of our packages.
-It is meant to be fast: Rust tokenizers, batches of similar length padded to their longest row (as with
-`group_by_length` of transformers' Trainer), the fused AdamW, autocast to bfloat16 if asked for, and predictions
-sorted by length in inference mode. The report has the scores and the seconds since the start of the process.
+compare.py starts this file, possibly with another Python; it needs torch and transformers, none of
+our packages. It is meant to be fast: Rust tokenizers, batches of similar length padded to their
+longest row (as with `group_by_length` of transformers' Trainer), the fused AdamW, autocast to
+bfloat16 if asked for, and predictions sorted by length in inference mode. The report has the scores
+and the seconds since the start of the process.
 """
 
 import csv
@@ -27,7 +29,9 @@ MEGABATCH = 50  # batches within which rows are sorted by length
 Row = dict[str, Any]  # "input_ids", "token_type_ids", and the targets
 
 
-def grouped(lengths: np.ndarray, batch_size: int, generator: np.random.Generator) -> list[np.ndarray]:
+def grouped(
+    lengths: np.ndarray, batch_size: int, generator: np.random.Generator
+) -> list[np.ndarray]:
     """The row numbers of each batch of an epoch, rows of similar length together."""
     shuffled = generator.permutation(len(lengths))
     size = MEGABATCH * batch_size
@@ -38,7 +42,8 @@ def grouped(lengths: np.ndarray, batch_size: int, generator: np.random.Generator
 
 
 def sorted_batches(lengths: np.ndarray, most_tokens: int) -> Iterator[np.ndarray]:
-    """Batches of rows of like length, the longest first, with at most this number of tokens, padding included."""
+    """Batches of rows of like length, the longest first, with at most this number of tokens,
+    padding included."""
     rows = np.argsort(-lengths, kind="stable")
     while len(rows):
         count = max(1, most_tokens // int(lengths[rows[0]]))
@@ -49,7 +54,10 @@ def sorted_batches(lengths: np.ndarray, most_tokens: int) -> Iterator[np.ndarray
 def tensors(rows: list[Row], targets: tuple[str, ...]) -> dict[str, torch.Tensor]:
     """A batch, int64 [B, T], padded to its longest row, with its targets."""
     width = max(len(row["input_ids"]) for row in rows)
-    batch = {name: torch.zeros(len(rows), width, dtype=torch.int64) for name in ("input_ids", "token_type_ids")}
+    batch = {
+        name: torch.zeros(len(rows), width, dtype=torch.int64)
+        for name in ("input_ids", "token_type_ids")
+    }
     mask = torch.zeros(len(rows), width, dtype=torch.int64)
     for place, row in enumerate(rows):
         length = len(row["input_ids"])
@@ -82,7 +90,9 @@ class Job:
         """Adam with weight decay, 10 % warmup, linear decay."""
         size, epochs = self.settings["batch_size"], self.settings["num_epochs"]
         steps = -(-len(rows) // size) * epochs
-        optimizer = torch.optim.AdamW(model.parameters(), lr=self.settings["learning_rate"], fused=True)
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=self.settings["learning_rate"], fused=True
+        )
         schedule = transformers.get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
         lengths = np.array([len(row["input_ids"]) for row in rows])
         generator, number = np.random.default_rng(seed), 0
@@ -101,7 +111,9 @@ class Job:
                     self.ended("first_step" if number == 1 else "second_step")
         self.ended("trained")
 
-    def outputs(self, model: torch.nn.Module, rows: list[Row], names: tuple[str, ...]) -> list[list[np.ndarray]]:
+    def outputs(
+        self, model: torch.nn.Module, rows: list[Row], names: tuple[str, ...]
+    ) -> list[list[np.ndarray]]:
         """The outputs `names` of each row."""
         lengths = np.array([len(row["input_ids"]) for row in rows])
         found: list[list[np.ndarray]] = [[] for _ in rows]
@@ -115,8 +127,11 @@ class Job:
         self.ended("predicted")
         return found
 
-    def labels(self, kind: Any, train: list[Row], dev: list[Row], **options: int) -> Iterator[list[np.ndarray]]:
-        """For each seed trains a model of this class, and yields the logits of each row of the dev set."""
+    def labels(
+        self, kind: Any, train: list[Row], dev: list[Row], **options: int
+    ) -> Iterator[list[np.ndarray]]:
+        """For each seed trains a model of this class, and yields the logits of each row of the dev
+        set."""
         self.ended("data")
         for seed in self.settings["seeds"]:
             torch.manual_seed(seed)
@@ -125,12 +140,14 @@ class Job:
             yield [logits for (logits,) in self.outputs(model, dev, ("logits",))]
 
 
-# -- classifiers --------------------------------------------------------------------------------------------------
+# -- classifiers -----------------------------------------------------------------------------------
 
 COLUMNS = {"mrpc": ("Quality", "#1 String", "#2 String"), "sst-2": ("label", "sentence", None)}
 
 
-def labelled_texts(path: Path, task: str, most: int | None) -> tuple[list[int], list[str], list[str] | None]:
+def labelled_texts(
+    path: Path, task: str, most: int | None
+) -> tuple[list[int], list[str], list[str] | None]:
     """Labels, texts and second texts of a file of GLUE's."""
     label, text, pair = COLUMNS[task]
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -148,11 +165,18 @@ def classifier(job: Job) -> dict[str, Any]:
         path = Path(settings["data_dir"], f"{split}.tsv")
         labels, texts, pairs = labelled_texts(path, settings["task"], most)
         both = words(
-            texts, pairs, truncation=True, max_length=settings["max_seq_length"], return_attention_mask=False,
+            texts,
+            pairs,
+            truncation=True,
+            max_length=settings["max_seq_length"],
+            return_attention_mask=False,
             return_token_type_ids=True,
-        )  # fmt: skip
+        )
         columns = zip(both["input_ids"], both["token_type_ids"], labels, strict=True)
-        return [dict(zip(("input_ids", "token_type_ids", "labels"), row, strict=True)) for row in columns]
+        return [
+            dict(zip(("input_ids", "token_type_ids", "labels"), row, strict=True))
+            for row in columns
+        ]
 
     train, dev = rows_of("train", settings["max_train_examples"]), rows_of("dev", None)
     true, kind = [row["labels"] for row in dev], transformers.BertForSequenceClassification
@@ -160,7 +184,7 @@ def classifier(job: Job) -> dict[str, Any]:
     return {"accuracy": [float((np.argmax(of_seed, 1) == true).mean()) for of_seed in logits]}
 
 
-# -- tags ---------------------------------------------------------------------------------------------------------
+# -- tags ------------------------------------------------------------------------------------------
 
 UNUSED = -100  # PyTorch's label of a token without a loss
 
@@ -169,19 +193,33 @@ def tagger(job: Job) -> dict[str, Any]:
     """F1 of the entities of the dev set, of each seed."""
     settings = job.settings
     words = transformers.AutoTokenizer.from_pretrained(settings["model"])
-    files = {name: Path(settings["data_dir"], f"{name}.conll").read_text() for name in ("train", "dev")}
-    sets = {name: [*map(str.split, re.split(r"\n\s*\n", text.strip()))] for name, text in files.items()}
+    files = {
+        name: Path(settings["data_dir"], f"{name}.conll").read_text() for name in ("train", "dev")
+    }
+    sets = {
+        name: [*map(str.split, re.split(r"\n\s*\n", text.strip()))] for name, text in files.items()
+    }
     names = sorted({tag for cells in sets["train"] for tag in cells[1::2]})
 
     def rows_of(name: str) -> list[Row]:
-        both = words([cells[::2] for cells in sets[name]], is_split_into_words=True, truncation=True,
-                     max_length=settings["max_seq_length"], return_token_type_ids=True)  # fmt: skip
+        both = words(
+            [cells[::2] for cells in sets[name]],
+            is_split_into_words=True,
+            truncation=True,
+            max_length=settings["max_seq_length"],
+            return_token_type_ids=True,
+        )
         rows = []
         for place, cells in enumerate(sets[name]):
             at, labels = both.word_ids(place), []
             for before, word in zip([None, *at], at, strict=False):
-                labels.append(UNUSED if word is None or word == before else names.index(cells[2 * word + 1]))
-            rows.append({name: both[name][place] for name in ("input_ids", "token_type_ids")} | {"labels": labels})
+                labels.append(
+                    UNUSED if word is None or word == before else names.index(cells[2 * word + 1])
+                )
+            rows.append(
+                {name: both[name][place] for name in ("input_ids", "token_type_ids")}
+                | {"labels": labels}
+            )
         return rows
 
     train, dev, kind = rows_of("train"), rows_of("dev"), transformers.BertForTokenClassification
@@ -200,7 +238,9 @@ def tagger(job: Job) -> dict[str, Any]:
 def entities(tags: list[str]) -> set[tuple[int, int, str]]:
     """First word, last word and type of each, as conlleval finds them in BIO tags."""
     starts = [
-        at for at, tag in enumerate(tags) if tag[0] == "B" or (tag[0] == "I" and tag[1:] != tags[at - 1][1:])
+        at
+        for at, tag in enumerate(tags)
+        if tag[0] == "B" or (tag[0] == "I" and tag[1:] != tags[at - 1][1:])
     ]
     starts += [0] if tags and tags[0][0] == "I" and 0 not in starts else []
     found = set()
@@ -212,24 +252,32 @@ def entities(tags: list[str]) -> set[tuple[int, int, str]]:
     return found
 
 
-# -- SQuAD --------------------------------------------------------------------------------------------------------
+# -- SQuAD -----------------------------------------------------------------------------------------
 
 
 def questions_of(path: str, most: int) -> list[dict[str, Any]]:
     found = []
     for article in json.loads(Path(path).read_text())["data"]:
         for paragraph in article["paragraphs"]:
-            found += [{**question, "context": paragraph["context"]} for question in paragraph["qas"]]
+            found += [
+                {**question, "context": paragraph["context"]} for question in paragraph["qas"]
+            ]
     return found[:most]
 
 
-def windows_of(questions: list[dict[str, Any]], words: Any, length: int, is_training: bool) -> list[Row]:
+def windows_of(
+    questions: list[dict[str, Any]], words: Any, length: int, is_training: bool
+) -> list[Row]:
     """Windows with a stride of 128, and where the first answer starts and ends in each."""
     both = words(
-        [question["question"].strip() for question in questions], [question["context"] for question in questions],
-        truncation="only_second", max_length=length, stride=128, return_overflowing_tokens=True,
+        [question["question"].strip() for question in questions],
+        [question["context"] for question in questions],
+        truncation="only_second",
+        max_length=length,
+        stride=128,
+        return_overflowing_tokens=True,
         return_offsets_mapping=True,
-    )  # fmt: skip
+    )
     rows = []
     for place, number in enumerate(both["overflow_to_sample_mapping"]):
         row: Row = {name: both[name][place] for name in ("input_ids", "token_type_ids")}
@@ -242,14 +290,21 @@ def windows_of(questions: list[dict[str, Any]], words: Any, length: int, is_trai
             start, end = answer["answer_start"], answer["answer_start"] + len(answer["text"])
             row["start_positions"] = row["end_positions"] = 0
             if offsets[first][0] <= start and offsets[last][1] >= end:
-                inside = [at for at in range(first, last + 1) if offsets[at][1] > start and offsets[at][0] < end]
+                inside = [
+                    at
+                    for at in range(first, last + 1)
+                    if offsets[at][1] > start and offsets[at][0] < end
+                ]
                 row["start_positions"], row["end_positions"] = inside[0], inside[-1]
         rows.append(row)
     return rows
 
 
-def answers_of(questions: list[dict[str, Any]], rows: list[Row], outputs: list[list[np.ndarray]]) -> list[str]:
-    """The text of the best span of each question: 20 starts and 20 ends of each window, at most 30 tokens."""
+def answers_of(
+    questions: list[dict[str, Any]], rows: list[Row], outputs: list[list[np.ndarray]]
+) -> list[str]:
+    """The text of the best span of each question: 20 starts and 20 ends of each window, at most 30
+    tokens."""
     best: dict[int, tuple[float, str]] = {}
     for row, (starts, ends) in zip(rows, outputs, strict=True):
         first, last = row["context"]
@@ -260,8 +315,14 @@ def answers_of(questions: list[dict[str, Any]], rows: list[Row], outputs: list[l
         sums = np.where((spans >= 0) & (spans < 30), sums, -np.inf)
         one, two = np.unravel_index(sums.argmax(), sums.shape)
         if sums[one, two] > best.get(row["question"], (-np.inf, ""))[0]:
-            begin, end = row["offsets"][first + tops[0][one]][0], row["offsets"][first + tops[1][two]][1]
-            best[row["question"]] = float(sums[one, two]), questions[row["question"]]["context"][begin:end]
+            begin, end = (
+                row["offsets"][first + tops[0][one]][0],
+                row["offsets"][first + tops[1][two]][1],
+            )
+            best[row["question"]] = (
+                float(sums[one, two]),
+                questions[row["question"]]["context"][begin:end],
+            )
     return [best.get(number, (0.0, ""))[1] for number in range(len(questions))]
 
 
@@ -270,12 +331,16 @@ def squad(job: Job) -> dict[str, Any]:
     settings = job.settings
     words = transformers.AutoTokenizer.from_pretrained(settings["model"])
     length = settings["max_seq_length"]
-    train = windows_of(questions_of(settings["train_file"], settings["max_train_examples"]), words, length, True)
+    train = windows_of(
+        questions_of(settings["train_file"], settings["max_train_examples"]), words, length, True
+    )
     questions = questions_of(settings["predict_file"], settings["max_predict_examples"])
     dev = windows_of(questions, words, length, False)
     job.ended("data")
     torch.manual_seed(settings["seeds"][0])
-    model = transformers.BertForQuestionAnswering.from_pretrained(settings["model"], dtype=torch.float32)
+    model = transformers.BertForQuestionAnswering.from_pretrained(
+        settings["model"], dtype=torch.float32
+    )
     if settings["num_epochs"]:
         job.train(model, train, settings["seeds"][0])
     start_s = time.perf_counter()
@@ -288,7 +353,9 @@ def squad(job: Job) -> dict[str, Any]:
 
 def main() -> None:
     settings = json.loads(Path(sys.argv[1]).read_text())
-    work: Callable[[Job], dict[str, Any]] = {"squad": squad, "wnut": tagger}.get(settings["task"], classifier)
+    work: Callable[[Job], dict[str, Any]] = {"squad": squad, "wnut": tagger}.get(
+        settings["task"], classifier
+    )
     job = Job(settings, ("start_positions", "end_positions") if work is squad else ("labels",))
     job.ended("imports")
     report = work(job)

@@ -1,4 +1,5 @@
-"""BERT's family: how published encoders differ from BERT, in their files and at the edges of the model.
+"""BERT's family: how published encoders differ from BERT, in their files and at the edges of the
+model.
 
 A new one is an entry here. `tests/referee/test_model.py` compares each with transformers.
 """
@@ -30,16 +31,27 @@ class Architecture:
 
 _HEAD = (("classifier.out_proj.", "classifier."), ("classifier.dense.", "pooler.dense."))
 _ROBERTA = Architecture(
-    "Roberta", "roberta.", _HEAD, fixed={"pad_token_id": 1}, positions_follow_padding=True, drops_first=True,
-    ignores_token_types=True, unused=("lm_head.", "pooler."),
-)  # fmt: skip
+    "Roberta",
+    "roberta.",
+    _HEAD,
+    fixed={"pad_token_id": 1},
+    positions_follow_padding=True,
+    drops_first=True,
+    ignores_token_types=True,
+    unused=("lm_head.", "pooler."),
+)
 ARCHITECTURES = {
     "bert": Architecture("Bert", "bert."),
     "roberta": _ROBERTA,
     "xlm-roberta": replace(_ROBERTA, transformers="XLMRoberta"),
     "camembert": replace(_ROBERTA, transformers="Camembert"),
     "electra": Architecture(
-        "Electra", "electra.", _HEAD, projects_embeddings=True, pooled="gelu", drops_first=True,
+        "Electra",
+        "electra.",
+        _HEAD,
+        projects_embeddings=True,
+        pooled="gelu",
+        drops_first=True,
         unused=("discriminator_predictions.", "generator_"),
     ),
     "distilbert": Architecture(
@@ -48,7 +60,10 @@ ARCHITECTURES = {
         (
             ("pre_classifier.", "pooler.dense."),
             ("transformer.layer.", "encoder.layer."),
-            *((f".attention.{part[0]}_lin.", f".attention.self.{part}.") for part in ("query", "key", "value")),
+            *(
+                (f".attention.{part[0]}_lin.", f".attention.self.{part}.")
+                for part in ("query", "key", "value")
+            ),
             (".attention.out_lin.", ".attention.output.dense."),
             (".sa_layer_norm.", ".attention.output.LayerNorm."),
             (".ffn.lin1.", ".intermediate.dense."),
@@ -56,13 +71,18 @@ ARCHITECTURES = {
             (".output_layer_norm.", ".output.LayerNorm."),
         ),
         keys={
-            "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
-            "hidden_dim": "intermediate_size", "activation": "hidden_act", "dropout": "hidden_dropout_prob",
-            "attention_dropout": "attention_probs_dropout_prob", "seq_classif_dropout": "classifier_dropout",
+            "dim": "hidden_size",
+            "n_layers": "num_hidden_layers",
+            "n_heads": "num_attention_heads",
+            "hidden_dim": "intermediate_size",
+            "activation": "hidden_act",
+            "dropout": "hidden_dropout_prob",
+            "attention_dropout": "attention_probs_dropout_prob",
+            "seq_classif_dropout": "classifier_dropout",
         },
         fixed={"classifier_dropout": 0.2},
         has_token_types=False,
         pooled="relu",
         unused=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
     ),
-}  # fmt: skip
+}

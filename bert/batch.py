@@ -1,22 +1,23 @@
 """Rows of tokens -> the model's input. All padding is decided here.
 
-The hidden state has a row for each token, R rows in all, and linear layers see them at once. Attention sees each
-example in a row of its own. Rows of similar length form a group, so that little of it is padding: group k has B_k
-rows of T_k places. All groups together have B rows and P places. A batch is a dict of arrays:
+The hidden state has a row for each token, R rows in all, and linear layers see them at once.
+Attention sees each example in a row of its own. Rows of similar length form a group, so that little
+of it is padding: group k has B_k rows of T_k places. All groups together have B rows and P places.
+A batch is a dict of arrays:
 
-    input_ids, token_type_ids, position_ids    int32 [R]; 0 where a row of the hidden state has no token
+    input_ids, token_type_ids, position_ids    int32 [R]; 0 in rows without a token
     attention_mask                             int32 [P], 1 for each place with a token
     groups                                     for each group its number of rows and its length
-    places, rows                               int32 [R] and [P]: the place of each row and the row of each place
+    places, rows                               int32 [R] and [P]: each row's place, each place's row
     first_tokens                               int32 [B]: the row of each example's first token
-    is_example                                 float32 [B]: 0 for rows of attention that hold no example
-    longest                                    may be added, a Python number: the most places of a row in the run
+    is_example                                 float32 [B]: 0 for rows of attention without one
+    longest                                    a number, may be added: the run's longest row
 
-Tokens without a place, P, and places without a token, the number of tokens, lead to each other's padding. R is one
-of few numbers, because code that XLA compiles is compiled for each of them.
+Tokens without a place, P, and places without a token, the number of tokens, lead to each other's
+padding. R is one of few numbers, because code that XLA compiles is compiled for each of them.
 
-XLA compiles a whole pass for fixed groups, which are pairs of Python numbers and not arrays. There R is P, each
-token's row is its place, and `places` and `rows` are left out.
+XLA compiles a whole pass for fixed groups, which are pairs of Python numbers and not arrays. There
+R is P, each token's row is its place, and `places` and `rows` are left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +30,8 @@ from ringbase.errors import InputError
 from ringbase.ragged import padded, reordered
 
 Groups = tuple[Any, ...]  # pairs of Python numbers if they are fixed, else arrays int32 [2]
-# Lengths of rows, int [n] -> their order in the batch, and groups, which may have room for more rows.
+# Lengths of rows, int [n] -> their order in the batch, and groups, which may have room for more
+# rows.
 Grouping = Callable[[np.ndarray], tuple[np.ndarray, Groups]]
 Batch = dict[str, Any]
 
@@ -39,10 +41,12 @@ NUM_GROUPS = 4  # of --packing auto
 NUM_LAYOUTS, GROUPS_OF_LAYOUT = 4, 8
 
 
-def batch_of(fields: dict[str, Any], grouping: Grouping | None = None) -> tuple[dict[str, Any], Batch]:
-    """The fields, which are arrays and ragged arrays of n examples, in the order of the batch, and the model's
-    input. `input_ids` are tokens, and `sentence_a_tokens`, int [n], says how many of each example have type 0,
-    before those of type 1."""
+def batch_of(
+    fields: dict[str, Any], grouping: Grouping | None = None
+) -> tuple[dict[str, Any], Batch]:
+    """The fields, which are arrays and ragged arrays of n examples, in the order of the batch, and
+    the model's input. `input_ids` are tokens, and `sentence_a_tokens`, int [n], says how many of
+    each example have type 0, before those of type 1."""
     order, groups = (grouping or in_one_group)(np.diff(fields["input_ids"][1]))
     fields = {name: reordered(values, order) for name, values in fields.items()}
     values, offsets = fields["input_ids"]
@@ -55,7 +59,10 @@ def batch_of(fields: dict[str, Any], grouping: Grouping | None = None) -> tuple[
     is_type_1 = position >= np.repeat(padded(fields["sentence_a_tokens"], len(widths)), widths)
     places, num_tokens = np.flatnonzero(has_token), len(values)
     batch: Batch = {"attention_mask": has_token.astype(np.int32), "groups": groups}
-    batch |= {"first_tokens": starts.astype(np.int32), "is_example": (lengths > 0).astype(np.float32)}
+    batch |= {
+        "first_tokens": starts.astype(np.int32),
+        "is_example": (lengths > 0).astype(np.float32),
+    }
     row_of_token, num_rows = places, len(position)
     if not is_fixed(batch):
         row_of_token, num_rows = np.arange(num_tokens), rounded_rows(num_tokens + 1)
@@ -63,7 +70,11 @@ def batch_of(fields: dict[str, Any], grouping: Grouping | None = None) -> tuple[
         batch["places"] = padded(places.astype(np.int32), num_rows, len(position))
         batch["rows"] = np.full(len(position), num_tokens, np.int32)
         batch["rows"][places] = row_of_token
-    of_tokens = {"input_ids": values, "token_type_ids": is_type_1[places], "position_ids": position[places]}
+    of_tokens = {
+        "input_ids": values,
+        "token_type_ids": is_type_1[places],
+        "position_ids": position[places],
+    }
     for name, array in of_tokens.items():
         batch[name] = np.zeros(num_rows, np.int32)
         batch[name][row_of_token] = array
@@ -85,15 +96,20 @@ def rounded_up(lengths: Any) -> Any:
 
 
 def rounded_rows(count: int) -> int:
-    """A multiple of 32; from 1,024 on, of a 16th of the power of two below. For many rows 2 % are added."""
+    """A multiple of 32; from 1,024 on, of a 16th of the power of two below. For many rows 2 % are
+    added."""
     unit = max(FEWEST_ROWS, (1 << count.bit_length() - 1) // ROW_PARTS)
     return -(-count // unit) * unit
 
 
 def with_checked_ids(collate: Callable[..., Batch], config: Any) -> Callable[..., Batch]:
-    """`collate`, which then raises InputError for an id without an entry in the tables of a model with this
-    BertConfig: CPUs would stop with an error too, but GPUs compute on with zeros."""
-    tables = {"input_ids": "vocab_size", "masked_ids": "vocab_size", "position_ids": "num_positions"}
+    """`collate`, which then raises InputError for an id without an entry in the tables of a model
+    with this BertConfig: CPUs would stop with an error too, but GPUs compute on with zeros."""
+    tables = {
+        "input_ids": "vocab_size",
+        "masked_ids": "vocab_size",
+        "position_ids": "num_positions",
+    }
     if config.has_types:
         tables["token_type_ids"] = "type_vocab_size"
 
@@ -103,8 +119,9 @@ def with_checked_ids(collate: Callable[..., Batch], config: Any) -> Callable[...
             highest, limit = int(batch[name].max(initial=0)), getattr(config, tables[name])
             if highest >= limit:
                 raise InputError(
-                    f"rows {min(fields['row'])} to {max(fields['row'])} of the data: {highest} among the {name}, "
-                    f"but the model has {tables[name]} {limit}: the data was made for another model or is damaged"
+                    f"rows {min(fields['row'])} to {max(fields['row'])} of the data: {highest}"
+                    f" among the {name}, but the model has {tables[name]} {limit}: the data was"
+                    " made for another model or is damaged"
                 )
         return batch
 
@@ -118,16 +135,18 @@ def in_one_group(lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
 
 
 def by_length(lengths: np.ndarray, num_groups: int = NUM_GROUPS) -> tuple[np.ndarray, Groups]:
-    """Groups that fit the lengths in the batch: rows in descending order of length, cut into runs with the fewest
-    places. There are always `num_groups` groups, so that one graph serves all batches; some may have no rows.
+    """Groups that fit the lengths in the batch: rows in descending order of length, cut into runs
+    with the fewest places. There are always `num_groups` groups, so that one graph serves all
+    batches; some may have no rows.
 
-    Dynamic programming over the distinct lengths finds the cuts: they save places only where the length changes.
+    Dynamic programming over the distinct lengths finds the cuts: they save places only where the
+    length changes.
     """
     order = _descending(lengths)
     rounded = rounded_up(np.asarray(lengths, np.int64)[order])
     edges = np.concatenate([[0], np.flatnonzero(np.diff(rounded)) + 1, [len(rounded)]])
-    # best[j]: the cost of the first j runs in g groups. A group of the runs i..j-1 costs its rows times the length
-    # of run i.
+    # best[j]: the cost of the first j runs in g groups. A group of the runs i..j-1 costs its rows
+    # times the length of run i.
     width = edges[None, :] - edges[:-1, None]  # [i, j]: rows of the runs i..j-1
     never = np.iinfo(np.int64).max // 4
     price = np.where(width > 0, width * rounded[edges[:-1], None], never)
@@ -156,13 +175,14 @@ def _in_groups(lengths: np.ndarray, groups: Groups) -> tuple[np.ndarray, Groups]
 
 
 class Layouts:
-    """At most `NUM_LAYOUTS` fixed sequences of groups; a batch takes the one with the fewest places that holds it.
+    """At most `NUM_LAYOUTS` fixed sequences of groups; a batch takes the one with the fewest places
+    that holds it.
 
-    They are made from a sample of the run's batches, as the lengths of their rows, sorted by their number of
-    tokens. The first third of the sample gives a staircase: the maximum of the batches' longest rows, of their
-    second longest rows, and so on. Two thirds give a second staircase, and the whole sample a third one.
-    `by_length` cuts each into groups. The last layout holds every batch: of `num_rows` rows, each as long as the
-    longest.
+    They are made from a sample of the run's batches, as the lengths of their rows, sorted by their
+    number of tokens. The first third of the sample gives a staircase: the maximum of the batches'
+    longest rows, of their second longest rows, and so on. Two thirds give a second staircase, and
+    the whole sample a third one. `by_length` cuts each into groups. The last layout holds every
+    batch: of `num_rows` rows, each as long as the longest.
     """
 
     def __init__(self, sample: Sequence[np.ndarray], num_rows: int, longest: int):
@@ -176,9 +196,13 @@ class Layouts:
         for stair in (*parts, np.full(num_rows, longest)):
             _, groups = by_length(stair, GROUPS_OF_LAYOUT)
             distinct.add(tuple((int(rows), int(length)) for rows, length in groups if rows))
-        by_places = sorted((sum(rows * length for rows, length in groups), groups) for groups in distinct)
+        by_places = sorted(
+            (sum(rows * length for rows, length in groups), groups) for groups in distinct
+        )
         self._layouts = [groups for _, groups in by_places]
-        self._widths = np.array([[n for rows, n in groups for _ in range(rows)] for groups in self._layouts])
+        self._widths = np.array(
+            [[n for rows, n in groups for _ in range(rows)] for groups in self._layouts]
+        )
 
     def single(self) -> list[Grouping]:
         """Each layout as a grouping of its own, for rows that fit into it."""
@@ -186,7 +210,9 @@ class Layouts:
 
     def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
         order = _descending(lengths)
-        assert len(lengths) <= self._widths.shape[1], f"{len(lengths)} rows in {self._widths.shape[1]} places"
+        assert len(lengths) <= self._widths.shape[1], (
+            f"{len(lengths)} rows in {self._widths.shape[1]} places"
+        )
         holds = np.all(np.asarray(lengths)[order] <= self._widths[:, : len(lengths)], 1)
         assert holds.any(), f"a row of {np.max(lengths)} tokens"
         return order, self._layouts[int(np.argmax(holds))]

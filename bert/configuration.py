@@ -1,4 +1,5 @@
-"""Reads and checks a model's configuration: Hugging Face's config.json or Google's bert_config.json."""
+"""Reads and checks a model's configuration: Hugging Face's config.json or Google's
+bert_config.json."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,20 +12,34 @@ from ringbase.errors import InputError, shortened
 from ringbase.files import read_object
 from ringbase.settings import shown
 
-REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+REQUIRED = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
 IDS = 1 << 31  # the ids of tokens and positions are int32
 # Numbers from the least to less than the most; integers where the least is one.
 RANGES: dict[str, tuple[float, float]] = {
-    "vocab_size": (1, IDS), "max_position_embeddings": (1, IDS), "type_vocab_size": (1, IDS),
-    "hidden_size": (1, 1 << 20), "intermediate_size": (1, 1 << 24), "num_hidden_layers": (1, 1001),
+    "vocab_size": (1, IDS),
+    "max_position_embeddings": (1, IDS),
+    "type_vocab_size": (1, IDS),
+    "hidden_size": (1, 1 << 20),
+    "intermediate_size": (1, 1 << 24),
+    "num_hidden_layers": (1, 1001),
     "embedding_size": (1, 1 << 20),
-    "num_attention_heads": (1, 1 << 20), "num_labels": (1, 1 << 20),
-    "hidden_dropout_prob": (0.0, 1), "attention_probs_dropout_prob": (0.0, 1), "classifier_dropout": (0.0, 1),
+    "num_attention_heads": (1, 1 << 20),
+    "num_labels": (1, 1 << 20),
+    "hidden_dropout_prob": (0.0, 1),
+    "attention_probs_dropout_prob": (0.0, 1),
+    "classifier_dropout": (0.0, 1),
     "initializer_range": (1e-10, 10),
     "layer_norm_eps": (1e-30, 1),  # a float32 is divided by its root
-}  # fmt: skip
+}
 CHOICES: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "linear"),  # of bert.ops.ACTIVATIONS
+    # of bert.ops.ACTIVATIONS
+    "hidden_act": ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "linear"),
     "problem_type": ("regression", "single_label_classification", "multi_label_classification"),
     # Other values than these are those of models that are not the published BERT.
     "model_type": tuple(ARCHITECTURES),
@@ -33,21 +48,46 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
 }
-# Of `transformers`, some of its older versions, and of Google's multilingual models; they change nothing.
+# Of `transformers`, some of its older versions, and of Google's multilingual models; they change
+# nothing.
 HARMLESS = (
-    "_name_or_path", "_num_labels", "architectures", "bos_token_id", "chunk_size_feed_forward", "directionality",
-    "dtype", "eos_token_id", "finetuning_task", "gradient_checkpointing", "id2label", "label2id", "num_labels",
-    "output_attentions", "output_hidden_states", "output_past", "return_dict", "tie_word_embeddings",
-    "torch_dtype", "transformers_version", "use_cache",
-    "generator_size", "qa_dropout", "sinusoidal_pos_embds", "summary_activation",
-    "summary_last_dropout", "summary_type", "summary_use_proj", "tie_weights_",
-)  # fmt: skip
+    "_name_or_path",
+    "_num_labels",
+    "architectures",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "directionality",
+    "dtype",
+    "eos_token_id",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "id2label",
+    "label2id",
+    "num_labels",
+    "output_attentions",
+    "output_hidden_states",
+    "output_past",
+    "return_dict",
+    "tie_word_embeddings",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+    "generator_size",
+    "qa_dropout",
+    "sinusoidal_pos_embds",
+    "summary_activation",
+    "summary_last_dropout",
+    "summary_type",
+    "summary_use_proj",
+    "tie_weights_",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
-    """The fields of transformers' class of this name that say what the published BERT computes, with its defaults;
-    importing that class would take 0.7 s. `labels` are the names of a classifier's outputs, in their order."""
+    """The fields of transformers' class of this name that say what the published BERT computes,
+    with its defaults; importing that class would take 0.7 s. `labels` are the names of a
+    classifier's outputs, in their order."""
 
     model_type: str = "bert"
     vocab_size: int = 30522
@@ -93,12 +133,20 @@ class BertConfig:
 
     def as_json(self) -> dict[str, Any]:
         """The content of config.json."""
-        values, names = asdict(self), {ours: theirs for theirs, ours in self.architecture.keys.items()}
+        values, names = (
+            asdict(self),
+            {ours: theirs for theirs, ours in self.architecture.keys.items()},
+        )
         labels = values.pop("labels")
-        labelled = {"id2label": dict(enumerate(labels)), "label2id": {name: n for n, name in enumerate(labels)}}
+        labelled = {
+            "id2label": dict(enumerate(labels)),
+            "label2id": {name: n for n, name in enumerate(labels)},
+        }
         # Under their own names, transformers knows no null for these.
         absent = [name for name in ("embedding_size", *names) if values[name] is None]
-        return {names.get(name, name): value for name, value in values.items() if name not in absent} | labelled
+        return {
+            names.get(name, name): value for name, value in values.items() if name not in absent
+        } | labelled
 
 
 FIELDS = tuple(each.name for each in fields(BertConfig) if each.name != "labels")
@@ -110,20 +158,24 @@ def unnamed_labels(number: int) -> tuple[str, ...]:
 
 
 def read_config(source: Path, say: Callable[[str], None] | None = None) -> BertConfig | None:
-    """The configuration beside the weights (config.json, or Google's bert_config.json), if there is one."""
+    """The configuration beside the weights (config.json, or Google's bert_config.json), if there is
+    one."""
     folder = source if source.is_dir() else source.parent
     files = [folder / name for name in ("config.json", "bert_config.json")]
     return next((config_from_file(path, say) for path in files if path.is_file()), None)
 
 
 def config_from_file(path: str | Path, say: Callable[[str], None] | None = None) -> BertConfig:
-    """What a Hugging Face or Google configuration file holds. `say` is told the keys that BERT does not have.
-    Raises InputError: a value has another type, is out of its range, or is not that of the published BERT."""
+    """What a Hugging Face or Google configuration file holds. `say` is told the keys that BERT does
+    not have. Raises InputError: a value has another type, is out of its range, or is not that of
+    the published BERT."""
     flags = "(--bert_config_file, --model)"
     values = read_object(Path(path), f"{path} {flags}")
     architecture = architecture_of(values)
     values = {architecture.keys.get(name, name): value for name, value in values.items()}
-    values = dict(architecture.fixed) | {k: v for k, v in values.items() if v is not None or k in REQUIRED}
+    values = dict(architecture.fixed) | {
+        k: v for k, v in values.items() if v is not None or k in REQUIRED
+    }
     try:
         config = _checked(values)
     except InputError as error:
@@ -146,19 +198,35 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
     for name, (least, most) in RANGES.items():
         value, kind = values.get(name, least), type(least)
         if type(value) not in (int, kind) or not least <= value < most:
-            words = f"{'an integer' if kind is int else 'a number'} from {least:g} to less than {most:,}"
+            words = (
+                f"{'an integer' if kind is int else 'a number'} from {least:g} to less than"
+                f" {most:,}"
+            )
             raise InputError(f"{name} must be {words}, got {shown(value)}")
     for name, allowed in CHOICES.items():
         if values.get(name, allowed[0]) not in allowed:
             words = ", ".join(json.dumps(value) for value in allowed)
-            raise InputError(f"{name} must be {'one of ' * (len(allowed) > 1)}{words}, got {shown(values[name])}")
-    hidden, heads, pad = values["hidden_size"], values["num_attention_heads"], values.get("pad_token_id", 0)
+            raise InputError(
+                f"{name} must be {'one of ' * (len(allowed) > 1)}{words}, got {shown(values[name])}"
+            )
+    hidden, heads, pad = (
+        values["hidden_size"],
+        values["num_attention_heads"],
+        values.get("pad_token_id", 0),
+    )
     if hidden % heads:
         raise InputError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     if type(pad) is not int or not 0 <= pad < values["vocab_size"]:
-        raise InputError(f"pad_token_id must be null or an integer below vocab_size, got {shown(pad)}")
-    if hidden != values.get("embedding_size", hidden) and not architecture_of(values).projects_embeddings:
-        raise InputError(f"embedding_size must be hidden_size {hidden}, got {values['embedding_size']}")
+        raise InputError(
+            f"pad_token_id must be null or an integer below vocab_size, got {shown(pad)}"
+        )
+    if (
+        hidden != values.get("embedding_size", hidden)
+        and not architecture_of(values).projects_embeddings
+    ):
+        raise InputError(
+            f"embedding_size must be hidden_size {hidden}, got {values['embedding_size']}"
+        )
     kept = {name: values[name] for name in FIELDS if name in values}
     kept |= {name: type(least)(kept[name]) for name, (least, _) in RANGES.items() if name in kept}
     return BertConfig(**kept | {"labels": _labels(values), "pad_token_id": pad})
@@ -167,13 +235,23 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
 def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The labels by number, without `label2id`, which often says something else."""
     table, number = values.get("id2label"), values.get("num_labels", 2)
-    names = [table.get(str(place)) for place in range(len(table))] if isinstance(table, dict) else []
+    names = (
+        [table.get(str(place)) for place in range(len(table))] if isinstance(table, dict) else []
+    )
     if table is not None:
-        if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-            raise InputError(f"id2label must name the labels 0, 1, …, each once, got {shown(table)}")
+        if (
+            not names
+            or not all(isinstance(name, str) for name in names)
+            or len(set(names)) < len(names)
+        ):
+            raise InputError(
+                f"id2label must name the labels 0, 1, …, each once, got {shown(table)}"
+            )
         if number != len(names) and "num_labels" in values:
             raise InputError(f"num_labels is {number}, but id2label names {len(names)} labels")
         number = len(names)
     if values.get("problem_type") == "single_label_classification" and number < 2:
-        raise InputError(f"problem_type single_label_classification needs 2 labels or more, got {number}")
+        raise InputError(
+            f"problem_type single_label_classification needs 2 labels or more, got {number}"
+        )
     return unnamed_labels(number) if table is None else tuple(map(str, names))

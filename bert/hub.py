@@ -16,37 +16,54 @@ MODEL_FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.s
 
 
 def download_model(name: str, revision: str | None = None) -> Path:
-    """The folder of a hub model's files in the hub's cache; downloads what is missing. Raises InputError."""
+    """The folder of a hub model's files in the hub's cache; downloads what is missing. Raises
+    InputError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TqdmWarning)  # of notebooks without ipywidgets
-            return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=MODEL_FILES))
+            return Path(
+                huggingface_hub.snapshot_download(
+                    name, revision=revision, allow_patterns=MODEL_FILES
+                )
+            )
     except (OSError, ValueError) as error:
         reason, flag = one_line(error), f" --model_revision {revision}" if revision else ""
         if constants.HF_HUB_OFFLINE:
             command = f"hf download {name}" + (f" --revision {revision}" if revision else "")
             reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `{command}` with a network"
         raise InputError(
-            f"--model {name}{flag}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
+            f"--model {name}{flag}: there is no such folder, and it cannot be downloaded from the"
+            f" hub: {reason}"
         ) from error
 
 
 def commit_of(folder: Path) -> str | None:
     """The commit of a folder of the hub's cache, `…/snapshots/COMMIT`; None for another folder."""
-    return folder.name if folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name) else None
+    return (
+        folder.name if folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name) else None
+    )
 
 
 def load_data_set(
-    name: str, config: str | None, split: str, where: str, revision: str | None = None, default: str | None = None
+    name: str,
+    config: str | None,
+    split: str,
+    where: str,
+    revision: str | None = None,
+    default: str | None = None,
 ) -> Any:
     """A split of a hub data set, or of a folder that `datasets` can load, as a `datasets.Dataset`.
 
-    `where` is the flags that named it. `default` is the revision to take without the user's `revision`, which the
-    data are certainly of. Raises InputError if it cannot be loaded, or not at this revision.
+    `where` is the flags that named it. `default` is the revision to take without the user's
+    `revision`, which the data are certainly of. Raises InputError if it cannot be loaded, or not at
+    this revision.
     """
     import datasets
 
-    commit, where = None, f"{where} ({split}){f' --dataset_revision {revision}' if revision else ''}"
+    commit, where = (
+        None,
+        f"{where} ({split}){f' --dataset_revision {revision}' if revision else ''}",
+    )
     if revision and Path(name).expanduser().exists():
         raise InputError(f"{where}: {name} is a folder; only the hub has revisions")
     try:
@@ -57,18 +74,20 @@ def load_data_set(
         table = datasets.load_dataset(name, config, split=split, revision=commit or default)
     except Exception as error:  # the hub's errors have no common class
         raise InputError(f"{where}: {one_line(error)}") from error
-    # `datasets` takes the newest copy of its cache, of whatever revision, when it does not reach the hub.
+    # `datasets` takes the newest copy of its cache, of whatever revision, when it does not reach
+    # the hub.
     used = {Path(file["filename"]).parent.name for file in table.cache_files}
     if commit is not None and used != {commit}:
         raise InputError(
-            f"{where} is commit {commit}, but the hub does not answer and the newest copy in the cache is of "
-            f"{', '.join(sorted(used)) or 'an unknown commit'}"
+            f"{where} is commit {commit}, but the hub does not answer and the newest copy in the"
+            f" cache is of {', '.join(sorted(used)) or 'an unknown commit'}"
         )
     return table
 
 
 def cached_commit(name: str, revision: str | None) -> str | None:
-    """The commit that the hub's cache notes for a revision of a data set; None if it has no note."""
+    """The commit that the hub's cache notes for a revision of a data set; None if it has no
+    note."""
     if revision is not None and COMMIT.fullmatch(revision):
         return revision
     folder = Path(constants.HF_HUB_CACHE, "--".join(["datasets", *name.split("/")]))

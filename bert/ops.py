@@ -1,8 +1,9 @@
-"""What a layer computes besides products with weights: attention, bias, activation, residual, LayerNorm, dropout.
+"""What a layer computes besides products with weights: attention, bias, activation, residual,
+LayerNorm, dropout.
 
-This module uses TensorFlow's own operations. `ops_cpu` and `ops_gpu` have faster versions of the same functions.
-`Bert` chooses one of the three modules for each pass. W is the width of a layer; the other shapes are those of
-bert/model.py.
+This module uses TensorFlow's own operations. `ops_cpu` and `ops_gpu` have faster versions of the
+same functions. `Bert` chooses one of the three modules for each pass. W is the width of a layer;
+the other shapes are those of bert/model.py.
 """
 
 import functools
@@ -15,7 +16,8 @@ from typing import Any
 import tensorflow as tf
 
 ACTIVATIONS = {
-    # With erf, as in Google's first release and Hugging Face. tf.nn.gelu divides by sqrt(2): half as fast.
+    # With erf, as in Google's first release and Hugging Face. tf.nn.gelu divides by sqrt(2): half
+    # as fast.
     "gelu": lambda x: 0.5 * x * (1.0 + tf.math.erf(x * 0.5**0.5)),
     "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),  # with tanh, as in Google's last release
     "gelu_pytorch_tanh": lambda x: tf.nn.gelu(x, approximate=True),
@@ -24,7 +26,8 @@ ACTIVATIONS = {
     "linear": tf.identity,
 }
 
-Product = tuple[tf.Tensor, tf.Tensor]  # x W [R, W] of a linear layer, and its bias [W], which is not yet added
+# x W [R, W] of a linear layer, and its bias [W], which is not yet added
+Product = tuple[tf.Tensor, tf.Tensor]
 Norm = tuple[tf.Tensor, tf.Tensor, float]  # gamma [W], beta [W] and epsilon of a LayerNorm
 Heads = list[tf.Tensor]  # query, key and value, each [B, N, T, D]
 
@@ -33,16 +36,19 @@ biased = tf.nn.bias_add  # x [R, W] + bias [W]
 
 def random_words(count: tf.Tensor, seed: tf.Tensor, generator: str = "auto_select") -> tf.Tensor:
     """uint64 [count], uniform, from TensorFlow's stateless generator (Philox by default)."""
-    return tf.random.stateless_uniform([count], seed, minval=None, maxval=None, dtype=tf.uint64, alg=generator)
+    return tf.random.stateless_uniform(
+        [count], seed, minval=None, maxval=None, dtype=tf.uint64, alg=generator
+    )
 
 
 @dataclass(frozen=True)
 class Dropout:
-    """Zeroes elements with probability `rate`, as near as the bits can express it, and scales the rest to preserve
-    the mean."""
+    """Zeroes elements with probability `rate`, as near as the bits can express it, and scales the
+    rest to preserve the mean."""
 
     rate: float
-    # int32 [], drawn by a key that is a function of seed, step, micro-batch and rank; None turns dropout off.
+    # int32 [], drawn by a key that is a function of seed, step, micro-batch and rank; None turns
+    # dropout off.
     key: tf.Tensor | None
     place: int | tf.Tensor  # its number in the model; no two share their random numbers
     # The generator, as `random_words`; None where the numbers are computed as in bert/ops_gpu.py.
@@ -54,8 +60,11 @@ class Dropout:
         return self.key is not None and self.rate > 0.0
 
     @property
-    def num_bits(self) -> int:  # of each element: 8 if that changes rate and 1 - rate by at most 2 %, else 16
-        is_near = abs(round(self.rate * 256) / 256 - self.rate) <= 0.02 * min(self.rate, 1 - self.rate)
+    # of each element: 8 if that changes rate and 1 - rate by at most 2 %, else 16
+    def num_bits(self) -> int:
+        is_near = abs(round(self.rate * 256) / 256 - self.rate) <= 0.02 * min(
+            self.rate, 1 - self.rate
+        )
         return 8 if is_near else 16
 
     @property
@@ -71,12 +80,15 @@ class Dropout:
         return (1 << self.num_bits - 1) - 1 - self.num_dropped
 
     def draws(self, *shapes: Sequence[Any]) -> list[tf.Tensor]:
-        """int8 or int16, uniform over all values of the type, of these shapes, with fewer than 2^31 elements."""
+        """int8 or int16, uniform over all values of the type, of these shapes, with fewer than 2^31
+        elements."""
         assert self.words is not None
-        # Several draws from each 64-bit word: on CPUs the generator takes longer than the matrix product before
-        # it. No tf.reduce_prod: a GPU would compute it, and the host wait for it.
+        # Several draws from each 64-bit word: on CPUs the generator takes longer than the matrix
+        # product before it. No tf.reduce_prod: a GPU would compute it, and the host wait for it.
         sizes, draws_per_word = [math.prod(shape) for shape in shapes], 64 // self.num_bits
-        words = self.words((sum(sizes) + draws_per_word - 1) // draws_per_word, tf.stack([self.key, self.place]))
+        words = self.words(
+            (sum(sizes) + draws_per_word - 1) // draws_per_word, tf.stack([self.key, self.place])
+        )
         drawn = tf.reshape(tf.bitcast(words, tf.int8 if self.num_bits == 8 else tf.int16), [-1])
         # By slices: GPUs have no kernel that splits int8.
         pieces = zip(itertools.accumulate(sizes), sizes, shapes, strict=True)
@@ -101,9 +113,11 @@ def wide(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, tf.float32)
 
 
-def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """activation(x + bias), computed in float32 and returned in the dtype of x: on CPUs, GELU in bfloat16 would
-    take twice as long."""
+def activated(
+    x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """activation(x + bias), computed in float32 and returned in the dtype of x: on CPUs, GELU in
+    bfloat16 would take twice as long."""
     return tf.cast(activation(wide(biased(x, bias))), x.dtype)
 
 
@@ -121,7 +135,9 @@ def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -
     return tf.cast(normalized(total, *norm), hidden.dtype)
 
 
-def residual_sum(branch: tf.Tensor, hidden: tf.Tensor, scale: float, mask: tf.Tensor | None = None) -> tf.Tensor:
+def residual_sum(
+    branch: tf.Tensor, hidden: tf.Tensor, scale: float, mask: tf.Tensor | None = None
+) -> tf.Tensor:
     """hidden + scale * branch where the mask keeps it, in the dtype of `branch`."""
     if mask is not None:
         branch = tf.where(mask, branch * scale, tf.zeros([], branch.dtype))
@@ -131,11 +147,12 @@ def residual_sum(branch: tf.Tensor, hidden: tf.Tensor, scale: float, mask: tf.Te
 def attention(
     heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout, longest: int | None
 ) -> tf.Tensor:
-    """dropped(softmax(Q K^T / sqrt(D) + mask)) V -> [B, N, T, D] (Vaswani et al. 2017, section 3.2.1).
+    """dropped(softmax(Q K^T / sqrt(D) + mask)) V -> [B, N, T, D] (Vaswani et al. 2017, section
+    3.2.1).
 
-    `mask`, [B, 1, 1, T] of the heads' dtype, is added to the scores. `draws` are integers [B, N, T, T], from
-    `dropout.draws`; None without dropout. The kept values are not scaled here. `longest` says how long the rows of
-    the run are, where it is known; the result does not depend on it.
+    `mask`, [B, 1, 1, T] of the heads' dtype, is added to the scores. `draws` are integers [B, N, T,
+    T], from `dropout.draws`; None without dropout. The kept values are not scaled here. `longest`
+    says how long the rows of the run are, where it is known; the result does not depend on it.
     """
     query, key, value = heads
     # On CPUs oneDNN fuses product, scale and mask into one operation.
@@ -145,7 +162,11 @@ def attention(
 
 def dropped(probs: tf.Tensor, draws: tf.Tensor | None, highest_kept: int) -> tf.Tensor:
     """`probs` where dropout keeps them, else 0."""
-    return probs if draws is None else tf.where(draws <= highest_kept, probs, tf.zeros([], probs.dtype))
+    return (
+        probs
+        if draws is None
+        else tf.where(draws <= highest_kept, probs, tf.zeros([], probs.dtype))
+    )
 
 
 def softmax(scores: tf.Tensor) -> tf.Tensor:
@@ -157,7 +178,8 @@ def softmax(scores: tf.Tensor) -> tf.Tensor:
 
 @functools.cache
 def _softmax_computes_in_float32() -> bool:
-    """Whether TensorFlow's bfloat16 softmax is the float32 softmax, rounded. With oneDNN, on CPUs, it is."""
+    """Whether TensorFlow's bfloat16 softmax is the float32 softmax, rounded. With oneDNN, on CPUs,
+    it is."""
     if not on_cpu():
         return False
     with tf.init_scope():

@@ -1,8 +1,9 @@
-"""The functions of bert/ops.py for training on CPUs; XLA compiles those between the products with weights.
+"""The functions of bert/ops.py for training on CPUs; XLA compiles those between the products with
+weights.
 
-Each TensorFlow operation is a pass over memory, and on CPUs these passes take as long as the products. A compiled
-part needs one pass forward and one backward; the backward pass recomputes what it needs. XLA compiles for each
-number of rows, of which bert/batch.py makes few.
+Each TensorFlow operation is a pass over memory, and on CPUs these passes take as long as the
+products. A compiled part needs one pass forward and one backward; the backward pass recomputes what
+it needs. XLA compiles for each number of rows, of which bert/batch.py makes few.
 """
 
 import functools
@@ -15,8 +16,9 @@ from bert.ops import Dropout, Heads, Norm, Product, residual_sum, wide
 
 FEWEST_WORDS, WORD_PARTS = 4096, 8
 IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small to loop over
-# For each thread: the size of one of the matrices [T, T] over all heads of one turn of the loop. Whole rows of
-# MiniLM (12 heads, 384 positions) make a step 7 % slower in float32, 2 % in bfloat16 (AMD EPYC, 1 MiB a core).
+# For each thread: the size of one of the matrices [T, T] over all heads of one turn of the loop.
+# Whole rows of MiniLM (12 heads, 384 positions) make a step 7 % slower in float32, 2 % in bfloat16
+# (AMD EPYC, 1 MiB a core).
 TURN_BYTES = 2 << 20
 
 compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
@@ -24,19 +26,23 @@ _threefry = compiled(functools.partial(ops.random_words, generator="threefry"))
 
 
 def random_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """At least `count` words, rounded up so that XLA compiles for few different counts: to a multiple of 4,096, or
-    of an eighth of the power of two below.
+    """At least `count` words, rounded up so that XLA compiles for few different counts: to a
+    multiple of 4,096, or of an eighth of the power of two below.
 
     XLA's Threefry (Salmon et al. 2011) takes 40 % of the time of TensorFlow's Philox.
     """
-    powers = tf.constant([1 << exponent for exponent in range((FEWEST_WORDS * WORD_PARTS).bit_length(), 31)])
-    unit = tf.maximum(tf.reduce_max(tf.minimum(count // powers, 1) * (powers // WORD_PARTS)), FEWEST_WORDS)
+    powers = tf.constant(
+        [1 << exponent for exponent in range((FEWEST_WORDS * WORD_PARTS).bit_length(), 31)]
+    )
+    unit = tf.maximum(
+        tf.reduce_max(tf.minimum(count // powers, 1) * (powers // WORD_PARTS)), FEWEST_WORDS
+    )
     return _threefry(count + -count % unit, seed)
 
 
 def column_sums(x: tf.Tensor) -> tf.Tensor:
-    """[R, W] -> [W], as a product with ones. In bfloat16 this takes a third of the time of TensorFlow's sum over
-    rows; both add in float32."""
+    """[R, W] -> [W], as a product with ones. In bfloat16 this takes a third of the time of
+    TensorFlow's sum over rows; both add in float32."""
     return tf.reshape(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x), [-1])
 
 
@@ -48,13 +54,17 @@ biased = activated
 
 
 @functools.cache
-def _compiled_activation(activation: Callable[[tf.Tensor], tf.Tensor] | None) -> Callable[..., tf.Tensor]:
-    """activation(x + bias), or the sum alone, and its gradient, which needs only these two arrays. The matrix
-    product before it could add the bias, but then oneDNN takes up to twice the time."""
+def _compiled_activation(
+    activation: Callable[[tf.Tensor], tf.Tensor] | None,
+) -> Callable[..., tf.Tensor]:
+    """activation(x + bias), or the sum alone, and its gradient, which needs only these two arrays.
+    The matrix product before it could add the bias, but then oneDNN takes up to twice the time."""
 
     @compiled
     def forward(x, bias):
-        return x + bias if activation is None else tf.cast(activation(wide(x) + wide(bias)), x.dtype)
+        return (
+            x + bias if activation is None else tf.cast(activation(wide(x) + wide(bias)), x.dtype)
+        )
 
     @compiled
     def backward(x, bias, gradient):
@@ -82,7 +92,8 @@ def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -
 
 @functools.cache
 def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]:
-    """Its custom gradient (Ba et al. 2016, supplement) needs the arguments and two numbers per row."""
+    """Its custom gradient (Ba et al. 2016, supplement) needs the arguments and two numbers per
+    row."""
 
     def total_of(branch, bias, hidden, masks):
         return residual_sum(wide(branch) + wide(bias), hidden, scale, *masks)
@@ -106,7 +117,9 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
         product = d_normed * normal
         along, mean = (row_sums(x, gamma) / gamma.shape[0] for x in (product, d_normed))
         d_total = (d_normed * gamma - mean - normal * along) * factor
-        d_branch = tf.where(masks[0], d_total * scale, tf.zeros([], d_total.dtype)) if masks else d_total
+        d_branch = (
+            tf.where(masks[0], d_total * scale, tf.zeros([], d_total.dtype)) if masks else d_total
+        )
         sums = [tf.reduce_sum(x, 0) for x in (product, d_normed)]
         return tf.cast(d_branch, branch.dtype), tf.cast(d_total, hidden.dtype), *sums
 
@@ -126,9 +139,10 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
 def attention(
     heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout, longest: int | None
 ) -> tf.Tensor:
-    """Most of the cost comes from the matrices [B, N, T, T]. They stay in the dtype of the inputs and are read as
-    rarely as possible; the gradient needs two of them, the softmax and the draws. The heads of long rows are
-    processed a few at a time, with compiled code between their products, compiled for each value of T."""
+    """Most of the cost comes from the matrices [B, N, T, T]. They stay in the dtype of the inputs
+    and are read as rarely as possible; the gradient needs two of them, the softmax and the draws.
+    The heads of long rows are processed a few at a time, with compiled code between their products,
+    compiled for each value of T."""
     if dropout.key is None:
         return ops.attention(heads, mask, draws, dropout, longest)
     scale, highest_kept = heads[0].shape[-1] ** -0.5, dropout.highest_kept
@@ -151,10 +165,13 @@ def attention(
             return [d_query, d_key, tf.matmul(dropped, d_context, transpose_a=True)]
 
         def gradient(d_context):
-            # The softmax's gradient is P (dP - rowsum(P dP)), and rowsum(P dP) = rowsum(dO O), which has far
-            # fewer numbers: Dao et al. 2022 (FlashAttention), appendix B.2, equation 4.
+            # The softmax's gradient is P (dP - rowsum(P dP)), and rowsum(P dP) = rowsum(dO O),
+            # which has far fewer numbers: Dao et al. 2022 (FlashAttention), appendix B.2, equation
+            # 4.
             sums = tf.reduce_sum(wide(d_context) * wide(context), -1, keepdims=True)
-            return _in_turns(backward, [query, key, value, probs, d_context, sums, *drawn], 3, longest)
+            return _in_turns(
+                backward, [query, key, value, probs, d_context, sums, *drawn], 3, longest
+            )
 
         (context,) = _in_turns(forward, [probs, value, *drawn], 1, longest)
         return context, gradient
@@ -162,28 +179,41 @@ def attention(
     return differentiable(*heads)
 
 
-def _in_turns(function: Callable[..., list], arrays: Sequence[tf.Tensor], num_results: int, longest: int | None):
-    """Calls `function(is_compiled, *arrays)` on a few heads of a row at a time, if rows are long. The data of one
-    call then stays in the cache, and the shapes that XLA compiles for differ only in the length. The loop takes as
-    long to trace as the rest of a layer, so a run without long rows goes without it."""
+def _in_turns(
+    function: Callable[..., list],
+    arrays: Sequence[tf.Tensor],
+    num_results: int,
+    longest: int | None,
+):
+    """Calls `function(is_compiled, *arrays)` on a few heads of a row at a time, if rows are long.
+    The data of one call then stays in the cache, and the shapes that XLA compiles for differ only
+    in the length. The loop takes as long to trace as the rest of a layer, so a run without long
+    rows goes without it."""
     if longest is not None and longest < IN_TURNS_FROM:
         return function(False, *arrays)
     rows, heads, length = tf.unstack(tf.shape(arrays[0]))[:3]
     numbers, dtype = tf.range(1, heads + 1), arrays[0].dtype
-    num_caches = max(1, tf.config.threading.get_intra_op_parallelism_threads())  # one per thread of the rank
+    # one per thread of the rank
+    num_caches = max(1, tf.config.threading.get_intra_op_parallelism_threads())
     fits = numbers <= num_caches * TURN_BYTES // dtype.size // tf.maximum(length * length, 1)
     heads_per_turn = tf.reduce_max(tf.where(fits & (heads % numbers == 0), numbers, 1))
 
     def loop():
         turns = rows * heads // heads_per_turn
-        parts = [tf.reshape(x, tf.concat([[turns, heads_per_turn], tf.shape(x)[2:]], 0)) for x in arrays]
+        parts = [
+            tf.reshape(x, tf.concat([[turns, heads_per_turn], tf.shape(x)[2:]], 0)) for x in arrays
+        ]
 
         def turn(number):
             return function(True, *(part[number] for part in parts))
 
         signature = [dtype] * num_results
-        results = tf.map_fn(turn, tf.range(turns), parallel_iterations=1, fn_output_signature=signature)
-        return [tf.reshape(each, tf.concat([[rows, heads], tf.shape(each)[2:]], 0)) for each in results]
+        results = tf.map_fn(
+            turn, tf.range(turns), parallel_iterations=1, fn_output_signature=signature
+        )
+        return [
+            tf.reshape(each, tf.concat([[rows, heads], tf.shape(each)[2:]], 0)) for each in results
+        ]
 
     is_worth_it = tf.logical_and(length >= IN_TURNS_FROM, rows > 0)
     return tf.cond(is_worth_it, loop, lambda: function(False, *arrays))
@@ -199,15 +229,19 @@ def _dropped(probs, draws, highest_kept: int):
 def _d_scores(probs, d_dropped, sums, draws, same_draws, highest_kept: int):
     """The gradient of the scores, and the softmax after dropout.
 
-    The draws are passed twice. XLA cannot know that they are the same, so it computes both results in one loop
-    (`bert.set_xla_flags`), instead of adding a second loop for the part that they share.
+    The draws are passed twice. XLA cannot know that they are the same, so it computes both results
+    in one loop (`bert.set_xla_flags`), instead of adding a second loop for the part that they
+    share.
     """
     d_probs = ops.dropped(d_dropped, draws, highest_kept)
-    return probs * (d_probs - tf.cast(sums, probs.dtype)), ops.dropped(probs, same_draws, highest_kept)
+    return probs * (d_probs - tf.cast(sums, probs.dtype)), ops.dropped(
+        probs, same_draws, highest_kept
+    )
 
 
 @compiled
 def _compiled_d_scores(probs, d_dropped, sums, draws, same_draws, highest_kept: int):
-    """Rounds only at the end: in bfloat16 XLA's CPU code rounds after each operation, which takes longer."""
+    """Rounds only at the end: in bfloat16 XLA's CPU code rounds after each operation, which takes
+    longer."""
     d_scores, _ = _d_scores(wide(probs), wide(d_dropped), sums, draws, None, highest_kept)
     return tf.cast(d_scores, probs.dtype), _dropped(probs, same_draws, highest_kept)

@@ -1,8 +1,9 @@
 """The functions of bert/ops.py for a pass that XLA compiles as a whole for a GPU.
 
-A GPU takes about as long for these operations as for the memory that they read and write, so it matters which of
-them XLA joins into one kernel and what it keeps between the passes: sums are plain sums, the backward pass starts
-from arrays in the model's dtype instead of keeping float32 copies, and `stored` says what stays in memory.
+A GPU takes about as long for these operations as for the memory that they read and write, so it
+matters which of them XLA joins into one kernel and what it keeps between the passes: sums are plain
+sums, the backward pass starts from arrays in the model's dtype instead of keeping float32 copies,
+and `stored` says what stays in memory.
 """
 
 from collections.abc import Callable
@@ -20,26 +21,31 @@ random_words = None  # `kept` computes the numbers where they are used
 
 
 def stored(*tensors: tf.Tensor) -> list[tf.Tensor]:
-    """The same values. XLA writes them to memory and reads them where they are used: it neither computes them
-    twice nor keeps the arrays from which they came. Outside of XLA every result is in memory."""
+    """The same values. XLA writes them to memory and reads them where they are used: it neither
+    computes them twice nor keeps the arrays from which they came. Outside of XLA every result is in
+    memory."""
     in_xla = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
     return gen_xla_ops.xla_optimization_barrier(tensors) if in_xla else list(tensors)
 
 
 def kept(dropout: Dropout, shape: tf.Tensor, *after: tf.Tensor) -> tf.Tensor:
-    """bool [shape]: which elements stay, a function of key, place, group and the position in the array.
+    """bool [shape]: which elements stay, a function of key, place, group and the position in the
+    array.
 
-    The generator Philox (Salmon et al. 2011) draws two words for each place of the model and two for each row,
-    once per step, because XLA sees that all places draw the same. The numbers of a row at a place are polynomials
-    in their column and these words, made of the permutation x (2 x + 1) of RC6 (Rivest et al. 1998), in which the
-    high bits depend on all others. XLA joins these sums and products with the loop that uses the numbers, so they
-    are never in memory. It does not join shifts, nor the generator itself.
+    The generator Philox (Salmon et al. 2011) draws two words for each place of the model and two
+    for each row, once per step, because XLA sees that all places draw the same. The numbers of a
+    row at a place are polynomials in their column and these words, made of the permutation x (2 x +
+    1) of RC6 (Rivest et al. 1998), in which the high bits depend on all others. XLA joins these
+    sums and products with the loop that uses the numbers, so they are never in memory. It does not
+    join shifts, nor the generator itself.
 
-    `after` must be there before XLA computes the numbers. The backward pass names its gradient: else XLA would
-    see that it needs the numbers of the forward pass again, and keep them.
+    `after` must be there before XLA computes the numbers. The backward pass names its gradient:
+    else XLA would see that it needs the numbers of the forward pass again, and keep them.
     """
     seed, count = tf.stack([dropout.key, ROW_PLACE]), GROUPS * PLACES + tf.reduce_prod(shape[:-1])
-    words = tf.random.stateless_uniform([2, count], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox")
+    words = tf.random.stateless_uniform(
+        [2, count], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox"
+    )
     places = words[:, PLACES * dropout.group + dropout.place]
     of_rows = tf.reshape(words[:, GROUPS * PLACES :], tf.concat([[2], shape[:-1], [1]], 0))
     columns = tf.range(shape[-1]) * tf.bitcast(tf.constant(GOLDEN, tf.uint32), tf.int32)
@@ -64,7 +70,9 @@ def column_sums(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.reduce_sum(wide(x), 0), x.dtype)
 
 
-def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+def activated(
+    x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
     def function(x, bias):
         return tf.cast(activation(wide(x) + wide(bias)), x.dtype)
 
@@ -83,8 +91,8 @@ def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], t
 
 
 def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -> tf.Tensor:
-    """Keeps the sum without its mean, in the dtype of `hidden`, and 1 / deviation of each row. The gradient is
-    that of Ba et al. 2016, supplement."""
+    """Keeps the sum without its mean, in the dtype of `hidden`, and 1 / deviation of each row. The
+    gradient is that of Ba et al. 2016, supplement."""
     *weights, epsilon = norm
     dtype = weights[0].dtype
 
@@ -93,7 +101,9 @@ def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -
 
     @tf.custom_gradient
     def differentiable(hidden, branch, bias, gamma, beta):
-        total = residual_sum(tf.cast(branch, dtype) + tf.cast(bias, dtype), hidden, dropout.scale, *masks())
+        total = residual_sum(
+            tf.cast(branch, dtype) + tf.cast(bias, dtype), hidden, dropout.scale, *masks()
+        )
         centered = total - tf.reduce_mean(total, -1, keepdims=True)
         (centered,) = stored(tf.cast(centered, hidden.dtype))
         squares = tf.reduce_mean(tf.square(tf.cast(centered, dtype)), -1, keepdims=True)
@@ -106,22 +116,35 @@ def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -
             d_normed = tf.cast(gradient, dtype)
             d_normal = d_normed * gamma
             along = tf.reduce_mean(d_normal * normal(), -1, keepdims=True)
-            d_total = (d_normal - tf.reduce_mean(d_normal, -1, keepdims=True) - normal() * along) * factor
+            d_total = (
+                d_normal - tf.reduce_mean(d_normal, -1, keepdims=True) - normal() * along
+            ) * factor
             (d_hidden,) = stored(tf.cast(d_total, hidden.dtype))
             d_branch = tf.cast(d_hidden, dtype)
             for mask in masks(gradient):
                 d_branch = tf.where(mask, d_branch * dropout.scale, tf.zeros([], dtype))
-            d_bias, d_gamma, d_beta = (tf.reduce_sum(x, 0) for x in (d_branch, d_normed * normal(), d_normed))
-            return d_hidden, tf.cast(d_branch, branch.dtype), tf.cast(d_bias, bias.dtype), d_gamma, d_beta
+            d_bias, d_gamma, d_beta = (
+                tf.reduce_sum(x, 0) for x in (d_branch, d_normed * normal(), d_normed)
+            )
+            return (
+                d_hidden,
+                tf.cast(d_branch, branch.dtype),
+                tf.cast(d_bias, bias.dtype),
+                d_gamma,
+                d_beta,
+            )
 
         return tf.cast(normal() * gamma + beta, hidden.dtype), gradients
 
     return differentiable(hidden, *branch, *weights)
 
 
-def attention(heads: Heads, mask: tf.Tensor, draws: None, dropout: Dropout, longest: int | None) -> tf.Tensor:
-    """Keeps one matrix [B, N, T, T]: the softmax, negative where dropout takes it away. The matrix products take
-    the positive part themselves. There are no draws: `kept` computes the numbers where they are needed."""
+def attention(
+    heads: Heads, mask: tf.Tensor, draws: None, dropout: Dropout, longest: int | None
+) -> tf.Tensor:
+    """Keeps one matrix [B, N, T, T]: the softmax, negative where dropout takes it away. The matrix
+    products take the positive part themselves. There are no draws: `kept` computes the numbers
+    where they are needed."""
     scale = heads[0].shape[-1] ** -0.5
 
     @tf.custom_gradient
@@ -135,7 +158,8 @@ def attention(heads: Heads, mask: tf.Tensor, draws: None, dropout: Dropout, long
         context = tf.matmul(kept_probs, value)
 
         def gradient(d_context):
-            # The sums are those of bert/ops.py. The sums of P dP would take another pass over the matrices.
+            # The sums are those of bert/ops.py. The sums of P dP would take another pass over the
+            # matrices.
             sums = tf.reduce_sum(wide(d_context) * wide(context), -1, keepdims=True)
             d_kept = wide(tf.matmul(d_context, value, transpose_b=True))
             d_probs = tf.where(signed > 0, d_kept, tf.zeros([], d_kept.dtype))

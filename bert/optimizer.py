@@ -1,4 +1,5 @@
-"""AdamWeightDecay and its schedule, exactly as BERT defines them (google-research/bert `optimization.py`)."""
+"""AdamWeightDecay and its schedule, exactly as BERT defines them (google-research/bert
+`optimization.py`)."""
 
 import math
 import re
@@ -7,16 +8,19 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-COMPILED_FROM = 1 << 15  # numbers in a variable; for smaller ones, calling compiled code costs more than it saves
+# numbers in a variable; for smaller ones, calling compiled code costs more than it saves
+COMPILED_FROM = 1 << 15
 
 
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warmup, then linear decay to 0 over `train_steps`.
 
-    rate(step) = rate * step / warmup_steps                     while step < warmup_steps (so step 0 has rate 0)
+    rate(step) = rate * step / warmup_steps                     while step < warmup_steps (so step 0
+    has rate 0)
                = rate * (1 - min(step, train_steps) / train_steps)             afterwards.
 
-    At step = warmup_steps the rate drops by the factor 1 - warmup_steps / train_steps, as for published models.
+    At step = warmup_steps the rate drops by the factor 1 - warmup_steps / train_steps, as for
+    published models.
     """
 
     def __init__(self, rate: float, train_steps: int, warmup_steps: int = 0):
@@ -30,7 +34,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return rate * ops.where(step < warmup_steps, step / ops.maximum(1.0, warmup_steps), left)
 
     def get_config(self):
-        return dict(zip(("rate", "train_steps", "warmup_steps"), self.numbers.numpy().tolist(), strict=True))
+        return dict(
+            zip(("rate", "train_steps", "warmup_steps"), self.numbers.numpy().tolist(), strict=True)
+        )
 
 
 class AdamWeightDecay(keras.optimizers.Optimizer):
@@ -40,14 +46,20 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         v = beta_2 * v + (1 - beta_2) * g^2
         parameter -= rate * (m / (sqrt(v) + epsilon) + weight_decay * parameter)
 
-    Variables whose name matches one of the `exclude` patterns (regular-expression search) do not decay.
+    Variables whose name matches one of the `exclude` patterns (regular-expression search) do not
+    decay.
     """
 
     def __init__(
-        self, learning_rate=5e-5, weight_decay_rate: float = 0.01,
-        beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
-        exclude: tuple[str, ...] = ("LayerNorm", "layer_norm", "bias"), **kwargs,
-    ):  # fmt: skip
+        self,
+        learning_rate=5e-5,
+        weight_decay_rate: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        exclude: tuple[str, ...] = ("LayerNorm", "layer_norm", "bias"),
+        **kwargs,
+    ):
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.weight_decay_rate, self.exclude = weight_decay_rate, tuple(exclude)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
@@ -85,14 +97,17 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if dtype not in self._numbers:
             betas, scale = (self.beta_1, self.beta_2), ops.cast(self._scale, dtype)
             factors = (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale
-            numbers = [ops.cast(each, dtype) for each in (learning_rate, self.weight_decay_rate, *betas)]
+            numbers = [
+                ops.cast(each, dtype) for each in (learning_rate, self.weight_decay_rate, *betas)
+            ]
             self._numbers[dtype] = ops.stack([ops.stack([*numbers, *factors])] * 3)
         handles = [each.handle for each in (variable, self.m[index].value, self.v[index].value)]
         self._updates[kind](*handles, ops.cast(gradient, dtype), self._numbers[dtype])
 
     def _step(self, parameter, m, v, gradient, numbers, decays: bool):
-        """The new parameter, m and v. `numbers` [3, 6] holds the same six three times. XLA cannot know that, and
-        finds nothing to share between three computations of the moments: one loop reads and writes everything."""
+        """The new parameter, m and v. `numbers` [3, 6] holds the same six three times. XLA cannot
+        know that, and finds nothing to share between three computations of the moments: one loop
+        reads and writes everything."""
 
         def moments(beta_1, beta_2, m_factor, v_factor):
             return beta_1 * m + m_factor * gradient, beta_2 * v + ops.square(v_factor * gradient)
@@ -108,19 +123,25 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return parameter - rate * update(*second), *moments(*third)
 
     def _function(self, shape: tuple[int, ...], dtype: str, decays: bool):
-        """The update of all variables of one shape, which are passed as resource handles; traced once for them. If
-        they are large, XLA makes one pass over memory (LAMB's norms need another) and allocates nothing. It would
-        take ten times as long to compile one graph of all variables."""
+        """The update of all variables of one shape, which are passed as resource handles; traced
+        once for them. If they are large, XLA makes one pass over memory (LAMB's norms need another)
+        and allocates nothing. It would take ten times as long to compile one graph of all
+        variables."""
 
         def step(parameter, m, v, gradient, numbers):
             def read(resource):
-                return tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype), shape)
+                return tf.ensure_shape(
+                    tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype), shape
+                )
 
             new_values = self._step(read(parameter), read(m), read(v), gradient, numbers, decays)
             for old, new in zip((parameter, m, v), new_values, strict=True):
                 tf.raw_ops.AssignVariableOp(resource=old, value=new)
 
-        handle, arrays = tf.TensorSpec([], tf.resource), [tf.TensorSpec(size, dtype) for size in (shape, [3, 6])]
+        handle, arrays = (
+            tf.TensorSpec([], tf.resource),
+            [tf.TensorSpec(size, dtype) for size in (shape, [3, 6])],
+        )
         is_large = math.prod(shape) >= COMPILED_FROM
         compiled = tf.function(step, jit_compile=is_large or None, autograph=False)
         return compiled.get_concrete_function(handle, handle, handle, *arrays)
@@ -135,8 +156,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
 
 class LAMB(AdamWeightDecay):
-    """Layer-wise adaptive rates for large batches (You et al. 2020, algorithm 2), without bias correction as in
-    google-research/albert `lamb_optimizer.py`. The update of a variable that decays is AdamWeightDecay's, times
+    """Layer-wise adaptive rates for large batches (You et al. 2020, algorithm 2), without bias
+    correction as in google-research/albert `lamb_optimizer.py`. The update of a variable that
+    decays is AdamWeightDecay's, times
 
         ||parameter|| / ||update||     (1 where either norm is 0)
     """
@@ -148,8 +170,8 @@ class LAMB(AdamWeightDecay):
 
 
 def _norm(x: tf.Tensor) -> tf.Tensor:
-    """The Euclidean norm of all numbers, from 64 parallel sums where the shape allows it. In the single sum that
-    XLA's CPU code would compute, each addition waits for the one before."""
+    """The Euclidean norm of all numbers, from 64 parallel sums where the shape allows it. In the
+    single sum that XLA's CPU code would compute, each addition waits for the one before."""
     width = math.prod(x.shape[1:])
     if not x.shape.rank or width % 64:
         return ops.norm(x)
@@ -157,12 +179,16 @@ def _norm(x: tf.Tensor) -> tf.Tensor:
     return tf.sqrt(tf.reduce_sum(tf.abs(sums)))  # abs keeps XLA from merging the two sums into one
 
 
-def make_optimizer(name: str, learning_rate: float, train_steps: int, warmup_steps: int) -> AdamWeightDecay:
-    """The optimizer "adamw" or "lamb" with BERT's schedule. Call `bert.set_xla_flags` before, for its speed."""
+def make_optimizer(
+    name: str, learning_rate: float, train_steps: int, warmup_steps: int
+) -> AdamWeightDecay:
+    """The optimizer "adamw" or "lamb" with BERT's schedule. Call `bert.set_xla_flags` before, for
+    its speed."""
     kind = {"lamb": LAMB, "adamw": AdamWeightDecay}[name]
     return kind(WarmupDecay(learning_rate, train_steps, warmup_steps))
 
 
 def change_schedule(optimizer: keras.optimizers.Optimizer, *schedule: float) -> None:
-    """Gives an optimizer of `make_optimizer` another rate, train_steps and warmup_steps; nothing is compiled."""
+    """Gives an optimizer of `make_optimizer` another rate, train_steps and warmup_steps; nothing is
+    compiled."""
     optimizer._learning_rate.numbers.assign(schedule)

@@ -1,4 +1,5 @@
-"""Settings of tokenizers and vocabularies, without their libraries: programs read their flags first."""
+"""Settings of tokenizers and vocabularies, without their libraries: programs read their flags
+first."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,14 +12,20 @@ class TokenizerSettings(Settings):
     """The files of a tokenizer, for a model that has none of its own."""
 
     vocab_file: str | None = setting(
-        None, "WordPiece vocabulary; with --spm_model_file, the ids of its pieces", "model",
+        None,
+        "WordPiece vocabulary; with --spm_model_file, the ids of its pieces",
+        "model",
         shown_default="the model's own",
-    )  # fmt: skip
-    spm_model_file: str | None = setting(None, "SentencePiece model, instead of a WordPiece vocabulary", "model")
+    )
+    spm_model_file: str | None = setting(
+        None, "SentencePiece model, instead of a WordPiece vocabulary", "model"
+    )
     do_lower_case: bool | None = setting(
-        None, "lower-case the text and strip its accents", "model",
+        None,
+        "lower-case the text and strip its accents",
+        "model",
         shown_default="as the tokenizer's files say, else true for WordPiece",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +39,25 @@ class VocabularySettings(Settings):
         30522, "number of entries, special tokens included", "training", at_least=6, at_most=1 << 24
     )
     do_lower_case: bool | None = setting(
-        None, "lower-case the text and strip its accents", "training",
+        None,
+        "lower-case the text and strip its accents",
+        "training",
         shown_default="true for wordpiece, else false",
-    )  # fmt: skip
+    )
     min_frequency: int = setting(
-        2, "number of times that a pair of pieces must occur to be joined (wordpiece)", "training",
-        at_least=0, at_most=1 << 32,
-    )  # fmt: skip
+        2,
+        "number of times that a pair of pieces must occur to be joined (wordpiece)",
+        "training",
+        at_least=0,
+        at_most=1 << 32,
+    )
     character_coverage: float = setting(
-        0.9995, "share of the text's characters that get a piece of their own, most frequent first", "training",
-        at_least=1e-9, at_most=1,
-    )  # fmt: skip
+        0.9995,
+        "share of the text's characters that get a piece of their own, most frequent first",
+        "training",
+        at_least=1e-9,
+        at_most=1,
+    )
 
     @property
     def lower_case(self) -> bool:

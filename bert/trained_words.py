@@ -13,10 +13,11 @@ WORDS = "bert/embeddings/word_embeddings"
 
 
 class TrainedWords:
-    """The rows of a model's word embeddings for these ids, int [n], in a variable of their own, [U, E].
+    """The rows of a model's word embeddings for these ids, int [n], in a variable of their own, [U,
+    E].
 
-    Only `trained` has a gradient, a sum over ranks and moments. The other rows keep their values; in Google's code
-    they decay: each step multiplies them by 1 - rate * weight decay.
+    Only `trained` has a gradient, a sum over ranks and moments. The other rows keep their values;
+    in Google's code they decay: each step multiplies them by 1 - rate * weight decay.
     """
 
     def __init__(self, model: Bert, ids: np.ndarray):
@@ -27,8 +28,12 @@ class TrainedWords:
         self.ids = np.flatnonzero(is_trained)
         self._places = tf.constant(np.where(is_trained, np.cumsum(is_trained) - 1, -1), tf.int32)
         size = len(self.ids), self.table.shape[1]
-        self.trained = keras.Variable(np.zeros(size, np.float32), dtype=self.table.dtype, name=self.table.name)
-        self.variables = [self.trained if each is self.table else each for each in model.trainable_variables]
+        self.trained = keras.Variable(
+            np.zeros(size, np.float32), dtype=self.table.dtype, name=self.table.name
+        )
+        self.variables = [
+            self.trained if each is self.table else each for each in model.trainable_variables
+        ]
 
     def scores(self, batch: Batch, dropout_key: tf.Tensor) -> Any:
         """The model's scores in training."""

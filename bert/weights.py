@@ -1,8 +1,9 @@
 """Reads and writes BERT weights in the usual formats, under Google's tensor names.
 
-Read: a Hugging Face folder or hub name (`model.safetensors`, whole or in shards), a Google TensorFlow 1
-checkpoint (`bert_model.ckpt`, `model.ckpt-1000`, or a folder with a `checkpoint` file), our own checkpoints
-(which are Hugging Face folders). Written: the Hugging Face layout, which `transformers` loads.
+Read: a Hugging Face folder or hub name (`model.safetensors`, whole or in shards), a Google
+TensorFlow 1 checkpoint (`bert_model.ckpt`, `model.ckpt-1000`, or a folder with a `checkpoint`
+file), our own checkpoints (which are Hugging Face folders). Written: the Hugging Face layout, which
+`transformers` loads.
 """
 
 import re
@@ -30,14 +31,18 @@ UNUSED = "unused/"  # where `read` puts tensors of heads that we do not have
 PUBLISHED_PREFIX = "bert_model.ckpt"
 Shapes = dict[str, tuple[int, ...]]  # by Google's names
 # Entries of checkpoints that are not weights.
-NO_WEIGHTS = re.compile(r"(/adam_[mv]|/AdamWeightDecay.*|^global_step|^bert/embeddings/position_ids)$")
+NO_WEIGHTS = re.compile(
+    r"(/adam_[mv]|/AdamWeightDecay.*|^global_step|^bert/embeddings/position_ids)$"
+)
 
-# Hugging Face's copies of other tensors in the masked-word head, under the names that `google_name` gives them.
+# Hugging Face's copies of other tensors in the masked-word head, under the names that `google_name`
+# gives them.
 TIED_COPIES = {
     "cls/predictions/decoder/weight": "bert/embeddings/word_embeddings",
     "cls/predictions/decoder/bias": "cls/predictions/output_bias",
 }
-# Tensors whose names follow no rule. Google and Hugging Face store these matrices in the same orientation.
+# Tensors whose names follow no rule. Google and Hugging Face store these matrices in the same
+# orientation.
 _TO_HUGGING_FACE = {
     "cls/squad/output_weights": "qa_outputs.weight",
     "cls/squad/output_bias": "qa_outputs.bias",
@@ -50,20 +55,23 @@ _TO_HUGGING_FACE = {
 }
 _TO_GOOGLE = {theirs: ours for ours, theirs in _TO_HUGGING_FACE.items()}
 _ENDS = (  # of all others, as Hugging Face and Google write them
-    ("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"),
-    ("_embeddings.weight", "_embeddings"), (".weight", ".kernel"),
-)  # fmt: skip
+    ("LayerNorm.weight", "LayerNorm.gamma"),
+    ("LayerNorm.bias", "LayerNorm.beta"),
+    ("_embeddings.weight", "_embeddings"),
+    (".weight", ".kernel"),
+)
 
 
 class MissingTensors(InputError):
     """The source lacks tensors that the model needs."""
 
 
-# -- names and shapes ---------------------------------------------------------------------------------------------
+# -- names and shapes ------------------------------------------------------------------------------
 
 
 def shapes(config: BertConfig, head: str) -> Shapes:
-    """Each variable of the model. The order stays: checkpoints number the optimizer's moments by it."""
+    """Each variable of the model. The order stays: checkpoints number the optimizer's moments by
+    it."""
     hidden, inner = config.hidden_size, config.intermediate_size
     width = config.embedding_size or hidden
     tables = {"word": config.vocab_size, "token_type": config.num_token_types}
@@ -79,7 +87,9 @@ def shapes(config: BertConfig, head: str) -> Shapes:
             shape_of |= _dense(f"{layer}/attention/{part}", hidden, hidden)
         shape_of |= _norm(f"{layer}/attention/output", hidden)
         shape_of |= _dense(f"{layer}/intermediate/dense", hidden, inner)
-        shape_of |= _dense(f"{layer}/output/dense", inner, hidden) | _norm(f"{layer}/output", hidden)
+        shape_of |= _dense(f"{layer}/output/dense", inner, hidden) | _norm(
+            f"{layer}/output", hidden
+        )
     return shape_of | head_shapes(config, head)
 
 
@@ -95,8 +105,12 @@ def head_shapes(config: BertConfig, head: str) -> Shapes:
     pooler = _dense("bert/pooler/dense", hidden, hidden)
     if head == "classifier":
         return _scores("", len(config.labels), hidden) | pooler
-    shape_of = {"cls/predictions/output_bias": (config.vocab_size,)} | _scores("cls/seq_relationship/", 2, hidden)
-    return shape_of | _dense(f"{transform}/dense", hidden, hidden) | _norm(transform, hidden) | pooler
+    shape_of = {"cls/predictions/output_bias": (config.vocab_size,)} | _scores(
+        "cls/seq_relationship/", 2, hidden
+    )
+    return (
+        shape_of | _dense(f"{transform}/dense", hidden, hidden) | _norm(transform, hidden) | pooler
+    )
 
 
 def _dense(scope: str, in_size: int, out_size: int) -> Shapes:
@@ -120,15 +134,21 @@ def google_name(key: str, architecture: Architecture = ARCHITECTURES["bert"]) ->
         name = name.replace(theirs, ours)
     if name in _TO_GOOGLE:
         return _TO_GOOGLE[name]
-    name = next((name.removesuffix(theirs) + ours for theirs, ours in _ENDS if name.endswith(theirs)), name)
+    name = next(
+        (name.removesuffix(theirs) + ours for theirs, ours in _ENDS if name.endswith(theirs)), name
+    )
     name = re.sub(r"layer\.(\d+)\.", r"layer_\1.", name).replace(".", "/")
     return name if name.startswith("cls/") else f"bert/{name}"
 
 
-def hugging_face_name(name: str, head: str, architecture: Architecture = ARCHITECTURES["bert"]) -> str:
+def hugging_face_name(
+    name: str, head: str, architecture: Architecture = ARCHITECTURES["bert"]
+) -> str:
     """The inverse of `google_name` for a tensor of a model with this head."""
     key = re.sub(r"layer_(\d+)", r"layer.\1", name.removeprefix("bert/")).replace("/", ".")
-    key = next((key.removesuffix(ours) + theirs for theirs, ours in _ENDS if key.endswith(ours)), key)
+    key = next(
+        (key.removesuffix(ours) + theirs for theirs, ours in _ENDS if key.endswith(ours)), key
+    )
     key = _TO_HUGGING_FACE.get(name, key)
     for theirs, ours in architecture.tensors:
         if head != "tagger" or ours != "classifier.":  # of a tagger that layer is called as in BERT
@@ -140,44 +160,73 @@ def hugging_face_name(name: str, head: str, architecture: Architecture = ARCHITE
 HEAD_TENSORS = {head: tuple(head_shapes(BertConfig(), head)) for head in CLASSES}
 
 
-# -- reading and writing ------------------------------------------------------------------------------------------
+# -- reading and writing ---------------------------------------------------------------------------
 
 
 def find(name_or_path: str, revision: str | None = None) -> Path:
-    """The folder or checkpoint prefix that `--model` or `--init_checkpoint` names; downloads a model of the hub,
-    at the commit, tag or branch `revision`. Raises InputError when there is none."""
+    """The folder or checkpoint prefix that `--model` or `--init_checkpoint` names; downloads a
+    model of the hub, at the commit, tag or branch `revision`. Raises InputError when there is
+    none."""
     path = Path(name_or_path).expanduser()
     if revision is not None and path.exists():
-        raise InputError(f"--model_revision {revision}: {name_or_path} is a folder; only the hub has revisions")
-    if (path / f"{PUBLISHED_PREFIX}.index").is_file() and not (path / "model.safetensors").is_file():
+        raise InputError(
+            f"--model_revision {revision}: {name_or_path} is a folder; only the hub has revisions"
+        )
+    if (path / f"{PUBLISHED_PREFIX}.index").is_file() and not (
+        path / "model.safetensors"
+    ).is_file():
         return path / PUBLISHED_PREFIX  # a folder unzipped from Google's archive
     if path.exists() or _is_tf_checkpoint(path):
         return path
-    if name_or_path.count("/") > 1 or name_or_path.startswith(("/", ".", "~")) or "ckpt" in name_or_path:
-        raise InputError(f"{name_or_path}: no such folder or checkpoint (--model, --init_checkpoint)")
+    if (
+        name_or_path.count("/") > 1
+        or name_or_path.startswith(("/", ".", "~"))
+        or "ckpt" in name_or_path
+    ):
+        raise InputError(
+            f"{name_or_path}: no such folder or checkpoint (--model, --init_checkpoint)"
+        )
     return hub.download_model(name_or_path, revision)
 
 
 def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
-    """Fills the variables of a `Bert` from `source`. Returns a line that says what was loaded and what was not.
+    """Fills the variables of a `Bert` from `source`. Returns a line that says what was loaded and
+    what was not.
 
-    Tensors in `new` may be missing and then keep their initial values: the head's own when training starts, none
-    for prediction. A classifier's with another number of labels counts as missing. Raises MissingTensors, or
-    InputError for a tensor that no head owns, or whose shape or values are wrong; the model is then unchanged.
+    Tensors in `new` may be missing and then keep their initial values: the head's own when training
+    starts, none for prediction. A classifier's with another number of labels counts as missing.
+    Raises MissingTensors, or InputError for a tensor that no head owns, or whose shape or values
+    are wrong; the model is then unchanged.
     """
-    variables, tensors, new = model.named_tensors(), read(source, model.config.architecture), set(new)
+    variables, tensors, new = (
+        model.named_tensors(),
+        read(source, model.config.architecture),
+        set(new),
+    )
     for copy, original in TIED_COPIES.items():
         value = tensors.pop(copy, None)
-        if value is not None and original in tensors and not np.array_equal(value, tensors[original]):
-            raise InputError(f"{source}: {copy} differs from {original}, which BERT uses in its place")
+        if (
+            value is not None
+            and original in tensors
+            and not np.array_equal(value, tensors[original])
+        ):
+            raise InputError(
+                f"{source}: {copy} differs from {original}, which BERT uses in its place"
+            )
     for name in new & tensors.keys():
         if name.startswith("output_") and tensors[name].shape != variables[name].shape:
             del tensors[name]  # of a classifier with another number of labels
     missing = [name for name in variables if name not in tensors]
-    unused = sorted(name for name in tensors if name not in variables and not NO_WEIGHTS.search(name))
+    unused = sorted(
+        name for name in tensors if name not in variables and not NO_WEIGHTS.search(name)
+    )
     if absent := [name for name in missing if name not in new]:
-        raise MissingTensors(f"{source}: tensors that the model needs are missing: {shortened(absent)}")
-    if unknown := {name for name in unused if not name.startswith(UNUSED)}.difference(*HEAD_TENSORS.values()):
+        raise MissingTensors(
+            f"{source}: tensors that the model needs are missing: {shortened(absent)}"
+        )
+    if unknown := {name for name in unused if not name.startswith(UNUSED)}.difference(
+        *HEAD_TENSORS.values()
+    ):
         raise InputError(
             f"{source}: has tensors that the model does not have: {shortened(sorted(unknown))}; "
             "does --bert_config_file (or config.json) belong to these weights?"
@@ -186,11 +235,14 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
     for name, tensor in loaded.items():
         if tensor.shape != (needed := variables[name].shape):
             raise InputError(
-                f"{source}: {name} has shape {tensor.shape}, but the configuration needs {needed}: do "
-                "--bert_config_file and --vocab_file belong to this file?"
+                f"{source}: {name} has shape {tensor.shape}, but the configuration needs {needed}:"
+                " do --bert_config_file and --vocab_file belong to this file?"
             )
-        if not np.isfinite(tensor.sum(dtype=np.float64)):  # as fast as reading; isfinite would need a copy
-            raise InputError(f"{source}: {name} has values that are not finite: the weights are damaged")
+        # as fast as reading; isfinite would need a copy
+        if not np.isfinite(tensor.sum(dtype=np.float64)):
+            raise InputError(
+                f"{source}: {name} has values that are not finite: the weights are damaged"
+            )
     for name, tensor in loaded.items():
         variables[name].assign(tensor.astype(variables[name].dtype))
     text = f"{len(loaded)} tensors from {source}"
@@ -199,14 +251,17 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
 
 
 def copied(model, tokenizer=None) -> Callable[[Path], None]:
-    """Copies the weights now. Returns a function that writes them to a folder, which `transformers` loads:
-    `model.safetensors`, `config.json` and the tokenizer's files."""
+    """Copies the weights now. Returns a function that writes them to a folder, which `transformers`
+    loads: `model.safetensors`, `config.json` and the tokenizer's files."""
     tensors, architecture = {}, model.config.architecture
     for name, variable in model.named_tensors().items():
         value = variable.numpy()
         key = hugging_face_name(name, model.head_name, architecture)
         tensors[key] = value.T if name.endswith("/kernel") else value
-    config = {"architectures": [architecture.transformers + CLASSES[model.head_name]], **model.config.as_json()}
+    config = {
+        "architectures": [architecture.transformers + CLASSES[model.head_name]],
+        **model.config.as_json(),
+    }
     if tokenizer is not None:
         config["pad_token_id"] = tokenizer.pad_id
 
@@ -237,7 +292,8 @@ def read(source: Path, architecture: Architecture = ARCHITECTURES["bert"]) -> di
 
 
 def _files(source: Path) -> list[Path]:
-    """The safetensors files of a folder, or the file itself. Raises InputError: some are missing."""
+    """The safetensors files of a folder, or the file itself. Raises InputError: some are
+    missing."""
     index, whole = source / "model.safetensors.index.json", source / "model.safetensors"
     if source.is_file():
         return [source]
@@ -245,15 +301,24 @@ def _files(source: Path) -> list[Path]:
         shards = read_object(index, f"{index} (--model)").get("weight_map")
         # Only files in the same folder: an index that was downloaded must not make us read others.
         present = [path.name for path in source.iterdir() if path.is_file()]
-        if not isinstance(shards, dict) or not shards or any(name not in present for name in shards.values()):
-            raise InputError(f"{index}: weight_map must name files that are in the same folder (--model)")
+        if (
+            not isinstance(shards, dict)
+            or not shards
+            or any(name not in present for name in shards.values())
+        ):
+            raise InputError(
+                f"{index}: weight_map must name files that are in the same folder (--model)"
+            )
         return [source / name for name in sorted(set(shards.values()))]
     if whole.is_file():
         return [whole]
     pickle = "only a pickle (pytorch_model.bin), which can run code when read"
-    content = pickle if any(source.glob("*.bin")) else "no model.safetensors, no TensorFlow checkpoint"
+    content = (
+        pickle if any(source.glob("*.bin")) else "no model.safetensors, no TensorFlow checkpoint"
+    )
     raise InputError(
-        f"{source}: {content}; save it with transformers' save_pretrained first (--model, --init_checkpoint)"
+        f"{source}: {content}; save it with transformers' save_pretrained first (--model,"
+        " --init_checkpoint)"
     )
 
 
@@ -266,10 +331,15 @@ def _read_tf(source: Path) -> dict[str, np.ndarray]:
 
     prefix = tf.train.latest_checkpoint(str(source)) if source.is_dir() else str(source)
     if prefix is None:
-        raise InputError(f"{source}: its file `checkpoint` names no checkpoint that exists (--init_checkpoint)")
+        raise InputError(
+            f"{source}: its file `checkpoint` names no checkpoint that exists (--init_checkpoint)"
+        )
     try:
         reader = tf.train.load_checkpoint(prefix)
         names = [name for name in reader.get_variable_to_shape_map() if not NO_WEIGHTS.search(name)]
         return {name: reader.get_tensor(name) for name in names}
-    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:  # IndexError: a truncated data file
-        raise InputError(f"{prefix}: unreadable TensorFlow checkpoint: {str(error).splitlines()[0]}") from error
+    # IndexError: a truncated data file
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+        raise InputError(
+            f"{prefix}: unreadable TensorFlow checkpoint: {str(error).splitlines()[0]}"
+        ) from error

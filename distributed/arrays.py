@@ -1,4 +1,5 @@
-"""Tensors in host memory as NumPy arrays, and MPI's operations on arrays, which all ranks call alike."""
+"""Tensors in host memory as NumPy arrays, and MPI's operations on arrays, which all ranks call
+alike."""
 
 import functools
 from collections.abc import Sequence
@@ -13,12 +14,14 @@ PIECE_BYTES = 1 << 26  # MPI counts bytes in 32 bits
 
 
 def host_view(tensor: tf.Tensor) -> np.ndarray:
-    """A tensor as a NumPy array; of a variable in host memory the same memory, which its next update changes."""
+    """A tensor as a NumPy array; of a variable in host memory the same memory, which its next
+    update changes."""
     return tensor.numpy() if "GPU" in tensor.device else np.from_dlpack(tensor)
 
 
 def reduced(comm: Any, values: np.ndarray, operation: str) -> np.ndarray:
-    """The "SUM", "PROD", "MIN" or "MAX" over ranks of each element; MPI knows no float16 and bfloat16."""
+    """The "SUM", "PROD", "MIN" or "MAX" over ranks of each element; MPI knows no float16 and
+    bfloat16."""
     values = np.asarray(values, order="C")
     result = np.empty_like(values)
     comm.Allreduce(values, result, getattr(started(), operation))
@@ -26,8 +29,11 @@ def reduced(comm: Any, values: np.ndarray, operation: str) -> np.ndarray:
 
 
 def broadcast(comm: Any, values: np.ndarray, root: int) -> np.ndarray:
-    """The array of rank `root`: there the same array if it is contiguous, elsewhere in memory of its own."""
-    result = np.asarray(values, order="C") if comm.rank == root else np.empty(values.shape, values.dtype)
+    """The array of rank `root`: there the same array if it is contiguous, elsewhere in memory of
+    its own."""
+    result = (
+        np.asarray(values, order="C") if comm.rank == root else np.empty(values.shape, values.dtype)
+    )
     raw = _bytes_of(result)
     for start in range(0, raw.size, PIECE_BYTES):
         comm.Bcast(raw[start : start + PIECE_BYTES], root)
@@ -35,16 +41,19 @@ def broadcast(comm: Any, values: np.ndarray, root: int) -> np.ndarray:
 
 
 def gathered(comm: Any, values: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """The arrays [rows of a rank, …] of all ranks one after the other, and how many rows each rank has."""
+    """The arrays [rows of a rank, …] of all ranks one after the other, and how many rows each rank
+    has."""
     rows = comm.allgather(len(values))
     result = np.empty((sum(rows), *values.shape[1:]), values.dtype)
     comm.Allgatherv(_in_rows(values, len(values)), _in_rows(result, rows))
     return result, rows
 
 
-def exchanged(comm: Any, values: np.ndarray, rows_to: Sequence[int]) -> tuple[np.ndarray, list[int]]:
-    """The rows that the ranks send to this one, in order of rank, and how many each sends. `values` are
-    [sum of rows_to, …]: first those for rank 0."""
+def exchanged(
+    comm: Any, values: np.ndarray, rows_to: Sequence[int]
+) -> tuple[np.ndarray, list[int]]:
+    """The rows that the ranks send to this one, in order of rank, and how many each sends. `values`
+    are [sum of rows_to, …]: first those for rank 0."""
     rows_from = comm.alltoall(list(rows_to))
     result = np.empty((sum(rows_from), *values.shape[1:]), values.dtype)
     comm.Alltoallv(_in_rows(values, rows_to), _in_rows(result, rows_from))
@@ -56,8 +65,13 @@ def _bytes_of(values: np.ndarray) -> np.ndarray:
 
 
 def _in_rows(values: np.ndarray, rows: Any) -> list:
-    """An array of any dtype for MPI, which counts in 32 bits: `rows` are how many rows for each rank."""
-    return [_bytes_of(values), rows, _row_of(values.dtype.itemsize * int(np.prod(values.shape[1:])))]
+    """An array of any dtype for MPI, which counts in 32 bits: `rows` are how many rows for each
+    rank."""
+    return [
+        _bytes_of(values),
+        rows,
+        _row_of(values.dtype.itemsize * int(np.prod(values.shape[1:]))),
+    ]
 
 
 @functools.cache

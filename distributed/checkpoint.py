@@ -1,4 +1,5 @@
-"""Checkpoints: written by rank 0, complete or not at all; training can resume on any number of ranks.
+"""Checkpoints: written by rank 0, complete or not at all; training can resume on any number of
+ranks.
 
 Training waits only while rank 0 copies the values; a thread then writes the copy.
 
@@ -35,8 +36,8 @@ WriteModel = Callable[[Path], None]
 
 
 class Checkpoints:
-    """The checkpoints of one run folder. `copy_model` copies the model and returns a function that writes the copy
-    to a folder; it is called on rank 0, as is `publish` after each checkpoint."""
+    """The checkpoints of one run folder. `copy_model` copies the model and returns a function that
+    writes the copy to a folder; it is called on rank 0, as is `publish` after each checkpoint."""
 
     def __init__(
         self,
@@ -47,23 +48,33 @@ class Checkpoints:
         publish: Callable[[], None] = lambda: None,
     ):
         self._publish = publish
-        self.folder, self.world, self.copy_model, self.settings = folder, world, copy_model, settings
+        self.folder, self.world, self.copy_model, self.settings = (
+            folder,
+            world,
+            copy_model,
+            settings,
+        )
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
-        self._newest: Path | None = None  # the last one written, or the one that training goes on from
+        # the last one written, or the one that training goes on from
+        self._newest: Path | None = None
         self._saved_s = time.monotonic()
-        self._moments: dict[str, np.ndarray] = {}  # reused, because allocating memory takes longer than the copy
+        # reused, because allocating memory takes longer than the copy
+        self._moments: dict[str, np.ndarray] = {}
 
     def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
-        """Starts a checkpoint on rank 0, unless there is one of this position. Raises InputError on every rank if
-        their weights differ, or if the previous checkpoint could not be written."""
+        """Starts a checkpoint on rank 0, unless there is one of this position. Raises InputError on
+        every rank if their weights differ, or if the previous checkpoint could not be written."""
         optimizer.check_replicas()
         self.world.on_first(self._start_writing, optimizer, state)
         self._saved_s = time.monotonic()
 
     def is_due(self, state: State) -> bool:
         """Whether it is the turn of a checkpoint: each so many steps, and after each evaluation."""
-        is_turn = state.step % self.settings.save_checkpoints_steps == 0 or state.evaluated == state.position
+        is_turn = (
+            state.step % self.settings.save_checkpoints_steps == 0
+            or state.evaluated == state.position
+        )
         return state.step > 0 and is_turn
 
     def is_overdue(self) -> bool:
@@ -72,31 +83,43 @@ class Checkpoints:
         return minutes > 0 and time.monotonic() - self._saved_s > 60 * minutes
 
     def finish(self) -> None:
-        """Waits on every rank until all is written. Raises InputError on every rank if that failed."""
+        """Waits on every rank until all is written. Raises InputError on every rank if that
+        failed."""
         self.world.on_first(self._wait)
 
     def without_lost(self, state: State) -> State:
-        """The state without evaluations whose model a dead rank 0 has not finished writing. On rank 0."""
-        newest = max((manifest.position_of(path) or 0 for path in _checkpoints(self.folder)), default=0)
-        kept = [entry for entry in state.evaluations if entry[0] <= newest or entry[0] == state.position]
+        """The state without evaluations whose model a dead rank 0 has not finished writing. On rank
+        0."""
+        newest = max(
+            (manifest.position_of(path) or 0 for path in _checkpoints(self.folder)), default=0
+        )
+        kept = [
+            entry for entry in state.evaluations if entry[0] <= newest or entry[0] == state.position
+        ]
         return replace(state, evaluations=kept)
 
     def close(self) -> None:
-        """Waits for the write in progress and ignores its errors. After an error, a single rank may call it."""
+        """Waits for the write in progress and ignores its errors. After an error, a single rank may
+        call it."""
         self._thread.shutdown(wait=True)
 
     def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
-        """Fills the optimizer's variables with saved values. On rank 0. Raises InputError: a misfit."""
+        """Fills the optimizer's variables with saved values. On rank 0. Raises InputError: a
+        misfit."""
         file, variables = path / "optimizer.safetensors", optimizer.state()
         try:
             saved = load_file(file)
         except (OSError, SafetensorError) as error:
-            raise InputError(f"{file}: {error}; expected a folder in a run's checkpoints/") from error
+            raise InputError(
+                f"{file}: {error}; expected a folder in a run's checkpoints/"
+            ) from error
         if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
             saved.pop(LOSS_SCALE, None)
             variables.pop(LOSS_SCALE, None)
         shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-        if wrong := sorted({*shapes.items()} ^ {(name, array.shape) for name, array in saved.items()}):
+        if wrong := sorted(
+            {*shapes.items()} ^ {(name, array.shape) for name, array in saved.items()}
+        ):
             raise InputError(f"{file} does not fit this optimizer and model: {wrong[:4]}")
         for name, variable in variables.items():
             variable.assign(saved[name])
@@ -142,19 +165,21 @@ def folder_name(position: int) -> str:
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a folder whose files have the sizes in their manifests, in order of position."""
+    """The checkpoints of a folder whose files have the sizes in their manifests, in order of
+    position."""
     return [path for path in _checkpoints(folder) if manifest.position_of(path) is not None]
 
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Those of a folder, intact or not, in order of position."""
-    # A rewrite that was killed can have set one aside, as NAME.old, which a new one of this position follows.
+    # A rewrite that was killed can have set one aside, as NAME.old, which a new one of this
+    # position follows.
     return sorted(folder.glob("rows-*"), key=lambda path: (path.stem, not path.suffix))
 
 
 def read_checkpoint(path: Path) -> State:
-    """The state in a checkpoint. Raises InputError, with the reason, unless all bytes match the manifest and the
-    state is one of this version."""
+    """The state in a checkpoint. Raises InputError, with the reason, unless all bytes match the
+    manifest and the state is one of this version."""
     try:
         manifest.check_intact(path)
     except InputError as error:
@@ -167,9 +192,9 @@ def read_checkpoint(path: Path) -> State:
 
 
 def newest_intact(folder: Path, say: Callable[[str], None]) -> tuple[Path, State] | None:
-    """The newest checkpoint whose bytes match its manifest, and its state; None if there are no checkpoints. Calls
-    `say` with a warning for each newer one. `folder` holds checkpoints, or is one. Raises InputError, with the
-    reasons, if there are checkpoints but none is intact."""
+    """The newest checkpoint whose bytes match its manifest, and its state; None if there are no
+    checkpoints. Calls `say` with a warning for each newer one. `folder` holds checkpoints, or is
+    one. Raises InputError, with the reasons, if there are checkpoints but none is intact."""
     reasons: list[str] = []
     for path in [folder] if (folder / manifest.NAME).exists() else reversed(_checkpoints(folder)):
         try:
@@ -181,12 +206,15 @@ def newest_intact(folder: Path, say: Callable[[str], None]) -> tuple[Path, State
             say(f"warning: not used: {reason}")
         return path, state
     if reasons:
-        raise InputError(f"{folder} has checkpoints, but none of them is intact ({'; '.join(reasons)})")
+        raise InputError(
+            f"{folder} has checkpoints, but none of them is intact ({'; '.join(reasons)})"
+        )
     return None
 
 
 def checkpoint_at(folder: Path, position: int) -> tuple[Path, State]:
-    """The best checkpoint, at a position, and its state. Raises InputError when it is missing or damaged."""
+    """The best checkpoint, at a position, and its state. Raises InputError when it is missing or
+    damaged."""
     for path in reversed(complete_checkpoints(folder)):
         if manifest.position_of(path) == position:
             return path, read_checkpoint(path)
@@ -194,7 +222,8 @@ def checkpoint_at(folder: Path, position: int) -> tuple[Path, State]:
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Renames a folder that holds checkpoints, so that a new run starts without them; returns any new name."""
+    """Renames a folder that holds checkpoints, so that a new run starts without them; returns any
+    new name."""
     if not _checkpoints(folder):
         return None
     return folder.rename(folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}"))

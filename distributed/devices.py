@@ -24,12 +24,16 @@ class DeviceSettings(Settings):
     )
     share_gpus: bool = setting(False, "allow more ranks than GPUs on a machine", "machine")
     deterministic: bool = setting(
-        False, "compute the same bits in every run on GPUs too, more slowly; on CPUs every run does", "machine"
+        False,
+        "compute the same bits in every run on GPUs too, more slowly; on CPUs every run does",
+        "machine",
     )
     backend: Literal["auto", "mpi", "nccl", "ring", "local"] = setting(
-        "auto", "what sums the gradients over ranks; auto takes nccl if each rank has its own GPU, else mpi",
+        "auto",
+        "what sums the gradients over ranks; auto takes nccl if each rank has its own GPU,"
+        " else mpi",
         "machine",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,16 @@ def own_cores(world: Any) -> Device:
 
 
 def use_device(world: Any, settings: DeviceSettings) -> Device:
-    """The device that the settings ask for, which becomes the only one that TensorFlow sees: on all ranks, before
-    its first operation. Raises InputError: a GPU cannot be used, or ranks would share one."""
+    """The device that the settings ask for, which becomes the only one that TensorFlow sees: on all
+    ranks, before its first operation. Raises InputError: a GPU cannot be used, or ranks would share
+    one."""
     tf, device = imported_tensorflow(), own_cores(world)
     tf.config.threading.set_intra_op_parallelism_threads(device.threads)
     tf.config.threading.set_inter_op_parallelism_threads(min(device.threads, 2))
     gpus = visible_gpus(settings.device)
-    world.agree({"a GPU: give each rank one, or --device cpu": "it sees one" if gpus else "it sees none"})
+    world.agree(
+        {"a GPU: give each rank one, or --device cpu": "it sees one" if gpus else "it sees none"}
+    )
     if not gpus:
         tf.config.set_visible_devices([], "GPU")
         return device
@@ -77,28 +84,34 @@ def use_device(world: Any, settings: DeviceSettings) -> Device:
     num_sharing = world.on_node(bus_id).count(bus_id)
     if num_sharing > 1 and not settings.share_gpus:
         raise InputError(
-            f"{num_sharing} ranks on this machine would share the GPU {bus_id}: start fewer ranks, show each its "
-            "own (CUDA_VISIBLE_DEVICES), or give --share_gpus"
+            f"{num_sharing} ranks on this machine would share the GPU {bus_id}: start fewer ranks,"
+            " show each its own (CUDA_VISIBLE_DEVICES), or give --share_gpus"
         )
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     notes = (*device.notes, f"GPU {index} of {len(gpus)}: {name}")
-    return replace(device, kind="gpu", name=name, bus_id=bus_id, may_be_shared=settings.share_gpus, notes=notes)
+    return replace(
+        device, kind="gpu", name=name, bus_id=bus_id, may_be_shared=settings.share_gpus, notes=notes
+    )
 
 
 def visible_gpus(device: str = "auto") -> list[Any]:
-    """The GPUs that TensorFlow can compute on here; none for "cpu". Raises InputError when a GPU is required but
-    there is none, or when there is one that TensorFlow cannot use."""
+    """The GPUs that TensorFlow can compute on here; none for "cpu". Raises InputError when a GPU is
+    required but there is none, or when there is one that TensorFlow cannot use."""
     tf = imported_tensorflow()
     gpus = [] if device == "cpu" else tf.config.list_physical_devices("GPU")
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
     is_unusable = not is_hidden and Path("/dev/nvidia0").exists()
     if not gpus and (device == "gpu" or (device == "auto" and is_unusable)):
-        reason = "its driver or CUDA's libraries do not answer" if tf.test.is_built_with_cuda() else "a CPU build"
+        reason = (
+            "its driver or CUDA's libraries do not answer"
+            if tf.test.is_built_with_cuda()
+            else "a CPU build"
+        )
         reason = f"cannot use the GPU /dev/nvidia0 ({reason})" if is_unusable else "sees no GPU"
         raise InputError(
-            f"--device {device}: TensorFlow {tf.__version__} {reason}; pip install '.[gpu]' in the checkout, "
-            "or give --device cpu"
+            f"--device {device}: TensorFlow {tf.__version__} {reason}; pip install '.[gpu]' in the"
+            " checkout, or give --device cpu"
         )
     return gpus
 
@@ -109,14 +122,24 @@ def name_and_bus_id() -> tuple[str, str]:
     from tensorflow.python.eager import context
 
     # "device: 0, name: NVIDIA H100, pci bus id: 0000:3b:00.0, compute capability: 9.0"
-    listed = [device.physical_device_desc for device in device_lib.list_local_devices(context.context().config)]
-    facts = dict(part.split(": ", 1) for part in next(text for text in listed if "pci bus id" in text).split(", "))
-    return f"{facts['name']}, compute capability {facts.get('compute capability')}", facts["pci bus id"]
+    listed = [
+        device.physical_device_desc
+        for device in device_lib.list_local_devices(context.context().config)
+    ]
+    facts = dict(
+        part.split(": ", 1)
+        for part in next(text for text in listed if "pci bus id" in text).split(", ")
+    )
+    return (
+        f"{facts['name']}, compute capability {facts.get('compute capability')}",
+        facts["pci bus id"],
+    )
 
 
 def imported_tensorflow() -> Any:
     """The module. Raises InputError when it is not installed."""
-    os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))  # for what the driver compiles, in ~/.nv; else 1 GiB
+    # for what the driver compiles, in ~/.nv; else 1 GiB
+    os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))
     try:
         with contextlib.nullcontext() if "tensorflow" in sys.modules else without_notices():
             import tensorflow as tf
@@ -130,8 +153,8 @@ def imported_tensorflow() -> Any:
 
 @contextlib.contextmanager
 def without_notices() -> Iterator[None]:
-    """Standard error without TensorFlow's notice, at any TF_CPP_MIN_LOG_LEVEL, that oneDNN is on. Another process
-    filters it, which passes on why this one aborts."""
+    """Standard error without TensorFlow's notice, at any TF_CPP_MIN_LOG_LEVEL, that oneDNN is on.
+    Another process filters it, which passes on why this one aborts."""
     variables = {"PATH": f"{os.environ.get('PATH', '')}:{os.defpath}", "LC_ALL": "C"}
     command: Any = ["grep", "-avE", NOTICES]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=variables) as filtering:

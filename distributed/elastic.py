@@ -1,9 +1,9 @@
 """Training goes on without ranks that died: `bert-launch --elastic`, with Open MPI's ULFM.
 
-MPI (User Level Failure Mitigation, Bland et al. 2013) reports a death to some of the survivors, in whichever
-message they wait. `surviving` revokes the communicators, so that the others hear of it too, joins the survivors'
-new one, and calls the work again. Training then begins by giving all of them the variables and the state of the
-rank that is furthest (`TrainingStep.synchronize`).
+MPI (User Level Failure Mitigation, Bland et al. 2013) reports a death to some of the survivors, in
+whichever message they wait. `surviving` revokes the communicators, so that the others hear of it
+too, joins the survivors' new one, and calls the work again. Training then begins by giving all of
+them the variables and the state of the rank that is furthest (`TrainingStep.synchronize`).
 """
 
 import contextlib
@@ -24,19 +24,23 @@ class Elsewhere(Exception):
 
 
 def enable(world: World) -> None:
-    """Makes a world elastic if bert-launch asks for it. Raises InputError if MPI cannot go on without a rank."""
+    """Makes a world elastic if bert-launch asks for it. Raises InputError if MPI cannot go on
+    without a rank."""
     if world.comm is None or os.environ.get(launcher.ELASTIC, "0") == "0":
         return
     try:
         world.comm.Get_failed().Free()
     except (started().Exception, NotImplementedError) as error:
-        raise InputError(f"--elastic needs ULFM, as in Open MPI 5 under --with-ft ulfm ({error})") from None
+        raise InputError(
+            f"--elastic needs ULFM, as in Open MPI 5 under --with-ft ulfm ({error})"
+        ) from None
     world.names = tuple(world.all_gather(f"rank {world.rank} on {started().Get_processor_name()}"))
 
 
 def surviving(world: World, place: str, work: Callable[[], T]) -> T:
-    """What `work()` returns. After deaths the survivors call it again, all of them together. `place` names the
-    work: survivors that stand at different places leave theirs, up to the one named ""."""
+    """What `work()` returns. After deaths the survivors call it again, all of them together.
+    `place` names the work: survivors that stand at different places leave theirs, up to the one
+    named ""."""
     while True:
         try:
             return work()
@@ -44,7 +48,8 @@ def surviving(world: World, place: str, work: Callable[[], T]) -> T:
             if place:
                 raise
         except Exception as error:
-            # MPI has codes for a death, but Open MPI 5.0 also reports one amid a barrier as "other error".
+            # MPI has codes for a death, but Open MPI 5.0 also reports one amid a barrier as "other
+            # error".
             if not (world.is_elastic and isinstance(error, started().Exception)):
                 raise
             if not _regroup(world, place, error) and place:
@@ -52,11 +57,12 @@ def surviving(world: World, place: str, work: Callable[[], T]) -> T:
 
 
 def _regroup(world: World, place: str, error: BaseException) -> bool:
-    """Joins the other survivors: `world` then has its new rank, size and communicator. Returns whether all are at
-    this place. Raises RuntimeError if no rank died."""
+    """Joins the other survivors: `world` then has its new rank, size and communicator. Returns
+    whether all are at this place. Raises RuntimeError if no rank died."""
     before, name, places = world.names, world.names[world.rank], None
     while places is None:
-        with world.watchdog.working(), contextlib.suppress(started().Exception):  # another death meanwhile
+        # another death meanwhile
+        with world.watchdog.working(), contextlib.suppress(started().Exception):
             for communicator in (*world.derived, world.comm):
                 communicator.Revoke()
             world.derived.clear()

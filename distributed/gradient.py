@@ -1,4 +1,5 @@
-"""The training step: weights, gradient (compiled), sum over ranks (in plain sight), update (compiled)."""
+"""The training step: weights, gradient (compiled), sum over ranks (in plain sight), update
+(compiled)."""
 
 import time
 from collections import defaultdict
@@ -29,23 +30,31 @@ class OutOfMemory(InputError):
 
 
 class StepClock:
-    """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks. On a GPU
-    operations return before they are done: there, with `waits`, every `every`-th step is timed part by part, by
-    waits that leave the GPU idle in between. All steps count for the rows per second. `see` gets each part with
-    its begin and end."""
+    """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks.
+    On a GPU operations return before they are done: there, with `waits`, every `every`-th step is
+    timed part by part, by waits that leave the GPU idle in between. All steps count for the rows
+    per second. `see` gets each part with its begin and end."""
 
-    def __init__(self, rows_per_step: int, waits: bool = False, every: int = 1, see: See = lambda *_: None):
+    def __init__(
+        self, rows_per_step: int, waits: bool = False, every: int = 1, see: See = lambda *_: None
+    ):
         self._see = see
         self._rows_per_step, self._waits, self._every = rows_per_step, waits, every if waits else 1
         self._number, self._last_s = 0, time.perf_counter()
         self._parts: dict[str, float] = defaultdict(float)
-        self._seconds, self._steps, self._timed_steps = 0.0, 0, 0  # since the last reset, as are the parts
+        # since the last reset, as are the parts
+        self._seconds, self._steps, self._timed_steps = 0.0, 0, 0
 
     def mark(self, part: str, result: tf.Tensor | None = None) -> None:
-        """Adds the time since the last mark to `part`, which computed `result`; "apply_s" ends a step."""
+        """Adds the time since the last mark to `part`, which computed `result`; "apply_s" ends a
+        step."""
         is_timed, ends = (self._number + 1) % self._every == 0, part == "apply_s"
         # The step before a timed one is awaited too: its work must not count as the timed one's.
-        if self._waits and result is not None and (is_timed or (ends and (self._number + 2) % self._every == 0)):
+        if (
+            self._waits
+            and result is not None
+            and (is_timed or (ends and (self._number + 2) % self._every == 0))
+        ):
             result[:1].numpy()
         now_s = time.perf_counter()
         self._see(part.removesuffix("_s"), self._last_s, now_s)
@@ -62,9 +71,15 @@ class StepClock:
         self._last_s = now_s
 
     def read(self, resets: bool = True) -> dict[str, float]:
-        """Mean seconds of each part per timed step since the last reset, and rows per second over all steps."""
-        values = {name: round(seconds / max(self._timed_steps, 1), 5) for name, seconds in self._parts.items()}
-        values["examples_per_s"] = round(self._steps * self._rows_per_step / max(self._seconds, 1e-9), 5)
+        """Mean seconds of each part per timed step since the last reset, and rows per second over
+        all steps."""
+        values = {
+            name: round(seconds / max(self._timed_steps, 1), 5)
+            for name, seconds in self._parts.items()
+        }
+        values["examples_per_s"] = round(
+            self._steps * self._rows_per_step / max(self._seconds, 1e-9), 5
+        )
         if resets:
             self._parts.clear()
             self._seconds, self._steps, self._timed_steps = 0.0, 0, 0
@@ -72,13 +87,15 @@ class StepClock:
 
 
 class TrainingStep:
-    """The steps of a training, and in `state` how far it is: what the variables of model and optimizer stand for.
+    """The steps of a training, and in `state` how far it is: what the variables of model and
+    optimizer stand for.
 
-    `loss(batch, dropout key int32 [2])` gives the sum of each loss term over the batch, not its mean, and
-    `weights(batch)` the weight of each term (rows, masked tokens, …). `seed` is that of dropout. `compiled`:
-    "graph" traces the gradient once for all shapes of batches, and "as traced" leaves it so (see
-    `graphs_as_traced`). With "gradient" XLA compiles it for each shape, and with "step" it compiles gradient, sum
-    over ranks and update as one function: for a rank alone on its GPU, or a backend with `in_graph`.
+    `loss(batch, dropout key int32 [2])` gives the sum of each loss term over the batch, not its
+    mean, and `weights(batch)` the weight of each term (rows, masked tokens, …). `seed` is that of
+    dropout. `compiled`: "graph" traces the gradient once for all shapes of batches, and "as traced"
+    leaves it so (see `graphs_as_traced`). With "gradient" XLA compiles it for each shape, and with
+    "step" it compiles gradient, sum over ranks and update as one function: for a rank alone on its
+    GPU, or a backend with `in_graph`.
     """
 
     def __init__(
@@ -93,28 +110,39 @@ class TrainingStep:
         self.state: State = START
         self._loss, self._weights = loss, weights
         by_xla = partial(tf.function, jit_compile=True, autograph=False)
-        self._gradient = (by_xla if compiled in ("gradient", "step") else traced_once)(self._backward)
+        self._gradient = (by_xla if compiled in ("gradient", "step") else traced_once)(
+            self._backward
+        )
         self._step = by_xla(self._whole_step)
 
     def take(
         self, batches: Sequence[Batch], number: int, requests: Sequence[bool], clock: StepClock
     ) -> tuple[StepResult, list[bool]]:
-        """The step after `number` others, on this rank's micro-batches. All ranks take it together and end it with
-        bit-identical weights. Returns its result, and which of `requests` any rank makes. Raises OutOfMemory.
+        """The step after `number` others, on this rank's micro-batches. All ranks take it together
+        and end it with bit-identical weights. Returns its result, and which of `requests` any rank
+        makes. Raises OutOfMemory.
 
-        A step in which a loss term has no target on any rank is skipped: the mean of that term is not defined.
+        A step in which a loss term has no target on any rank is skipped: the mean of that term is
+        not defined.
 
-        If a rank of an elastic world dies in it, each survivor has either taken the whole step or none of it.
+        If a rank of an elastic world dies in it, each survivor has either taken the whole step or
+        none of it.
         """
         optimizer, own_weights = self.optimizer, [self._weights(batch) for batch in batches]
-        own_sums = {term: sum(weights[term] for weights in own_weights) for term in optimizer.loss_terms}
+        own_sums = {
+            term: sum(weights[term] for weights in own_weights) for term in optimizer.loss_terms
+        }
         weights, wanted = optimizer.reduce_weights(own_sums, requests)
-        if terms_without_targets(weights):  # the sums are the same on all ranks, so all of them skip it
+        # the sums are the same on all ranks, so all of them skip it
+        if terms_without_targets(weights):
             numbers = optimizer.skip()
             self._mark_parts(clock, numbers)
             return StepResult(numbers, weights), wanted
         inverse = optimizer.inverse_weights(weights)
-        keys = [dropout_key(self.seed, number, piece, optimizer.world.rank) for piece in range(len(batches))]
+        keys = [
+            dropout_key(self.seed, number, piece, optimizer.world.rank)
+            for piece in range(len(batches))
+        ]
         if self.compiled == "step":
             numbers = self._whole(batches, inverse, keys)
             self._mark_parts(clock, numbers)
@@ -141,49 +169,66 @@ class TrainingStep:
                 total = added(total, part) if total else part
         return total
 
-    def _backward(self, batch: dict[str, tf.Tensor], inverse_weights: tf.Tensor, key: tf.Tensor) -> Tensors:
+    def _backward(
+        self, batch: dict[str, tf.Tensor], inverse_weights: tf.Tensor, key: tf.Tensor
+    ) -> Tensors:
         """[*gradients, loss sums] of one batch, in the graph."""
         optimizer = self.optimizer
         with tf.GradientTape() as tape:
             terms = self._loss(batch, key)
-            sums = tf.stack([tf.cast(terms[term], optimizer.dtype) for term in optimizer.loss_terms])
+            sums = tf.stack(
+                [tf.cast(terms[term], optimizer.dtype) for term in optimizer.loss_terms]
+            )
             total = tf.reduce_sum(sums * inverse_weights)
         variables = [variable.value for variable in optimizer.trainable]
         gradients = tape.gradient(total, variables, unconnected_gradients="zero")
         return [*map(tf.convert_to_tensor, gradients), sums]  # sparse ones become dense
 
-    def _whole(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> tf.Tensor:
+    def _whole(
+        self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence
+    ) -> tf.Tensor:
         """A step as one function of its last micro-batch. Returns the numbers of `StepResult`."""
         before = self._own(batches[:-1], inverse_weights, keys[:-1])
-        with naming_memory(batches[-1]), self.optimizer.world.operation("a step with its sum over ranks"):
+        with (
+            naming_memory(batches[-1]),
+            self.optimizer.world.operation("a step with its sum over ranks"),
+        ):
             return self._step(batches[-1], inverse_weights, keys[-1], before)
 
-    def _whole_step(self, batch: Batch, inverse_weights: tf.Tensor, key: tf.Tensor, before: Tensors) -> tf.Tensor:
+    def _whole_step(
+        self, batch: Batch, inverse_weights: tf.Tensor, key: tf.Tensor, before: Tensors
+    ) -> tf.Tensor:
         own = self._backward(batch, inverse_weights, key)
         total = self.optimizer.all_reduce(added(before, own) if before else own)
         return self.optimizer.apply(total, tf.reduce_all(tf.math.is_finite(inverse_weights)))
 
     def compile(self, batches_of_shapes: Iterable[Batch], num_batches: int) -> None:
-        """Compiles steps of `num_batches` micro-batches for these batches, one of each shape; in the middle of a
-        run all ranks would wait for it. Raises OutOfMemory."""
+        """Compiles steps of `num_batches` micro-batches for these batches, one of each shape; in
+        the middle of a run all ranks would wait for it. Raises OutOfMemory."""
         optimizer, keys = self.optimizer, [dropout_key(0, 0, 0, 0)] * num_batches
-        undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)  # so no variable changes
+        # so no variable changes
+        undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)
         for batch in batches_of_shapes:
             run = self._whole if self.compiled == "step" else self._own
             run([batch] * num_batches, undefined, keys)[-1].numpy()  # memory runs out here or never
 
     def restart(self, seed: int) -> None:
-        """Begins another training, with what is compiled for this one. Values and schedule are the caller's."""
+        """Begins another training, with what is compiled for this one. Values and schedule are the
+        caller's."""
         self.seed, self.state = seed, START
         self.optimizer.reset()
 
     def synchronize(self) -> State:
-        """Gives all ranks the variables and the state of the rank that is furthest. Returns the state, which is
-        valid, because an update is deterministic and follows a complete sum."""
+        """Gives all ranks the variables and the state of the rank that is furthest. Returns the
+        state, which is valid, because an update is deterministic and follows a complete sum."""
         states = self.optimizer.world.all_gather(self.state)
-        root = max(range(len(states)), key=lambda rank: (states[rank].step, states[rank].evaluated, -rank))
+        root = max(
+            range(len(states)), key=lambda rank: (states[rank].step, states[rank].evaluated, -rank)
+        )
         optimizer = self.optimizer
-        broadcast_variables([*optimizer.trainable, *optimizer.state().values()], optimizer.world, root)
+        broadcast_variables(
+            [*optimizer.trainable, *optimizer.state().values()], optimizer.world, root
+        )
         optimizer.check_replicas()
         self.state = states[root]
         return self.state
@@ -196,13 +241,16 @@ def added(some: Tensors, more: Tensors) -> Tensors:
 
 
 def traced_once(function: Callable) -> Callable:
-    """`function(batch, *others)` as a graph for batches of any size, with the arrays of the first one."""
+    """`function(batch, *others)` as a graph for batches of any size, with the arrays of the first
+    one."""
     traced: Callable | None = None
 
     def call(batch: Batch, *others: Any) -> Any:
         nonlocal traced
         if traced is None:
-            of_any_size = tf.nest.map_structure(lambda each: tf.TensorSpec([None] * each.ndim, each.dtype), batch)
+            of_any_size = tf.nest.map_structure(
+                lambda each: tf.TensorSpec([None] * each.ndim, each.dtype), batch
+            )
             specs = [of_any_size, *(tf.TensorSpec(other.shape, other.dtype) for other in others)]
             traced = tf.function(function, input_signature=specs, autograph=False)
         return traced(batch, *others)
@@ -212,23 +260,30 @@ def traced_once(function: Callable) -> Callable:
 
 def dropout_key(seed: int, step: int, micro_batch: int, rank: int) -> np.ndarray:
     """int32 [2], a hash of the arguments: the random seed of one forward pass."""
-    return np.random.SeedSequence([seed, step, micro_batch, rank]).generate_state(2, np.uint32).view(np.int32)
+    return (
+        np.random.SeedSequence([seed, step, micro_batch, rank])
+        .generate_state(2, np.uint32)
+        .view(np.int32)
+    )
 
 
 @contextmanager
 def naming_memory(batch: Batch) -> Iterator[None]:
-    """Turns TensorFlow's error for too little memory into OutOfMemory, which names the shape of the batch."""
+    """Turns TensorFlow's error for too little memory into OutOfMemory, which names the shape of the
+    batch."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
         shape, reason = next(iter(batch.values())).shape, str(error).splitlines()[0]
-        raise OutOfMemory(f"out of memory with a micro-batch of shape {shape} ({reason})") from error
+        raise OutOfMemory(
+            f"out of memory with a micro-batch of shape {shape} ({reason})"
+        ) from error
 
 
 @contextmanager
 def graphs_as_traced() -> Iterator[None]:
-    """TensorFlow's graph optimizer (Grappler), which takes seconds when a function is first called, is off within
-    the block: docs/measured.md."""
+    """TensorFlow's graph optimizer (Grappler), which takes seconds when a function is first called,
+    is off within the block: docs/measured.md."""
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
         yield

@@ -12,7 +12,8 @@ START_TIMEOUT_S = 600  # for all ranks to join, from the first one that waits fo
 
 
 def communicator() -> tuple[Any, str]:
-    """MPI's communicator of all ranks, or None for one process, and an error if a launcher started several."""
+    """MPI's communicator of all ranks, or None for one process, and an error if a launcher started
+    several."""
     reason = "MPI sees one process"
     try:
         if (comm := started().COMM_WORLD).size > 1:
@@ -24,22 +25,27 @@ def communicator() -> tuple[Any, str]:
     name, size = launched_size()
     if size == 1:
         return None, ""
-    return None, (
-        f"{name}={size}: the launcher started {size} processes, but each is alone: {reason}; use the mpirun that "
-        "belongs to mpi4py's MPI library (bert-launch finds it), or srun --mpi=pmix"
+    return (
+        None,
+        (
+            f"{name}={size}: the launcher started {size} processes, but each is alone: {reason};"
+            " use the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun"
+            " --mpi=pmix"
+        ),
     )
 
 
 def started() -> Any:
     """The module mpi4py.MPI, whose first import starts MPI and waits for all ranks.
 
-    SIGALRM ends a rank that waits too long for others. Raises ImportError without mpi4py, RuntimeError without an
-    MPI library.
+    SIGALRM ends a rank that waits too long for others. Raises ImportError without mpi4py,
+    RuntimeError without an MPI library.
     """
     if "mpi4py.MPI" in sys.modules:
         return sys.modules["mpi4py.MPI"]
     is_alone = not any(os.environ.get(name) for name in (*RANK_VARIABLES, TRANSPORTS))
-    if is_alone:  # Open MPI 5 would leave a file of 16 MiB in /dev/shm for other ranks, which never come
+    # Open MPI 5 would leave a file of 16 MiB in /dev/shm for other ranks, which never come
+    if is_alone:
         os.environ[TRANSPORTS] = "self"
     else:
         signal.alarm(int(os.environ.get(START_TIMEOUT, START_TIMEOUT_S)))
@@ -54,10 +60,17 @@ def started() -> Any:
 
 
 def place_in(comm: Any) -> dict[str, Any]:
-    """This process's rank, size, local rank and size, node and number of nodes, by their names in `World`."""
+    """This process's rank, size, local rank and size, node and number of nodes, by their names in
+    `World`."""
     MPI = started()
     local = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
-    first = MPI.Group.Translate_ranks(local.group, [0], comm.group)[0]  # no message: a death would block it
+    # no message: a death would block it
+    first = MPI.Group.Translate_ranks(local.group, [0], comm.group)[0]
     nodes = sorted(set(comm.allgather(first)))
-    place = {"rank": comm.rank, "size": comm.size, "local_rank": local.rank, "local_size": local.size}
+    place = {
+        "rank": comm.rank,
+        "size": comm.size,
+        "local_rank": local.rank,
+        "local_size": local.size,
+    }
     return place | {"node": nodes.index(first), "num_nodes": len(nodes)}

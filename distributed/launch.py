@@ -1,8 +1,8 @@
-"""Start COMMAND on N ranks, here or on several hosts, under the MPI that is installed (Open MPI 4 and 5, MPICH,
-Intel MPI). The successor of horovodrun: -np, -H and -p mean the same.
+"""Start COMMAND on N ranks, here or on several hosts, under the MPI that is installed (Open MPI 4
+and 5, MPICH, Intel MPI). The successor of horovodrun: -np, -H and -p mean the same.
 
-bert-launch prints one ``mpirun`` command and runs it. Whether the job succeeded is decided by what the ranks tell
-(`distributed.launcher`), and a job that broke off can be started again.
+bert-launch prints one ``mpirun`` command and runs it. Whether the job succeeded is decided by what
+the ranks tell (`distributed.launcher`), and a job that broke off can be started again.
 """
 
 import argparse
@@ -28,16 +28,19 @@ from ringbase.errors import InputError, Preempted, one_line
 EXAMPLES = """\
 examples:
   bert-launch -np 4 -- bert-squad --do_train --output_dir out
-  bert-launch -np 16 -H node1:8,node2:8 -p 2222 --restarts 10 -- bert-pretraining --config large.toml
+  bert-launch -np 16 -H node1:8,node2:8 -p 2222 --restarts 10 -- bert-pretraining --config a.toml
   bert-launch -np 2 --mpi-args "--tag-output -x MY_VARIABLE" --dry-run -- bert-bench"""
-RESTARTS = """start a job that broke off again, at most N times, on the hosts of -H that answer (default: 0); a
-training continues from its newest checkpoint"""
+RESTARTS = """start a job that broke off again, at most N times, on the hosts of -H that answer
+(default: 0); a training continues from its newest checkpoint"""
 START_TIMEOUT = "end the job when a rank has waited so long for all others to join (default: 600)"
 HOST = re.compile(r"([A-Za-z0-9][\w.-]*)(?::([1-9][0-9]*))?")  # name and slots
-# mpirun starts its daemons on other hosts through a remote shell: ssh, unless --mpi-args names another.
+# mpirun starts its daemons on other hosts through a remote shell: ssh, unless --mpi-args names
+# another.
 SSH, AGENT = "ssh -o BatchMode=yes", re.compile(r"plm_[rs]sh_agent|-(bootstrap|launcher)-exec")
-RESTART_S, ANSWER_S = 2.0, "10"  # between a job that broke off and its next start; for the answer of a host
-GRACE_S, KILL_S = 30.0, 10.0  # from the end of a job to SIGTERM to its mpirun, and from that to SIGKILL
+# between a job that broke off and its next start; for the answer of a host
+RESTART_S, ANSWER_S = 2.0, "10"
+# from the end of a job to SIGTERM to its mpirun, and from that to SIGKILL
+GRACE_S, KILL_S = 30.0, 10.0
 FINAL = (0, Preempted.STATUS, 1, 2)  # statuses after which another start would end in the same way
 MARK = launcher.MARK.encode()
 # A record, after what mpirun --tag-output or Hydra's -l puts before each line.
@@ -45,7 +48,9 @@ RECORD = re.compile(rb"(?:\[[^\]\n]*\](?:<std\w+>)?:? ?)?" + MARK + rb"([^\n]*)\
 REASONS = {  # statuses of processes that a signal ended
     128 + signal.SIGKILL: "SIGKILL (out of memory?)",
     128 + signal.SIGBUS: "SIGBUS (is /dev/shm full?)",
-    128 + signal.SIGALRM: "SIGALRM (not all ranks joined within --start-timeout: one ended, or hosts are cut off)",
+    128 + signal.SIGALRM: (
+        "SIGALRM (not all ranks joined within --start-timeout: one ended, or hosts are cut off)"
+    ),
 }
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -57,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         needs_mpi = options.num_proc > 1 or options.elastic or options.mpi_args or options.hosts
         mpi = find_mpi() if needs_mpi else None  # one rank on this machine needs none
         if mpi and options.elastic and not mpi.is_open_mpi_5:
-            raise InputError(f"--elastic needs Open MPI 5 or newer, found {mpi}; --restarts works with all")
+            raise InputError(
+                f"--elastic needs Open MPI 5 or newer, found {mpi}; --restarts works with all"
+            )
         if launcher.TERMINAL in os.environ:  # this is a part of a program such as `ringbert.launch`
             end_with_parent()
         else:
@@ -70,13 +77,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(mpi: Mpi | None, options: Namespace) -> int:
-    """Runs the job, and up to `restarts` times again when it broke off. Returns the last exit status."""
+    """Runs the job, and up to `restarts` times again when it broke off. Returns the last exit
+    status."""
     terminal = os.environ.get(launcher.TERMINAL) or str(launcher.columns(2))
     os.environ.setdefault(launcher.COMMAND, shlex.join(["bert-launch", *sys.argv[1:]]))
     has_saved, restarts = False, 0
     now = on_ready_hosts(options) if options.restarts else options
     while True:
-        variables = {launcher.JOB: "1", launcher.HAS_SAVED: str(int(has_saved)), launcher.TERMINAL: terminal}
+        variables = {
+            launcher.JOB: "1",
+            launcher.HAS_SAVED: str(int(has_saved)),
+            launcher.TERMINAL: terminal,
+        }
         environment = {**os.environ, **variables}
         process = MpirunProcess(build_command(mpi, now, environment), environment)
         status, broke_off = process.end(options.elastic)
@@ -91,12 +103,16 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
 
 
 def on_ready_hosts(options: Namespace) -> Namespace:
-    """The options with the hosts that answer, and at most as many ranks as they have slots. Raises InputError if
-    there are none."""
+    """The options with the hosts that answer, and at most as many ranks as they have slots. Raises
+    InputError if there are none."""
     agents = [value for name, value in pairwise(options.mpi_args) if AGENT.fullmatch(name)]
-    shell = shlex.split([*agents, SSH][0]) + (["-p", str(options.ssh_port)] if options.ssh_port else [])
+    shell = shlex.split([*agents, SSH][0]) + (
+        ["-p", str(options.ssh_port)] if options.ssh_port else []
+    )
     asked = {  # all at once; ssh says why a command does not come through
-        host: subprocess.Popen(["timeout", ANSWER_S, *shell, host, "true"], stdin=subprocess.DEVNULL)
+        host: subprocess.Popen(
+            ["timeout", ANSWER_S, *shell, host, "true"], stdin=subprocess.DEVNULL
+        )
         for host in options.hosts
         if not is_local(host)
     }
@@ -107,15 +123,17 @@ def on_ready_hosts(options: Namespace) -> Namespace:
     if not hosts:
         raise InputError("not started: no host of -H answers")
     ranks = min(options.num_proc, sum(hosts.values()))
-    say(f"{', '.join(lost)} gives no answer: {ranks} rank{'s' * (ranks != 1)} on {', '.join(hosts)}")
+    say(
+        f"{', '.join(lost)} gives no answer: {ranks} rank{'s' * (ranks != 1)} on {', '.join(hosts)}"
+    )
     return Namespace(**vars(options) | {"hosts": hosts, "num_proc": ranks})
 
 
 class MpirunProcess:
     """One run of mpirun, or of a program that is alone.
 
-    The first SIGINT, SIGTERM or SIGHUP asks ranks that have joined to save and stop, the second one ends them at
-    once. SIGUSR1 asks them too: mpirun forwards it to the ranks.
+    The first SIGINT, SIGTERM or SIGHUP asks ranks that have joined to save and stop, the second one
+    ends them at once. SIGUSR1 asks them too: mpirun forwards it to the ranks.
     """
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -126,14 +144,19 @@ class MpirunProcess:
         stdin = subprocess.DEVNULL if os.isatty(0) else None  # a terminal belongs to our own group
         # In a group of its own, so that Ctrl-C reaches this process alone.
         self._process = subprocess.Popen(
-            argv, env=environment, stdin=stdin, stderr=subprocess.PIPE, process_group=0, preexec_fn=end_with_parent
+            argv,
+            env=environment,
+            stdin=stdin,
+            stderr=subprocess.PIPE,
+            process_group=0,
+            preexec_fn=end_with_parent,
         )
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
 
     def end(self, is_elastic: bool) -> tuple[int, bool]:
-        """Waits for the end. Returns the job's exit status, and whether it broke off: whether it failed for a
-        reason that need not come back when it is started again."""
+        """Waits for the end. Returns the job's exit status, and whether it broke off: whether it
+        failed for a reason that need not come back when it is started again."""
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
         code = self._process.wait()
@@ -152,8 +175,9 @@ class MpirunProcess:
         return status, has_begun or status > 128
 
     def _read(self) -> None:
-        """Passes standard error on but for the records, also parts of lines, so that progress bars move. Nothing
-        after the ranks have told why they end: what mpirun says of it would hide that."""
+        """Passes standard error on but for the records, also parts of lines, so that progress bars
+        move. Nothing after the ranks have told why they end: what mpirun says of it would hide
+        that."""
         assert self._process.stderr is not None
         begun = b""  # a record that is not complete
         while data := os.read(self._process.stderr.fileno(), 65536):
@@ -167,7 +191,8 @@ class MpirunProcess:
                 self.told.add(record.decode())
                 if self._ended is None and record.startswith(b"ended "):
                     self._ended = int(record.removeprefix(b"ended "))
-                    self._end_after(GRACE_S)  # it does not end by itself when it cannot reach a host
+                    # it does not end by itself when it cannot reach a host
+                    self._end_after(GRACE_S)
 
     def _on_signal(self, number: int, frame: object) -> None:
         self.signal = self.signal or number
@@ -179,7 +204,10 @@ class MpirunProcess:
             self._end_after(0)
         else:
             self._has_asked = True
-            say(f"{name}: the ranks finish this step, save and exit; send it again to end them at once")
+            say(
+                f"{name}: the ranks finish this step, save and exit; send it again to end them at"
+                " once"
+            )
             self._process.send_signal(signal.SIGUSR1)
 
     def _end_after(self, seconds: float) -> None:
@@ -211,7 +239,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse_args(argv: Sequence[str]) -> Namespace:
-    """The flags and the `command` that is started. Wrong arguments end the process with one line and status 2."""
+    """The flags and the `command` that is started. Wrong arguments end the process with one line
+    and status 2."""
     parser = Parser(
         prog="bert-launch",
         usage="bert-launch -np N [options] -- COMMAND …",
@@ -221,7 +250,9 @@ def parse_args(argv: Sequence[str]) -> Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("-np", "-n", "--num-proc", type=positive, required=True, metavar="N", help="number of ranks")
+    add(
+        "-np", "-n", "--num-proc", type=positive, required=True, metavar="N", help="number of ranks"
+    )
     hosts = "hosts and their slots (default: this one; slots: 1)"
     add("-H", "--hosts", type=hosts_in, default={}, metavar="HOST:SLOTS,…", help=hosts)
     add("-p", "--ssh-port", type=positive, metavar="PORT", help="port of the hosts' ssh servers")
@@ -257,7 +288,9 @@ def hosts_in(text: str) -> dict[str, int]:
     matches = [HOST.fullmatch(part) for part in text.split(",")]
     hosts = {match[1]: int(match[2] or 1) for match in matches if match}
     if len(hosts) < len(matches):
-        raise argparse.ArgumentTypeError(f"needs each host once, for example node1:4,node2:4, got {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"needs each host once, for example node1:4,node2:4, got {text!r}"
+        )
     return hosts
 
 

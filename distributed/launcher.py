@@ -1,7 +1,8 @@
 """What a process knows of the launcher that started it, and what it tells bert-launch.
 
-Lines in standard error, which never reach the terminal, say how the job ended. mpirun's exit status does not: with
-Open MPI's fault tolerance it is 0 when all ranks aborted, and also when a host is lost.
+Lines in standard error, which never reach the terminal, say how the job ended. mpirun's exit status
+does not: with Open MPI's fault tolerance it is 0 when all ranks aborted, and also when a host is
+lost.
 
     joined          rank 0: all ranks have joined MPI
     saved           rank 0: a checkpoint is complete in its place
@@ -15,18 +16,21 @@ import sys
 MARK = "\x1e"  # begins a record: the record separator of RFC 7464, "JSON text sequences"
 # Variables that bert-launch sets for its ranks.
 JOB = "RINGBERT_JOB"  # "1": the ranks tell records
-# The columns of the terminal that reads standard error and moves progress bars, "1" if it does not say, "0"
-# without one; also set for bert-launch.
+# The columns of the terminal that reads standard error and moves progress bars, "1" if it does not
+# say, "0" without one; also set for bert-launch.
 TERMINAL = "RINGBERT_TERMINAL"
-HAS_SAVED = "RINGBERT_HAS_SAVED"  # "1": this job is a restart, and an earlier start has saved a checkpoint
+# "1": this job is a restart, and an earlier start has saved a checkpoint
+HAS_SAVED = "RINGBERT_HAS_SAVED"
 START_TIMEOUT = "RINGBERT_START_TIMEOUT"  # seconds for all ranks to join
 ELASTIC = "RINGBERT_ELASTIC"  # "1": the ranks go on without those that die
 COMMAND = "RINGBERT_COMMAND"  # what the user typed, for run.json
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")  # set only in processes of a launcher
+# set only in processes of a launcher
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
 def tell(record: str) -> None:
-    """Tells bert-launch, if it asked. A record is one write, so that other output does not split it."""
+    """Tells bert-launch, if it asked. A record is one write, so that other output does not split
+    it."""
     if JOB in os.environ:
         sys.stderr.write(f"{MARK}{record}\n")
         sys.stderr.flush()
@@ -48,7 +52,8 @@ def launched_rank() -> str:
 
 
 def launched_size() -> tuple[str, int]:
-    """The variable by which a launcher says that it started several processes, and their number; else "" and 1."""
+    """The variable by which a launcher says that it started several processes, and their number;
+    else "" and 1."""
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
         size = os.environ.get(name, "")
         if size.isdigit() and int(size) > 1:

@@ -22,16 +22,22 @@ VERSIONS = {  # in the output of mpirun --version
     INTEL_MPI: r"(?s)Intel\(R\) MPI Library.*?Version (\d+)\.(\d+)",
     MPICH: r"(?s)HYDRA build details:.*?Version:\s*(\d+)\.(\d+)",
 }
-MEMORY = {  # variables by which ranks on one host exchange messages in its memory alone, and open no port
+# variables by which ranks on one host exchange messages in its memory alone, and open no port
+MEMORY = {
     OPEN_MPI: {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
     INTEL_MPI: {"I_MPI_FABRICS": "shm"},
-    MPICH: {"FI_PROVIDER": "shm", "UCX_TLS": "self,sysv,posix,cma"},  # it is built for either library
+    # it is built for either library
+    MPICH: {"FI_PROVIDER": "shm", "UCX_TLS": "self,sysv,posix,cma"},
 }
-TRANSPORTS = ("OMPI_MCA_mtl", *chain(*MEMORY.values()))  # by which users choose how ranks exchange messages
+# by which users choose how ranks exchange messages
+TRANSPORTS = ("OMPI_MCA_mtl", *chain(*MEMORY.values()))
 SSH_ARGS = {MPICH: "HYDRA_LAUNCHER_EXTRA_ARGS", INTEL_MPI: "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"}
 # Names of the variables that ranks on other hosts need; the values stay off the command line.
-FORWARDED = re.compile(r"PATH|PYTHONPATH|LD_LIBRARY_PATH|VIRTUAL_ENV|(TF|CUDA|NCCL|HF|XLA|KERAS|OMP|RINGBERT)_.*")
-# Variables that Slurm, PBS, LSF and Grid Engine set in a job; mpirun then gets hosts and slots from them.
+FORWARDED = re.compile(
+    r"PATH|PYTHONPATH|LD_LIBRARY_PATH|VIRTUAL_ENV|(TF|CUDA|NCCL|HF|XLA|KERAS|OMP|RINGBERT)_.*"
+)
+# Variables that Slurm, PBS, LSF and Grid Engine set in a job; mpirun then gets hosts and slots from
+# them.
 ALLOCATIONS = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 HOST_OPTION = re.compile(r"--?(H|f|host|hosts|hostfile|machinefile)")
 OUTPUT_OPTION = re.compile(r"--((tag-|timestamp-)?output|stream-buffering)")  # of Open MPI
@@ -53,34 +59,52 @@ class Mpi(NamedTuple):
 
 
 def find_mpi(mpirun: str | None = None) -> Mpi:
-    """The MPI to which an mpirun belongs, by default that of this Python's mpi4py, which looks into its virtual
-    environment before PATH. Under another MPI's mpirun each process would be alone. Raises InputError."""
+    """The MPI to which an mpirun belongs, by default that of this Python's mpi4py, which looks into
+    its virtual environment before PATH. Under another MPI's mpirun each process would be alone.
+    Raises InputError."""
     if mpirun is None:
-        beside, on_path = shutil.which("mpirun", path=str(Path(sys.executable).parent)), shutil.which("mpirun")
+        beside, on_path = (
+            shutil.which("mpirun", path=str(Path(sys.executable).parent)),
+            shutil.which("mpirun"),
+        )
         mpirun = (beside or on_path) if sys.prefix != sys.base_prefix else (on_path or beside)
     if mpirun is None:
-        raise InputError("no mpirun found: pip install '.[mpi]' in the checkout, or load the cluster's MPI module")
-    text = subprocess.run([mpirun, "--version"], stdout=-1, stderr=subprocess.STDOUT, text=True).stdout
+        raise InputError(
+            "no mpirun found: pip install '.[mpi]' in the checkout, or load the cluster's MPI"
+            " module"
+        )
+    text = subprocess.run(
+        [mpirun, "--version"], stdout=-1, stderr=subprocess.STDOUT, text=True
+    ).stdout
     for implementation, pattern in VERSIONS.items():
         if match := re.search(pattern, text):
             return Mpi(implementation, (int(match[1]), int(match[2])), mpirun)
     first_line = text.strip().partition("\n")[0]
-    raise InputError(f"{mpirun} is not Open MPI, MPICH or Intel MPI: its --version says {first_line!r}")
+    raise InputError(
+        f"{mpirun} is not Open MPI, MPICH or Intel MPI: its --version says {first_line!r}"
+    )
 
 
-def build_command(mpi: Mpi | None, options: Namespace, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The command of a job with bert-launch's options in this environment; without an MPI the program alone."""
+def build_command(
+    mpi: Mpi | None, options: Namespace, environment: Mapping[str, str] = os.environ
+) -> list[str]:
+    """The command of a job with bert-launch's options in this environment; without an MPI the
+    program alone."""
     variables = {launcher.ELASTIC: "1"} if options.elastic else {}
     if options.start_timeout is not None:
         variables[launcher.START_TIMEOUT] = str(options.start_timeout)
     argv: list[str] = []
     if mpi is not None:
         names = sorted(filter(FORWARDED.fullmatch, {**environment, **variables}))
-        are_named = any(map(environment.get, ALLOCATIONS)) or any(map(HOST_OPTION.fullmatch, options.mpi_args))
+        are_named = any(map(environment.get, ALLOCATIONS)) or any(
+            map(HOST_OPTION.fullmatch, options.mpi_args)
+        )
         hosts = options.hosts or ({} if are_named else {"localhost": options.num_proc})
         local_slots = sum(slots for name, slots in hosts.items() if is_local(name))
         if mpi.implementation == OPEN_MPI:
-            argv = _open_mpi(mpi, options, names, environment.get(launcher.TERMINAL, "0") != "0", local_slots)
+            argv = _open_mpi(
+                mpi, options, names, environment.get(launcher.TERMINAL, "0") != "0", local_slots
+            )
         else:
             argv = _hydra(mpi, options, names)
             if options.ssh_port is not None:
@@ -94,7 +118,9 @@ def build_command(mpi: Mpi | None, options: Namespace, environment: Mapping[str,
     return [*env, *argv, *options.command]
 
 
-def _open_mpi(mpi: Mpi, options: Namespace, names: list[str], is_terminal: bool, local_slots: int) -> list[str]:
+def _open_mpi(
+    mpi: Mpi, options: Namespace, names: list[str], is_terminal: bool, local_slots: int
+) -> list[str]:
     argv = [mpi.mpirun, "-np", str(options.num_proc)]
     if os.geteuid() == 0:
         argv += ["--allow-run-as-root"]
@@ -117,7 +143,8 @@ def _open_mpi(mpi: Mpi, options: Namespace, names: list[str], is_terminal: bool,
         argv += [f"-p {options.ssh_port}"]
     if options.elastic:
         argv += ["--with-ft", "ulfm"]
-    # Skip variables that the user exports: given one twice, Open MPI 5 takes the first and 4.1 the last.
+    # Skip variables that the user exports: given one twice, Open MPI 5 takes the first and 4.1 the
+    # last.
     exported = {arg.partition("=")[0] for flag, arg in pairwise(options.mpi_args) if flag == "-x"}
     exports = [word for name in names if name not in exported for word in ("-x", name)]
     return [*argv, *exports, *options.mpi_args]
@@ -132,7 +159,8 @@ def _hydra(mpi: Mpi, options: Namespace, names: list[str]) -> list[str]:
         argv += ["-bind-to", "none"]
     if options.hosts:
         argv += ["-hosts", ",".join(f"{name}:{slots}" for name, slots in options.hosts.items())]
-    return [*argv, *options.mpi_args, "-np", str(options.num_proc)]  # -np ends Hydra's global options
+    # -np ends Hydra's global options
+    return [*argv, *options.mpi_args, "-np", str(options.num_proc)]
 
 
 def is_local(host: str) -> bool:

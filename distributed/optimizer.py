@@ -1,7 +1,9 @@
-"""AllreduceOptimizer: any Keras optimizer on many ranks, with one sum of a list of tensors per step.
+"""AllreduceOptimizer: any Keras optimizer on many ranks, with one sum of a list of tensors per
+step.
 
-`TrainingStep.take` in `distributed/gradient.py` shows its use. It replaces Horovod's `DistributedOptimizer`, but
-is not a Keras optimizer, because `apply_gradients` gets the gradients without the weights that divide their sum.
+`TrainingStep.take` in `distributed/gradient.py` shows its use. It replaces Horovod's
+`DistributedOptimizer`, but is not a Keras optimizer, because `apply_gradients` gets the gradients
+without the weights that divide their sum.
 """
 
 import hashlib
@@ -20,8 +22,9 @@ from distributed.collectives import Collectives
 from distributed.world import World
 
 CLIP_NORM = 1.0
-# The loss scale of float16 training: Micikevicius et al. 2018 (Mixed Precision Training), section 3.2, with the
-# constants of PyTorch's GradScaler and Keras' LossScaleOptimizer, which differ only in the initial scale.
+# The loss scale of float16 training: Micikevicius et al. 2018 (Mixed Precision Training), section
+# 3.2, with the constants of PyTorch's GradScaler and Keras' LossScaleOptimizer, which differ only
+# in the initial scale.
 LOSS_SCALE = "loss_scale"
 START_OF_SCALE = (2.0**15, 0.0)  # the scale, and the number of finite steps in a row
 STEPS_TO_GROW, LEAST_LOSS_SCALE = 2000, 1.0
@@ -33,28 +36,33 @@ Tensors = list[tf.Tensor]  # the gradient of each variable, and last the loss su
 class StepResult:
     """The numbers of a step, and the weight of each loss term over all ranks."""
 
-    numbers: tf.Tensor  # [gradient norm, rate, 1 if applied else 0, loss scale or 0, loss sums…], on the device
+    # [gradient norm, rate, 1 if applied else 0, loss scale or 0, loss sums…], on the device
+    numbers: tf.Tensor
     weights: Mapping[str, float]
 
     def read(self) -> dict[str, float]:
-        """The numbers by name: losses are means over all ranks, NaN without a target, "gradient_norm"
-        is that before clipping, and there is a "loss_scale" for float16 only. Waits until the device
-        has finished the step."""
+        """The numbers by name: losses are means over all ranks, NaN without a target,
+        "gradient_norm" is that before clipping, and there is a "loss_scale" for float16 only. Waits
+        until the device has finished the step."""
         norm, rate, applied, scale, *sums = self.numbers.numpy().tolist()
         losses = dict[str, float]()
         for loss_sum, (term, weight) in zip(sums, self.weights.items(), strict=True):
             losses[term] = loss_sum / weight if weight else math.nan
         facts = {"learning_rate": rate, "gradient_norm": norm, "applied": applied}
-        return {"loss": sum(losses.values()), **losses, **facts} | ({"loss_scale": scale} if scale else {})
+        return {"loss": sum(losses.values()), **losses, **facts} | (
+            {"loss_scale": scale} if scale else {}
+        )
 
 
 class AllreduceOptimizer:
-    """Wraps a Keras optimizer: one sum over ranks, finite check, clip to the global norm 1, one compiled update.
+    """Wraps a Keras optimizer: one sum over ranks, finite check, clip to the global norm 1, one
+    compiled update.
 
-    `optimizer` is any that does not clip. If it has a method `apply_scaled(gradients, scale)`, that method applies
-    the factor of clipping, which saves a pass over memory. `variables` are the trainable ones, in the order of the
-    gradients, all of one dtype. `scales_loss` multiplies the losses by an adaptive scale, for a model that
-    computes in float16. The compression "bf16" sends gradients (not losses) between machines as bfloat16.
+    `optimizer` is any that does not clip. If it has a method `apply_scaled(gradients, scale)`, that
+    method applies the factor of clipping, which saves a pass over memory. `variables` are the
+    trainable ones, in the order of the gradients, all of one dtype. `scales_loss` multiplies the
+    losses by an adaptive scale, for a model that computes in float16. The compression "bf16" sends
+    gradients (not losses) between machines as bfloat16.
     """
 
     def __init__(
@@ -74,11 +82,13 @@ class AllreduceOptimizer:
         optimizer.build(self.trainable)
         loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
         self._loss_scale = loss_scale if scales_loss else None
-        # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of its own.
+        # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of
+        # its own.
         self.update = tf.function(self.apply, jit_compile=world.device.is_gpu, autograph=False)
 
     def state(self) -> dict[str, keras.Variable]:
-        """The optimizer's variables except the learning rate, numbered in order, and the loss scale."""
+        """The optimizer's variables except the learning rate, numbered in order, and the loss
+        scale."""
         variables = [v for v in self.optimizer.variables if v is not self.optimizer._learning_rate]
         named = {f"{number:04d}": variable for number, variable in enumerate(variables)}
         return named if self._loss_scale is None else named | {LOSS_SCALE: self._loss_scale}
@@ -86,13 +96,15 @@ class AllreduceOptimizer:
     def reset(self) -> None:
         """Gives the state its first values, which are 0 in BERT's optimizers."""
         for name, variable in self.state().items():
-            variable.assign(START_OF_SCALE if name == LOSS_SCALE else tf.zeros(variable.shape, variable.dtype))
+            variable.assign(
+                START_OF_SCALE if name == LOSS_SCALE else tf.zeros(variable.shape, variable.dtype)
+            )
 
     def reduce_weights(
         self, weights: Mapping[str, float], requests: Sequence[bool] = ()
     ) -> tuple[dict[str, float], list[bool]]:
-        """Each loss term's weight summed over ranks (in float64), and which of the requests any rank makes. Raises
-        ValueError when a weight is negative or NaN."""
+        """Each loss term's weight summed over ranks (in float64), and which of the requests any
+        rank makes. Raises ValueError when a weight is negative or NaN."""
         local = np.array([*(weights[term] for term in self.loss_terms), *requests], np.float64)
         totals = self.world.all_reduce_sum(local, "the sum of a step's weights").tolist()
         total = dict(zip(self.loss_terms, totals, strict=False))
@@ -102,9 +114,14 @@ class AllreduceOptimizer:
         return total, [wanted > 0 for wanted in totals[len(total) :]]
 
     def inverse_weights(self, totals: Mapping[str, float]) -> tf.Tensor:
-        """The factor of each loss sum in the backward pass, [terms]: loss scale / weight over all ranks."""
+        """The factor of each loss sum in the backward pass, [terms]: loss scale / weight over all
+        ranks."""
         inverse = tf.constant([1 / totals[term] for term in self.loss_terms], self.dtype)
-        return inverse if self._loss_scale is None else inverse * tf.cast(self._loss_scale.value[0], self.dtype)
+        return (
+            inverse
+            if self._loss_scale is None
+            else inverse * tf.cast(self._loss_scale.value[0], self.dtype)
+        )
 
     def all_reduce(self, own: Tensors) -> Tensors:
         """The sums over ranks, with the same bits on all of them."""
@@ -112,8 +129,8 @@ class AllreduceOptimizer:
             return self.collectives.all_reduce_sum(own, self.compresses)
 
     def apply(self, total: Tensors, is_valid: tf.Tensor | bool = True) -> tf.Tensor:
-        """Checks, clips and applies sums; what is not finite, or not `is_valid`, is skipped on every rank. Returns
-        the numbers of `StepResult`. `update` is this, compiled."""
+        """Checks, clips and applies sums; what is not finite, or not `is_valid`, is skipped on
+        every rank. Returns the numbers of `StepResult`. `update` is this, compiled."""
         *gradients, sums = total
         rate, scale = tf.cast(self.optimizer.learning_rate, self.dtype), tf.ones([], self.dtype)
         if self._loss_scale is not None:
@@ -148,14 +165,17 @@ class AllreduceOptimizer:
         return tf.concat([tf.stack([zero, rate, zero, scale]), loss_sums], 0)
 
     def check_replicas(self) -> None:
-        """Raises InputError on every rank unless the ranks' trainable variables are bit-identical."""
+        """Raises InputError on every rank unless the ranks' trainable variables are
+        bit-identical."""
         if self.world.size > 1:
             total = hashlib.sha256()
             for variable in self.trainable:
                 raw = host_view(tf.convert_to_tensor(variable.value)).reshape(-1).view(np.uint8)
                 total.update(google_crc32c.value(raw).to_bytes(4, "little"))
             step = int(self.optimizer.iterations.numpy())
-            self.world.agree({f"the trainable variables after {step} steps": total.hexdigest()[:24]})
+            self.world.agree(
+                {f"the trainable variables after {step} steps": total.hexdigest()[:24]}
+            )
 
 
 def terms_without_targets(weights: Mapping[str, float]) -> list[str]:
@@ -173,8 +193,8 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
 
 
 def next_loss_scale(state: tf.Tensor, applied: tf.Tensor) -> tf.Tensor:
-    """The loss scale and the number of finite steps in a row, float32 [2], after a step. A gradient that is not
-    finite halves the scale; 2,000 finite ones in a row double it."""
+    """The loss scale and the number of finite steps in a row, float32 [2], after a step. A gradient
+    that is not finite halves the scale; 2,000 finite ones in a row double it."""
     scale, finite_steps = tf.unstack(state)
     grows = tf.equal(finite_steps + 1, STEPS_TO_GROW)
     after_finite = tf.where(grows, tf.stack([scale * 2, 0.0]), tf.stack([scale, finite_steps + 1]))

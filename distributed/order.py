@@ -1,7 +1,7 @@
 """The order of the rows in the endless stream, and each rank's share of a step's rows.
 
-The row at position p of the stream is a pure function of (seed, p): a checkpoint stores only p, and any number of
-ranks can continue from it.
+The row at position p of the stream is a pure function of (seed, p): a checkpoint stores only p, and
+any number of ranks can continue from it.
 """
 
 import functools
@@ -18,7 +18,8 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio of 2⁶⁴
 
 
 class Order:
-    """A seeded permutation of all rows for each epoch: each row once per epoch, in a different order each time."""
+    """A seeded permutation of all rows for each epoch: each row once per epoch, in a different
+    order each time."""
 
     def __init__(self, num_rows: int, seed: int):
         self.num_rows, self.seed = num_rows, seed
@@ -27,26 +28,33 @@ class Order:
     def rows_at(self, start: int, stop: int) -> np.ndarray:
         """Row numbers (int64) of the positions start, …, stop - 1 of the endless stream."""
         epochs, within = np.divmod(np.arange(start, stop, dtype=np.int64), self.num_rows)
-        parts = [self._rows_of_epoch(epoch, within[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
+        parts = [
+            self._rows_of_epoch(epoch, within[epochs == epoch])
+            for epoch in np.unique(epochs).tolist()
+        ]
         return np.concatenate(parts or [within])
 
     def _rows_of_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
         return self._permutation(epoch)[positions]
 
     def _permutation_of(self, epoch: int) -> np.ndarray:
-        return np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(self.num_rows)
+        return np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(
+            self.num_rows
+        )
 
 
 class BlockOrder(Order):
-    """The order of a corpus of any size, in O(1) memory: in each epoch, blocks of neighbouring rows are shuffled,
-    and so are the rows within each block. So a step reads whole blocks, but for its ends.
+    """The order of a corpus of any size, in O(1) memory: in each epoch, blocks of neighbouring rows
+    are shuffled, and so are the rows within each block. So a step reads whole blocks, but for its
+    ends.
 
-    Of the B = ⌈n / block⌉ blocks of n rows the last is short when `block` does not divide n. In epoch e slot k of
-    0, …, B - 1 holds block π(k). π is a Feistel network whose two halves are numbers modulo ⌈√B⌉ and ⌈B / ⌈√B⌉⌉;
-    it is applied again while the result is ≥ B (Black and Rogaway 2002, Ciphers with Arbitrary Finite Domains);
-    each round adds to one half a hash of (seed, e, round, other half). If the short block, of t rows, is in slot
-    s, then position p of the epoch lies in slot p // block if p < s·block + t, else in slot
-    (p + block - t) // block. The rows of a block are sorted by the hash of (seed, e, row).
+    Of the B = ⌈n / block⌉ blocks of n rows the last is short when `block` does not divide n. In
+    epoch e slot k of 0, …, B - 1 holds block π(k). π is a Feistel network whose two halves are
+    numbers modulo ⌈√B⌉ and ⌈B / ⌈√B⌉⌉; it is applied again while the result is ≥ B (Black and
+    Rogaway 2002, Ciphers with Arbitrary Finite Domains); each round adds to one half a hash of
+    (seed, e, round, other half). If the short block, of t rows, is in slot s, then position p of
+    the epoch lies in slot p // block if p < s·block + t, else in slot (p + block - t) // block. The
+    rows of a block are sorted by the hash of (seed, e, row).
     """
 
     def __init__(self, num_rows: int, seed: int, block: int = 16):
@@ -59,19 +67,28 @@ class BlockOrder(Order):
 
     def _rows_of_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
         seeds = np.array([self.seed & _WORD, epoch], np.uint64)
-        keys = mixed(mixed(seeds[:1]) + seeds[1:] * _ODD + np.arange(1, _ROUNDS + 2, dtype=np.uint64))
+        keys = mixed(
+            mixed(seeds[:1]) + seeds[1:] * _ODD + np.arange(1, _ROUNDS + 2, dtype=np.uint64)
+        )
         short = int(self._permuted(np.array([self._num_blocks - 1]), keys, backwards=True)[0])
         missing = self.block - self._last_rows
-        positions = positions + np.where(positions >= short * self.block + self._last_rows, missing, 0)
+        positions = positions + np.where(
+            positions >= short * self.block + self._last_rows, missing, 0
+        )
         slots, within = np.divmod(positions, self.block)
         blocks = self._permuted(np.arange(slots[0], slots[-1] + 1), keys)
         rows = blocks[:, None] * self.block + np.arange(self.block)
-        hashes = np.where(rows < self.num_rows, mixed(rows.astype(np.uint64) * _ODD + keys[-1]), _WORD)
-        order = np.argsort(hashes, axis=1, kind="stable")  # stable, so that even equal hashes have a fixed order
+        hashes = np.where(
+            rows < self.num_rows, mixed(rows.astype(np.uint64) * _ODD + keys[-1]), _WORD
+        )
+        # stable, so that even equal hashes have a fixed order
+        order = np.argsort(hashes, axis=1, kind="stable")
         block_index = slots - slots[0]
         return rows[block_index, order[block_index, within]]
 
-    def _permuted(self, blocks: np.ndarray, keys: np.ndarray, backwards: bool = False) -> np.ndarray:
+    def _permuted(
+        self, blocks: np.ndarray, keys: np.ndarray, backwards: bool = False
+    ) -> np.ndarray:
         """π of each number, or the inverse of π."""
         permuted = self._through_rounds(blocks.astype(np.uint64), keys, backwards)
         while len(outside := np.flatnonzero(permuted >= self._num_blocks)):
@@ -89,9 +106,9 @@ class BlockOrder(Order):
 
 
 def balanced(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
-    """Divides rows into parts with nearly equal numbers of tokens, whose numbers of rows differ by at most one:
-    the longest remaining row goes to the part with the fewest tokens so far (Graham 1969, LPT), of those that
-    still need rows. Returns places in `lengths`, ascending."""
+    """Divides rows into parts with nearly equal numbers of tokens, whose numbers of rows differ by
+    at most one: the longest remaining row goes to the part with the fewest tokens so far (Graham
+    1969, LPT), of those that still need rows. Returns places in `lengths`, ascending."""
     num_rows, larger = divmod(len(lengths), num_parts)  # of each part; so many parts have one more
     parts: list[list[int]] = [[] for _ in range(num_parts)]
     open_parts = [(0, part) for part in range(num_parts)]  # a heap, by tokens

@@ -1,5 +1,6 @@
-"""Settings of a training; its plan: steps, warmup and learning rate for a number of ranks, each divided or scaled
-exactly once; and its progress. Without TensorFlow, so that `--help` answers at once."""
+"""Settings of a training; its plan: steps, warmup and learning rate for a number of ranks, each
+divided or scaled exactly once; and its progress. Without TensorFlow, so that `--help` answers at
+once."""
 
 import math
 import re
@@ -20,31 +21,48 @@ FROM_0 = STEPS | {"at_least": 0}
 class PlanSettings(Settings):
     """Length and learning rate of training, with the names and defaults of Google's scripts.
 
-    With `train_batch_size`, rows per rank and step, one rank's steps and warmup (as in Google's run_squad.py) are
-    divided by the number of ranks, and the rate is scaled. `global_batch_size` keeps one rank's steps and rate.
+    With `train_batch_size`, rows per rank and step, one rank's steps and warmup (as in Google's
+    run_squad.py) are divided by the number of ranks, and the rate is scaled. `global_batch_size`
+    keeps one rank's steps and rate.
     """
 
-    train_batch_size: int | None = setting(None, "rows per rank and optimizer step", shown_default="32", **ROWS)
-    global_batch_size: int | None = setting(
-        None, "rows per optimizer step over all ranks, instead; keeps the steps and rate of one rank", **ROWS
+    train_batch_size: int | None = setting(
+        None, "rows per rank and optimizer step", shown_default="32", **ROWS
     )
-    gradient_accumulation_steps: int = setting(1, "micro-batches of which a rank's step is made", **ROWS)
-    learning_rate: float = setting(5e-5, "peak learning rate of one rank", **FROM_0 | {"at_most": HIGHEST_RATE})
+    global_batch_size: int | None = setting(
+        None,
+        "rows per optimizer step over all ranks, instead; keeps the steps and rate of one rank",
+        **ROWS,
+    )
+    gradient_accumulation_steps: int = setting(
+        1, "micro-batches of which a rank's step is made", **ROWS
+    )
+    learning_rate: float = setting(
+        5e-5, "peak learning rate of one rank", **FROM_0 | {"at_most": HIGHEST_RATE}
+    )
     lr_scaling: Literal["linear", "sqrt", "none"] = setting(
         "linear", "how the learning rate grows with the number of ranks", "training"
     )
     num_train_epochs: float | None = setting(3.0, "passes over the data", **FROM_0)
     num_train_steps: int | None = setting(
-        None, "optimizer steps of one rank, divided by the number of ranks; instead of epochs", **STEPS
+        None,
+        "optimizer steps of one rank, divided by the number of ranks; instead of epochs",
+        **STEPS,
     )
-    warmup_proportion: float = setting(0.1, "share of steps in which the rate rises", **FROM_0 | {"at_most": 1})
+    warmup_proportion: float = setting(
+        0.1, "share of steps in which the rate rises", **FROM_0 | {"at_most": 1}
+    )
     num_warmup_steps: int | None = setting(
-        None, "warmup steps of one rank, divided by the number of ranks; instead of a share", **FROM_0
+        None,
+        "warmup steps of one rank, divided by the number of ranks; instead of a share",
+        **FROM_0,
     )
 
     def check(self) -> None:
         if self.train_batch_size is not None and self.global_batch_size is not None:
-            raise ValueError("--train_batch_size and --global_batch_size exclude each other: give one")
+            raise ValueError(
+                "--train_batch_size and --global_batch_size exclude each other: give one"
+            )
 
     def resolved(self) -> "PlanSettings":
         """The settings with all defaults that depend on others."""
@@ -61,28 +79,40 @@ class LoopSettings(Settings):
     """Settings of the training loop."""
 
     seed: int = setting(
-        42, "seed of initial values, order of the data and dropout", "training",
-        aliases=("random_seed",), at_least=0, at_most=MOST_SEED,
-    )  # fmt: skip
+        42,
+        "seed of initial values, order of the data and dropout",
+        "training",
+        aliases=("random_seed",),
+        at_least=0,
+        at_most=MOST_SEED,
+    )
     save_checkpoints_steps: int = setting(1000, "steps between checkpoints", **STEPS)
     save_checkpoints_minutes: float = setting(
-        10.0, "minutes after which a checkpoint is written, whatever the steps; 0 for never", **FROM_0
+        10.0,
+        "minutes after which a checkpoint is written, whatever the steps; 0 for never",
+        **FROM_0,
     )
     keep_checkpoints: int = setting(5, "number of newest checkpoints that are kept", **STEPS)
     log_steps: int | None = setting(
-        None, "steps between lines of metrics.jsonl", shown_default="25, in short runs a fiftieth of the steps",
+        None,
+        "steps between lines of metrics.jsonl",
+        shown_default="25, in short runs a fiftieth of the steps",
         **STEPS,
-    )  # fmt: skip
+    )
     timeline: str | None = setting(
         None, "file for a Chrome trace of what all ranks do when, for ui.perfetto.dev", "training"
     )
     profile_steps: str | None = setting(
-        None, "steps FIRST:LAST that TensorFlow's profiler records on rank 0, in OUTPUT_DIR/profile", "training"
+        None,
+        "steps FIRST:LAST that TensorFlow's profiler records on rank 0, in OUTPUT_DIR/profile",
+        "training",
     )
     xla: Literal["auto", "on", "off"] = setting(
-        "auto", "let XLA compile the whole gradient, for at most 4 shapes; auto does so on GPUs. With the backend "
-        "nccl, on also compiles the sum over ranks and the update", "machine",
-    )  # fmt: skip
+        "auto",
+        "let XLA compile the whole gradient, for at most 4 shapes; auto does so on GPUs. With the"
+        " backend nccl, on also compiles the sum over ranks and the update",
+        "machine",
+    )
 
     def check(self) -> None:
         if self.profile_steps is not None:
@@ -94,7 +124,8 @@ class LoopSettings(Settings):
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a run. A row is a training item: a window for SQuAD, an example for a classifier."""
+    """The plan of a run. A row is a training item: a window for SQuAD, an example for a
+    classifier."""
 
     rows: int
     size: int
@@ -108,18 +139,22 @@ class Plan:
     epochs: float
 
     def on_ranks(self, size: int) -> "Plan":
-        """The same steps on the ranks that are left after a death, in micro-batches that are not larger."""
+        """The same steps on the ranks that are left after a death, in micro-batches that are not
+        larger."""
         accumulation = -(-self.accumulation * self.size // size)
-        return replace(self, size=size, accumulation=min(accumulation, self.global_batch_size // size))
+        return replace(
+            self, size=size, accumulation=min(accumulation, self.global_batch_size // size)
+        )
 
     def __str__(self) -> str:
         rate = f"{self.learning_rate:.3g}"
         if self.learning_rate != self.base_learning_rate:
             rate = f"{self.base_learning_rate:.3g} x {self.lr_scaling} scaling = {rate}"
         return (
-            f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch {self.global_batch_size} "
-            f"over all ranks, accumulation {self.accumulation}; {self.steps:,} steps ({self.epochs:g} epochs), "
-            f"{self.warmup_steps:,} warmup; learning rate {rate}"
+            f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch"
+            f" {self.global_batch_size} over all ranks, accumulation {self.accumulation};"
+            f" {self.steps:,} steps ({self.epochs:g} epochs), {self.warmup_steps:,} warmup;"
+            f" learning rate {rate}"
         )
 
 
@@ -139,17 +174,19 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
     batch_flag = "--global_batch_size" if keeps_batch else "--train_batch_size"
     if steps < 1:
         raise InputError(
-            f"no training step is left: {rows} rows in batches of {batch} make {steps_of_one} steps of one rank, "
-            f"divided by {divisor} rank{'s' * (divisor > 1)}; lower {batch_flag} or raise "
-            f"--num_train_{'steps' if settings.num_train_steps else 'epochs'}"
+            f"no training step is left: {rows} rows in batches of {batch} make {steps_of_one} steps"
+            f" of one rank, divided by {divisor} rank{'s' * (divisor > 1)}; lower {batch_flag} or"
+            f" raise --num_train_{'steps' if settings.num_train_steps else 'epochs'}"
         )
     if steps > MOST_STEPS:
-        raise InputError(f"{steps:,} training steps are more than {MOST_STEPS:,}: lower --num_train_epochs")
+        raise InputError(
+            f"{steps:,} training steps are more than {MOST_STEPS:,}: lower --num_train_epochs"
+        )
     global_batch, accumulation = batch * divisor, settings.gradient_accumulation_steps
     if global_batch < size * accumulation:
         raise InputError(
-            f"a step of {global_batch} rows is too small for {size} ranks with --gradient_accumulation_steps "
-            f"{accumulation}: raise {batch_flag}"
+            f"a step of {global_batch} rows is too small for {size} ranks with"
+            f" --gradient_accumulation_steps {accumulation}: raise {batch_flag}"
         )
     factor = {"linear": divisor, "sqrt": math.sqrt(divisor), "none": 1}[settings.lr_scaling]
     return Plan(
@@ -171,8 +208,9 @@ def rate_warning(plan: Plan) -> str | None:
     if plan.learning_rate <= max(HIGH_FINE_TUNING_RATE, plan.base_learning_rate):
         return None
     return (
-        f"warning: {plan.lr_scaling} scaling over {plan.size} ranks makes the rate {plan.learning_rate:.3g}, "
-        f"above {HIGH_FINE_TUNING_RATE:g}: consider --lr_scaling sqrt or none, or --global_batch_size"
+        f"warning: {plan.lr_scaling} scaling over {plan.size} ranks makes the rate"
+        f" {plan.learning_rate:.3g}, above {HIGH_FINE_TUNING_RATE:g}: consider --lr_scaling sqrt or"
+        " none, or --global_batch_size"
     )
 
 
@@ -194,7 +232,8 @@ class State:
         return replace(self, position=self.position + self.global_batch_size, step=self.step + 1)
 
     def with_score(self, score: float | None) -> "State":
-        """The state with an evaluation here; `score` is the one that selects the best checkpoint."""
+        """The state with an evaluation here; `score` is the one that selects the best
+        checkpoint."""
         added = [] if score is None else [[self.position, float(score)]]
         return replace(self, evaluated=self.position, evaluations=[*self.evaluations, *added])
 
@@ -210,12 +249,16 @@ class State:
 START = State(0, 0, 1, 1, {})
 
 
-def first_state(plan: Plan, settings: dict[str, object], saved: State | None, continues: bool) -> State:
-    """Where a training by the plan begins: at row 0, or at a saved state, perhaps of another number of ranks. The
-    checkpoints of its evaluations are there only if a run `continues`."""
+def first_state(
+    plan: Plan, settings: dict[str, object], saved: State | None, continues: bool
+) -> State:
+    """Where a training by the plan begins: at row 0, or at a saved state, perhaps of another number
+    of ranks. The checkpoints of its evaluations are there only if a run `continues`."""
     step, saved = plan.steps, saved or START
     if saved.step < saved.steps:
         is_same = saved.global_batch_size == plan.global_batch_size
-        step = min(plan.steps, saved.step if is_same else -(-saved.position // plan.global_batch_size))
+        step = min(
+            plan.steps, saved.step if is_same else -(-saved.position // plan.global_batch_size)
+        )
     evaluations, rows = saved.evaluations if continues else [], plan.global_batch_size
     return State(saved.position, step, plan.steps, rows, settings, evaluations, saved.evaluated)

@@ -27,24 +27,28 @@ def predict(
     digest: Callable[[int, Any], Any] = lambda number, output: output,
     label: str | None = "prediction",
 ) -> list[Any] | None:
-    """Returns the digest of `forward` of every batch, in order, on rank 0; None on other ranks. Each batch is
-    computed by one rank, so that results do not depend on the number of ranks.
+    """Returns the digest of `forward` of every batch, in order, on rank 0; None on other ranks.
+    Each batch is computed by one rank, so that results do not depend on the number of ranks.
 
-    `batches` are the row numbers of each batch. Threads call `collate`, as that of a `Feed`, ahead of the model,
-    and `digest(number of the batch, output as NumPy arrays)`, which returns what is kept of it, behind the model.
+    `batches` are the row numbers of each batch. Threads call `collate`, as that of a `Feed`, ahead
+    of the model, and `digest(number of the batch, output as NumPy arrays)`, which returns what is
+    kept of it, behind the model.
     """
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label, "batch")
     kept: list[Future] = []
 
     def digest_of(number: int, output: Any) -> Any:
-        return digest(number, tf.nest.map_structure(lambda tensor: tensor.numpy(), output))  # waits for the device
+        # waits for the device
+        return digest(number, tf.nest.map_structure(lambda tensor: tensor.numpy(), output))
 
     with ThreadPoolExecutor(1, "digest") as thread:
         made = prefetched(lambda n: collate(fields_of(rows, batches[n], batches[n])), mine)
         for number, batch in zip(mine, made, strict=True):
             if world.stop_wanted.is_set():
-                raise InputError("stopped before the predictions were complete: run the same command again")
+                raise InputError(
+                    "stopped before the predictions were complete: run the same command again"
+                )
             # A slow rank may finish long after the others, which wait for its outputs below.
             with naming_memory(batch), world.watchdog.working():
                 kept.append(thread.submit(digest_of, number, forward(batch)))

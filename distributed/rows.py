@@ -1,4 +1,5 @@
-"""Data as rows, an Arrow table in a memory-mapped file, and the batches that ranks make of them ahead of time."""
+"""Data as rows, an Arrow table in a memory-mapped file, and the batches that ranks make of them
+ahead of time."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -20,8 +21,9 @@ Batch = dict[str, Any]  # arrays, or tuples of them
 
 
 class BatchRows:
-    """The rows of one or more parts, whose record batches are opened when they are needed. A part has `num_rows`,
-    `batch(number)` and `starts`: the first row of each batch, and last the number of rows."""
+    """The rows of one or more parts, whose record batches are opened when they are needed. A part
+    has `num_rows`, `batch(number)` and `starts`: the first row of each batch, and last the number
+    of rows."""
 
     def __init__(self, parts: Sequence[Any]):
         self._parts = parts
@@ -31,21 +33,25 @@ class BatchRows:
         return int(self._first_rows[-1])
 
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray | Ragged]:
-        """The columns of some rows in the stored types: a column of numbers as an array [n], one of lists as a
-        ragged array (`ringbase.ragged`)."""
+        """The columns of some rows in the stored types: a column of numbers as an array [n], one of
+        lists as a ragged array (`ringbase.ragged`)."""
         pieces, places = [], []
         for batch, within, of_batch in self._by_batch(indices):
             # A slice costs a tenth of a take.
-            pieces.append(batch.slice(within[0], 1) if len(within) == 1 else batch.take(_indices(within)))
+            pieces.append(
+                batch.slice(within[0], 1) if len(within) == 1 else batch.take(_indices(within))
+            )
             places.append(of_batch)
         chosen = pa.Table.from_batches(pieces or [self._parts[0].batch(0).slice(0, 0)])
         if len(pieces) > 1:
-            # `pa.Table.take` would copy every chunk of a list column: 0.4 ms instead of 49 with 1,000 chunks.
+            # `pa.Table.take` would copy every chunk of a list column: 0.4 ms instead of 49 with
+            # 1,000 chunks.
             chosen = chosen.combine_chunks().take(_indices(np.argsort(np.concatenate(places))))
         return {name: _to_numpy(chosen.column(name)) for name in chosen.column_names}
 
     def lengths_at(self, name: str, indices: np.ndarray) -> np.ndarray:
-        """The number of values in a list column for some rows, int64 [n]; reads only their offsets."""
+        """The number of values in a list column for some rows, int64 [n]; reads only their
+        offsets."""
         lengths = np.empty(len(indices), np.int64)
         for batch, within, places in self._by_batch(indices):
             offsets = np.from_dlpack(batch.column(name).offsets)
@@ -56,7 +62,9 @@ class BatchRows:
         """The most values of a row in a list column; None where telling would take too long."""
         return None
 
-    def _by_batch(self, indices: np.ndarray) -> Iterator[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
+    def _by_batch(
+        self, indices: np.ndarray
+    ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
         """The rows by batch: the batch, the rows within it, and their places in `indices`."""
         rows = np.asarray(indices, np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
@@ -68,7 +76,8 @@ class BatchRows:
 
 
 class Rows(BatchRows):
-    """A memory-mapped Arrow table; itself its only part, whose batches are the chunks of the table."""
+    """A memory-mapped Arrow table; itself its only part, whose batches are the chunks of the
+    table."""
 
     def __init__(self, table: pa.Table):
         self.table, self.num_rows = table, table.num_rows
@@ -122,7 +131,11 @@ def _to_numpy(column: pa.ChunkedArray) -> np.ndarray | Ragged:
         offsets = np.from_dlpack(array.offsets)
         return np.from_dlpack(array.values)[offsets[0] : offsets[-1]], offsets - offsets[0]
     are_numbers = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    return np.from_dlpack(array) if are_numbers and not array.null_count else array.to_numpy(zero_copy_only=False)
+    return (
+        np.from_dlpack(array)
+        if are_numbers and not array.null_count
+        else array.to_numpy(zero_copy_only=False)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,14 +144,16 @@ class Feed:
 
     rows: BatchRows
     order: Order
-    collate: Callable[..., Batch]  # the fields of a micro-batch's rows -> the model's input, a batch axis first
+    # the fields of a micro-batch's rows -> the model's input, a batch axis first
+    collate: Callable[..., Batch]
     # Row numbers -> tokens of each row, of which ranks and micro-batches get nearly equal numbers.
     lengths: Callable[[np.ndarray], np.ndarray] = np.ones_like
     # Fields -> a batch of one shape, for each of the few shapes that XLA compiles for.
     collates_of_shapes: Sequence[Callable[..., Batch]] = ()
 
     def batches(self, plan: Plan, rank: int, state: State) -> Generator[list[Batch], None, None]:
-        """A rank's micro-batches of each step from this state to the end of the plan, made ahead in a thread."""
+        """A rank's micro-batches of each step from this state to the end of the plan, made ahead in
+        a thread."""
         end = state.position + (plan.steps - state.step) * plan.global_batch_size
         positions = range(state.position, end, plan.global_batch_size)
         return prefetched(partial(self.micro_batches, plan, rank), positions)
@@ -156,13 +171,16 @@ class Feed:
 
 
 def fields_of(rows: BatchRows, numbers: np.ndarray, positions: np.ndarray) -> dict[str, Any]:
-    """The columns of these rows, their numbers as "row" and, of their positions in the stream, their "epoch"."""
+    """The columns of these rows, their numbers as "row" and, of their positions in the stream,
+    their "epoch"."""
     return rows.take(numbers) | {"row": numbers, "epoch": positions // len(rows)}
 
 
-def prefetched(make: Callable[[int], T], items: Iterable[int], ahead: int = 3) -> Generator[T, None, None]:
-    """Yields `make(item)` for each item, computed in a thread up to `ahead` items in advance. Its exceptions are
-    raised here, where they can end the job."""
+def prefetched(
+    make: Callable[[int], T], items: Iterable[int], ahead: int = 3
+) -> Generator[T, None, None]:
+    """Yields `make(item)` for each item, computed in a thread up to `ahead` items in advance. Its
+    exceptions are raised here, where they can end the job."""
     thread, made = ThreadPoolExecutor(1, "prefetch"), deque[Future[T]]()
     try:
         for item in items:

@@ -1,4 +1,5 @@
-"""The folder, messages and progress of a run. On ranks other than 0 they do nothing: callers need no rank checks.
+"""The folder, messages and progress of a run. On ranks other than 0 they do nothing: callers need
+no rank checks.
 
 FOLDER/run.json        configuration, plan, environment, git commit
 FOLDER/metrics.jsonl   one JSON object per logged step
@@ -42,14 +43,17 @@ class Lines:
 
 
 def terminal_columns() -> int:
-    """The columns of the terminal that shows standard error, 1 if it does not say, 0 without one. Under mpirun it
-    is a pipe: there bert-launch tells, or mpirun's own standard error is checked."""
+    """The columns of the terminal that shows standard error, 1 if it does not say, 0 without one.
+    Under mpirun it is a pipe: there bert-launch tells, or mpirun's own standard error is
+    checked."""
     told = os.environ.get(launcher.TERMINAL, "0")
     if sys.stderr.isatty() or told != "0":
         return int(told) or launcher.columns(2)
     with contextlib.suppress(OSError):
         if any(name in os.environ for name in launcher.RANK_VARIABLES):
-            return int(os.readlink(f"/proc/{os.getppid()}/fd/2").startswith(("/dev/pts/", "/dev/tty")))
+            return int(
+                os.readlink(f"/proc/{os.getppid()}/fd/2").startswith(("/dev/pts/", "/dev/tty"))
+            )
     return 0
 
 
@@ -67,8 +71,9 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
 
     def lock(self) -> None:
-        """Keeps other jobs out of the folder until `close` or the end of this process: a killed job has none. On
-        rank 0. Raises InputError, with the other job's host and process, if it is locked."""
+        """Keeps other jobs out of the folder until `close` or the end of this process: a killed job
+        has none. On rank 0. Raises InputError, with the other job's host and process, if it is
+        locked."""
         path = self.folder / LOCK
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = path.open("a+")
@@ -84,7 +89,9 @@ class Run:
         except OSError as error:  # a file system without locks
             self.say(f"note: {self.folder} cannot be locked against other jobs: {error.strerror}")
         self._lock.truncate(0)
-        self._lock.write(f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}")
+        self._lock.write(
+            f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}"
+        )
         self._lock.flush()
 
     def take_over(self) -> None:
@@ -99,15 +106,22 @@ class Run:
         return self.is_writer
 
     def progress(self, total: int, label: str | None, unit: str = "step", initial: int = 0) -> tqdm:
-        """The progress of a loop, of whose `total` steps `initial` are done: a bar on a terminal, elsewhere a line
-        every 30 seconds and one at the end; nothing without a label."""
+        """The progress of a loop, of whose `total` steps `initial` are done: a bar on a terminal,
+        elsewhere a line every 30 seconds and one at the end; nothing without a label."""
         columns = terminal_columns()
         shape: dict[str, Any] = {"ncols": min(columns, WIDTH) if columns > 1 else WIDTH}
         if not columns:
-            each = {"mininterval": LINE_INTERVAL_S, "delay": LINE_INTERVAL_S, "miniters": 1, "smoothing": 0}
+            each = {
+                "mininterval": LINE_INTERVAL_S,
+                "delay": LINE_INTERVAL_S,
+                "miniters": 1,
+                "smoothing": 0,
+            }
             shape = {"file": Lines(), "bar_format": LINE, **each}
         is_hidden = label is None or not self.shows(total)
-        return tqdm(total=total, desc=label, unit=f" {unit}", initial=initial, disable=is_hidden, **shape)
+        return tqdm(
+            total=total, desc=label, unit=f" {unit}", initial=initial, disable=is_hidden, **shape
+        )
 
     def say(self, text: str) -> None:
         """Prints a line to standard error, above a bar if there is one."""
@@ -134,7 +148,8 @@ class Run:
             (self.folder / name).unlink(missing_ok=True)
 
     def rewind_metrics(self, rows: int) -> None:
-        """Drops the lines logged after this number of rows, which a resumed run logs again, and damaged ones."""
+        """Drops the lines logged after this number of rows, which a resumed run logs again, and
+        damaged ones."""
         path, kept = self.folder / "metrics.jsonl", []
         if not self.is_writer or not path.exists():
             return
@@ -146,20 +161,26 @@ class Run:
         self.write("metrics.jsonl", "".join(kept))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Appends one line to metrics.jsonl and the same scalars to TensorBoard's event file. What cannot be
-        written is lost, with one warning: curves are no reason to end a run."""
+        """Appends one line to metrics.jsonl and the same scalars to TensorBoard's event file. What
+        cannot be written is lost, with one warning: curves are no reason to end a run."""
         if not self.is_writer:
             return
         try:
             with (self.folder / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n")
+                file.write(
+                    json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n"
+                )
             summary = imported_tensorflow().compat.v1.Summary()
-            for name, value in values.items():  # one operation for all: each takes TensorFlow 0.4 ms
+            # one operation for all: each takes TensorFlow 0.4 ms
+            for name, value in values.items():
                 summary.value.add(tag=name, simple_value=value)
             self._write_summary(summary, step)
         except Exception as error:  # TensorFlow has its own for a full disk
             if not self._has_failed:
-                self.say(f"warning: {self.folder}: steps cannot be logged: {one_line(error)}; the run goes on")
+                self.say(
+                    f"warning: {self.folder}: steps cannot be logged: {one_line(error)}; the run"
+                    " goes on"
+                )
             self._has_failed = True
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
@@ -180,8 +201,8 @@ class Run:
         self._events.flush()
 
     def publish(self, is_last: bool = False) -> None:
-        """Uploads what has changed, if the folder belongs elsewhere. Raises InputError if that fails the last
-        time, and warns before."""
+        """Uploads what has changed, if the folder belongs elsewhere. Raises InputError if that
+        fails the last time, and warns before."""
         try:
             if self.is_writer and self._upload:
                 self._upload(self.folder)
@@ -201,8 +222,11 @@ class Run:
 
 
 def replaced(path: Path, replace: Callable[[Path, Any], None], content: Any) -> None:
-    """`replace(path, content)`. Raises InputError, which names the path, if it cannot be written (a full disk)."""
+    """`replace(path, content)`. Raises InputError, which names the path, if it cannot be written (a
+    full disk)."""
     try:
         replace(path, content)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+        raise InputError(
+            f"{path} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from error

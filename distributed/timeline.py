@@ -1,4 +1,5 @@
-"""What all ranks do when, as a Chrome trace for ui.perfetto.dev, and TensorFlow's profile of some steps."""
+"""What all ranks do when, as a Chrome trace for ui.perfetto.dev, and TensorFlow's profile of some
+steps."""
 
 import contextlib
 import json
@@ -16,8 +17,9 @@ PROFILE = "profile"  # the folder; TensorBoard's profile plugin and Perfetto sho
 
 
 class Timeline:
-    """The parts of this rank's steps, its evaluations and checkpoints, if `path` is given. All ranks make it
-    together: a barrier sets their clocks to one, as exactly as it takes to leave it."""
+    """The parts of this rank's steps, its evaluations and checkpoints, if `path` is given. All
+    ranks make it together: a barrier sets their clocks to one, as exactly as it takes to leave
+    it."""
 
     def __init__(self, path: str | None, world: World):
         self.path, self._world = path, world
@@ -37,7 +39,9 @@ class Timeline:
             return
         events: list[dict[str, Any]] = []
         for rank, own in enumerate(gathered):
-            events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
+            events.append(
+                {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
+            )
             for name, began_s, seconds in own:
                 times = {"ts": round(1e6 * began_s), "dur": round(1e6 * seconds)}
                 events.append({"ph": "X", "name": name, "pid": rank, "tid": 0, **times})
@@ -49,7 +53,8 @@ class Timeline:
 
 
 class Profile:
-    """TensorFlow's profiler during the steps FIRST:LAST of rank 0, into the run's folder `profile`."""
+    """TensorFlow's profiler during the steps FIRST:LAST of rank 0, into the run's folder
+    `profile`."""
 
     def __init__(self, steps: str | None, run: Run, step: int):
         first, last = map(int, steps.split(":")) if steps and run.is_writer else (0, -1)
@@ -66,6 +71,7 @@ class Profile:
 
     def close(self) -> None:
         if self._is_on:
-            with contextlib.suppress(Exception):  # it has its own; a profile is no reason to end a run
+            # it has its own; a profile is no reason to end a run
+            with contextlib.suppress(Exception):
                 imported_tensorflow().profiler.experimental.stop()
             self._is_on = False

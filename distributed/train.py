@@ -19,7 +19,8 @@ from distributed.timeline import Profile, Timeline
 from distributed.world import World
 from ringbase.errors import InputError, Preempted
 
-PASSES = 3  # a training step costs as much as three forward passes (Kaplan et al. 2020, section 2.1)
+# a training step costs as much as three forward passes (Kaplan et al. 2020, section 2.1)
+PASSES = 3
 EVALUATION_SHARE = 0.02  # the largest share of the time that evaluations take with "auto"
 MOST_SKIPPED_STEPS = 20
 LOG_STEPS, LOGGED_STEPS = 25, 50  # a log line every 25 steps; in short runs at least 50 of them
@@ -37,24 +38,31 @@ class NoTargets(InputError):
 class HeldOut:
     """A measurement on held-out data."""
 
-    measure: Callable[[], Mapping[str, float]]  # the scores; every rank calls it and gets the same values
+    # the scores; every rank calls it and gets the same values
+    measure: Callable[[], Mapping[str, float]]
     num_rows: int  # how many rows a measurement reads, from which its cost is estimated
-    every: int | Literal["auto", "epoch"]  # steps between measurements; "auto": a small share of the time
-    best: str | None = None  # the score (larger is better) that decides which checkpoint is kept as the best
-    patience: int | None = None  # training stops after this many measurements without a better score
+    # steps between measurements; "auto": a small share of the time
+    every: int | Literal["auto", "epoch"]
+    # the score (larger is better) that decides which checkpoint is kept as the best
+    best: str | None = None
+    # training stops after this many measurements without a better score
+    patience: int | None = None
 
     def interval(self, plan: Plan) -> int:
-        """Steps between measurements. The share of "auto" is not measured but estimated from numbers of rows, so
-        that all runs of one plan measure at the same steps."""
+        """Steps between measurements. The share of "auto" is not measured but estimated from
+        numbers of rows, so that all runs of one plan measure at the same steps."""
         if self.every == "epoch":
             return math.ceil(plan.rows / plan.global_batch_size)
         if self.every == "auto":
             cost = PASSES * plan.steps * plan.global_batch_size / self.num_rows  # in measurements
-            return math.ceil(plan.steps / max(1, int(cost * EVALUATION_SHARE / (1 - EVALUATION_SHARE))))
+            return math.ceil(
+                plan.steps / max(1, int(cost * EVALUATION_SHARE / (1 - EVALUATION_SHARE)))
+            )
         return self.every
 
     def is_due(self, state: State, plan: Plan) -> bool:
-        """Whether to measure now: every so many steps and after the last one, once at each position."""
+        """Whether to measure now: every so many steps and after the last one, once at each
+        position."""
         is_place = state.step == plan.steps or state.step % self.interval(plan) == 0
         return is_place and state.evaluated < state.position
 
@@ -62,7 +70,10 @@ class HeldOut:
         """Measures and logs; returns the state with the score that selects the best checkpoint."""
         scores = self.measure()
         run.metrics(state.step, {"rows": state.position, **scores})
-        run.say(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+        run.say(
+            f"step {state.step}: "
+            + ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        )
         return state.with_score(None if self.best is None else scores[self.best])
 
 
@@ -76,12 +87,13 @@ def train(
     held_out: HeldOut | None = None,
     settle: Callable[[], None] = lambda: None,
 ) -> State:
-    """Trains from `step.state` to the end of the plan. Returns the last state, which is saved. Every rank calls
-    `settle` before the model is measured or saved.
+    """Trains from `step.state` to the end of the plan. Returns the last state, which is saved.
+    Every rank calls `settle` before the model is measured or saved.
 
-    All ranks begin with the variables and the state of the rank that is furthest: after a death in an elastic
-    world, the survivors go on when all of them call it again. Raises, besides what the step, the log and the
-    checkpoints raise, Preempted after SIGUSR1, once all ranks have finished the same step and it is saved.
+    All ranks begin with the variables and the state of the rank that is furthest: after a death in
+    an elastic world, the survivors go on when all of them call it again. Raises, besides what the
+    step, the log and the checkpoints raise, Preempted after SIGUSR1, once all ranks have finished
+    the same step and it is saved.
     """
     world, state = step.optimizer.world, step.synchronize()
     plan, is_survivor = plan.on_ranks(world.size), world.size < plan.size
@@ -112,23 +124,35 @@ def train(
         checkpoints.finish()
     log.close()
     if stop:
-        run.say(f"saved after step {state.step} of {plan.steps} on request; to continue, run the same command")
+        run.say(
+            f"saved after step {state.step} of {plan.steps} on request; to continue, run the same"
+            " command"
+        )
         raise Preempted
     if held_out and state.step < plan.steps:
-        run.say(f"stopped after step {state.step}: {held_out.best} did not improve {held_out.patience} times")
+        run.say(
+            f"stopped after step {state.step}: {held_out.best} did not improve {held_out.patience}"
+            " times"
+        )
     return state
 
 
 def is_finished(state: State, held_out: HeldOut | None) -> bool:
-    """Whether a training is at the end of its plan, or has not become better for too many evaluations."""
-    if state.step == state.steps or held_out is None or held_out.patience is None or state.best is None:
+    """Whether a training is at the end of its plan, or has not become better for too many
+    evaluations."""
+    if (
+        state.step == state.steps
+        or held_out is None
+        or held_out.patience is None
+        or state.best is None
+    ):
         return state.step == state.steps
     return sum(position > state.best[0] for position, _ in state.evaluations) >= held_out.patience
 
 
 class Log:
-    """Shows each step; logs every `log_steps`-th, the first two and the last. On GPUs it shows the step before,
-    because reading the newest result would wait until the GPU is idle."""
+    """Shows each step; logs every `log_steps`-th, the first two and the last. On GPUs it shows the
+    step before, because reading the newest result would wait until the GPU is idle."""
 
     def __init__(self, loop: LoopSettings, world: World, run: Run, state: State):
         """`state`: where the training begins; it has the number of steps and of rows per step."""
@@ -143,12 +167,13 @@ class Log:
         self._skipped, self._all_skipped = 0, 0  # in a row, and of the whole training
         self._began_s = time.perf_counter()
         self._unread: deque[tuple[State, StepResult, dict[str, float], bool]] = deque()
-        self._unlogged: tuple[State, dict[str, float], dict[str, float]] | None = None  # the newest step
+        # the newest step
+        self._unlogged: tuple[State, dict[str, float], dict[str, float]] | None = None
         self._times: list[dict[str, float]] = []  # of the logged steps
 
     def step(self, state: State, result: StepResult) -> None:
-        """Shows the result of the step that led to `state`. Raises NotFinite or NoTargets when too many in a row
-        were skipped, or all of them."""
+        """Shows the result of the step that led to `state`. Raises NotFinite or NoTargets when too
+        many in a row were skipped, or all of them."""
         is_logged = state.step % self._every == 0 or state.step in (1, 2, state.steps)
         self._unread.append((state, result, self.clock.read(resets=is_logged), is_logged))
         self._show_all_but(self._is_async)
@@ -157,24 +182,32 @@ class Log:
     def _show_all_but(self, num_unread: int) -> None:
         while len(self._unread) > num_unread:
             state, result, times, is_logged = self._unread.popleft()
-            with self._world.operation("the result of a step"):  # on GPUs the sum is waited for here
+            # on GPUs the sum is waited for here
+            with self._world.operation("the result of a step"):
                 values = result.read()
             is_applied, scale = values.pop("applied"), values.get("loss_scale")
             missing = ", ".join(terms_without_targets(result.weights))
             self._skipped = 0 if is_applied else self._skipped + 1
             self._all_skipped += not is_applied
             if missing:
-                self._run.say(f"step {state.step}: no row has a target for {missing}; all ranks skip the step")
+                self._run.say(
+                    f"step {state.step}: no row has a target for {missing}; all ranks skip the step"
+                )
             elif not is_applied:
                 now = f"; the loss scale is now {scale:g}" if scale else ""
-                self._run.say(f"step {state.step}: the gradient is not finite; all ranks skip the step{now}")
+                self._run.say(
+                    f"step {state.step}: the gradient is not finite; all ranks skip the step{now}"
+                )
             has_learned = state.step < state.steps or self._skipped < state.step - self._begin
             if self._skipped == MOST_SKIPPED_STEPS or not has_learned:
                 if missing:
                     raise NoTargets(f"no row has a target for {missing} in {self._skipped} steps")
                 raise NotFinite(f"no finite gradient in {self._skipped} steps")
             shown = {name: f"{values[name]:.4f}" for name in ("loss", *result.weights)}
-            rates = {"rate": f"{values['learning_rate']:.2e}", "examples_s": f"{times['examples_per_s']:.1f}"}
+            rates = {
+                "rate": f"{values['learning_rate']:.2e}",
+                "examples_s": f"{times['examples_per_s']:.1f}",
+            }
             self._bar.set_postfix(shown | rates, refresh=False)
             self._bar.update()
             self._unlogged = state, values, times
@@ -196,14 +229,17 @@ class Log:
         self.clock.skip(name)
 
     def close(self) -> None:
-        """Ends the display, and says how long it took. Logs the last step, and of all ranks the median time of
-        each part of a step."""
+        """Ends the display, and says how long it took. Logs the last step, and of all ranks the
+        median time of each part of a step."""
         self._bar.close()
         self._profile.close()
         self._timeline.write(self._run)
         self._write()
         times = self._times[1:] or self._times  # the first holds the compilation
-        medians = {name: statistics.median(each.get(name, 0.0) for each in times) for name in [*times, {}][0]}
+        medians = {
+            name: statistics.median(each.get(name, 0.0) for each in times)
+            for name in [*times, {}][0]
+        }
         if any(of_ranks := self._world.all_gather(medians)):
             self._run.write_json("step_times.json", of_ranks)
         skipped = f", skipped steps: {self._all_skipped:,}" if self._all_skipped else ""

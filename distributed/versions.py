@@ -11,8 +11,17 @@ from pathlib import Path
 import ringbase
 from distributed import launcher
 
-PACKAGES = ("ringbert", "tensorflow", "tensorflow-cpu", "keras", "numpy", "transformers", "tokenizers", "mpi4py",
-            "datasets")  # fmt: skip
+PACKAGES = (
+    "ringbert",
+    "tensorflow",
+    "tensorflow-cpu",
+    "keras",
+    "numpy",
+    "transformers",
+    "tokenizers",
+    "mpi4py",
+    "datasets",
+)
 
 
 def versions() -> dict[str, str]:
@@ -28,11 +37,24 @@ def environment() -> dict[str, object]:
     """The facts for run.json; the commit is that of RingBERT's own checkout, if there is one."""
     by_slurm = f"srun, job {os.environ['SLURM_JOB_ID']}" if "SLURM_JOB_ID" in os.environ else None
     checkout, commit = Path(ringbase.__file__).parent.parent, None
-    # Not of the folder where the user works: a downloaded .git/config can name programs that git would run.
-    command = ["git", "-c", "core.fsmonitor=false", "-C", str(checkout), "describe", "--always", "--dirty"]
+    # Not of the folder where the user works: a downloaded .git/config can name programs that git
+    # would run.
+    command = [
+        "git",
+        "-c",
+        "core.fsmonitor=false",
+        "-C",
+        str(checkout),
+        "describe",
+        "--always",
+        "--dirty",
+    ]
     if (checkout / ".git").exists():
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            commit = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or None
+            commit = (
+                subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+                or None
+            )
     return {
         "python": platform.python_version(),
         "packages": versions(),

@@ -1,11 +1,12 @@
 """The watchdog notices when ranks wait for one that does not come.
 
-All ranks enter the same operations in the same order, and count them. A thread of each tells rank 0 twice a second
-what its rank does. Rank 0 names the ranks that keep the others waiting, and ends the job when they do so for too
-long, or when ranks do different things. Where rank 0 takes no messages, each other rank judges it in the same way.
-A rank that is in one place too long writes its stacks.
+All ranks enter the same operations in the same order, and count them. A thread of each tells rank 0
+twice a second what its rank does. Rank 0 names the ranks that keep the others waiting, and ends the
+job when they do so for too long, or when ranks do different things. Where rank 0 takes no messages,
+each other rank judges it in the same way. A rank that is in one place too long writes its stacks.
 
-Time is counted in ticks of the thread: it stands still while the process is stopped, and that is no stall.
+Time is counted in ticks of the thread: it stands still while the process is stopped, and that is no
+stall.
 """
 
 import contextlib
@@ -32,8 +33,8 @@ TICK_S = 0.5
 SILENT_S = 3.0  # a rank that was not heard for so long is not alive
 STACKS_S = 1.5  # the last rank writes its stacks so much later than the first
 ABORT_S = 15  # a rank that MPI has not ended by then ends itself
-# What a rank does: it computes, between two operations; it waits, in an operation; or it does work for which the
-# others may wait as long as it takes.
+# What a rank does: it computes, between two operations; it waits, in an operation; or it does work
+# for which the others may wait as long as it takes.
 COMPUTING, WAITING, WORKING = "computing", "waiting", "working"
 MOST_FACTS = 4  # about so many ranks a message says something
 
@@ -43,12 +44,17 @@ class StallSettings(Settings):
     """When ranks that wait for others report it, and when they give up."""
 
     stall_warning: float = setting(
-        30.0, "seconds that ranks wait for others before a warning names those; 0 for never", "machine", at_least=0
+        30.0,
+        "seconds that ranks wait for others before a warning names those; 0 for never",
+        "machine",
+        at_least=0,
     )
     stall_timeout: float = setting(
-        600.0, "seconds that ranks wait before the job ends, with stacks in files; 0 for never", "machine",
+        600.0,
+        "seconds that ranks wait before the job ends, with stacks in files; 0 for never",
+        "machine",
         at_least=0,
-    )  # fmt: skip
+    )
 
 
 class StallError(Exception):
@@ -57,7 +63,8 @@ class StallError(Exception):
 
 @dataclass
 class Seen:
-    """What is known of a rank: where it is, for how long it did not go on, and since when it is silent."""
+    """What is known of a rank: where it is, for how long it did not go on, and since when it is
+    silent."""
 
     rank: int
     process: str
@@ -74,18 +81,23 @@ class Seen:
 
     def __str__(self) -> str:
         place = f", at {self.name}" if self.name else ""
-        return f"rank {self.rank}, {self.process}, gave its last sign of life {self.silent_s:.0f} s ago{place}"
+        return (
+            f"rank {self.rank}, {self.process}, gave its last sign of life {self.silent_s:.0f} s"
+            f" ago{place}"
+        )
 
 
 class Watchdog:
-    """Counts the operations of this rank, and watches over those of all ranks once it is started."""
+    """Counts the operations of this rank, and watches over those of all ranks once it is
+    started."""
 
     def __init__(self, settings: StallSettings | None = None) -> None:
         self.settings = settings
-        # The number and the name of the last operation, and what this rank does: a new tuple for each change, so
-        # that the thread needs no lock.
+        # The number and the name of the last operation, and what this rank does: a new tuple for
+        # each change, so that the thread needs no lock.
         self.now = (0, "", COMPUTING)
-        self.stacks: Path | None = None  # the folder for the stacks of stuck ranks; else one of temporary files
+        # the folder for the stacks of stuck ranks; else one of temporary files
+        self.stacks: Path | None = None
         self._thread, self._leaving = threading.Thread(), threading.Event()
 
     def working(self) -> contextlib.AbstractContextManager[None]:
@@ -104,7 +116,8 @@ class Watchdog:
             self.now = (*self.now[:2], before)
 
     def start(self, comm: Any, fail: Callable[[Exception], None]) -> None:
-        """Watches over the ranks of `comm`, which all call it; again after a death. `fail` ends the job."""
+        """Watches over the ranks of `comm`, which all call it; again after a death. `fail` ends the
+        job."""
         self.stop()
         self.now = (0, "", COMPUTING)
         if comm.size == 1 or self.settings is None:
@@ -112,10 +125,15 @@ class Watchdog:
         if started().Query_thread() == started().THREAD_MULTIPLE:
             self._leaving = threading.Event()
             arguments = (comm.Dup(), self.settings, fail, self._leaving)
-            self._thread = threading.Thread(target=self._watch, args=arguments, daemon=True, name="watchdog")
+            self._thread = threading.Thread(
+                target=self._watch, args=arguments, daemon=True, name="watchdog"
+            )
             self._thread.start()
         elif comm.rank == 0:
-            print("note: MPI allows no threads here: nothing will notice ranks that hang", file=sys.stderr)
+            print(
+                "note: MPI allows no threads here: nothing will notice ranks that hang",
+                file=sys.stderr,
+            )
 
     def stop(self) -> None:
         """Ends the thread. Rank 0 does so last, when no other will send a message."""
@@ -123,9 +141,13 @@ class Watchdog:
         if self._thread.is_alive():
             self._thread.join(10)
 
-    def _watch(self, comm: Any, settings: StallSettings, fail: Callable, leaving: threading.Event) -> None:
-        """What the thread does. Rank 0's watches over all ranks, another's over itself and rank 0."""
-        with contextlib.suppress(started().Exception):  # MPI is failing, and the main thread will say so
+    def _watch(
+        self, comm: Any, settings: StallSettings, fail: Callable, leaving: threading.Event
+    ) -> None:
+        """What the thread does. Rank 0's watches over all ranks, another's over itself and rank
+        0."""
+        # MPI is failing, and the main thread will say so
+        with contextlib.suppress(started().Exception):
             everyone = comm.allgather(f"process {os.getpid()} on {socket.gethostname()}")
             watched = range(comm.size) if comm.rank == 0 else (0, comm.rank)
             ranks = {rank: Seen(rank, everyone[rank]) for rank in watched}
@@ -141,7 +163,8 @@ class Watchdog:
                 if own is first:
                     listen(comm, ranks)
                 elif message is None or message.Test():
-                    # Synchronous, so that no more than one message waits at a rank 0 that is stopped.
+                    # Synchronous, so that no more than one message waits at a rank 0 that is
+                    # stopped.
                     message = comm.issend((own.rank, *self.now), 0)
                     first.still_s = first.silent_s = 0.0
                 if own is first or first.silent_s > SILENT_S:
@@ -155,9 +178,11 @@ def listen(comm: Any, ranks: Mapping[int, Seen]) -> None:
         ranks[rank].hear(*place)
 
 
-def judge(rank: int, ranks: list[Seen], settings: StallSettings, folder: Path, fail: Callable) -> None:
-    """Compares what ranks do, and warns or ends the job when it is time to. It is a stall if one waits and none
-    goes on."""
+def judge(
+    rank: int, ranks: list[Seen], settings: StallSettings, folder: Path, fail: Callable
+) -> None:
+    """Compares what ranks do, and warns or ends the job when it is time to. It is a stall if one
+    waits and none goes on."""
     for count in {seen.count for seen in ranks}:
         names = {seen.rank: seen.name for seen in ranks if seen.count == count}
         if len(set(names.values())) > 1:
@@ -171,8 +196,12 @@ def judge(rank: int, ranks: list[Seen], settings: StallSettings, folder: Path, f
     missing = [seen.rank for seen in ranks if seen.count < count]
     who = f"{named(missing)} did not arrive" if missing else "all ranks arrived"
     here = [seen for seen in waiting if seen.count == count]
-    where = f"{here[0].name}, where {named(seen.rank for seen in here)} waited for {stalled_s:.0f} s"
-    facts = [str(seen) for seen in ranks if seen.count < count or seen.silent_s > SILENT_S][:MOST_FACTS]
+    where = (
+        f"{here[0].name}, where {named(seen.rank for seen in here)} waited for {stalled_s:.0f} s"
+    )
+    facts = [str(seen) for seen in ranks if seen.count < count or seen.silent_s > SILENT_S][
+        :MOST_FACTS
+    ]
     facts = facts or ["all are alive, so the network or the library that sums is the suspect"]
     text = "; ".join([f"{who} at {where}", *facts])
     if not is_end:

@@ -1,7 +1,8 @@
 """The ranks of a job: they join MPI, exchange messages, check that they agree, and fail together.
 
-Control messages (objects, barriers, agreement, the weights of a step) and the end of the job always use MPI,
-whichever backend sums the gradients. A program creates one `World` at its start and passes it down.
+Control messages (objects, barriers, agreement, the weights of a step) and the end of the job always
+use MPI, whichever backend sums the gradients. A program creates one `World` at its start and passes
+it down.
 """
 
 import contextlib
@@ -38,7 +39,8 @@ class FirstRankError(Exception):
 
 @dataclass(eq=False)
 class World:
-    """This process among the ranks of a job; `World()` is alone. `elastic.py` changes it after a death."""
+    """This process among the ranks of a job; `World()` is alone. `elastic.py` changes it after a
+    death."""
 
     rank: int = 0
     size: int = 1
@@ -46,15 +48,18 @@ class World:
     local_size: int = 1
     node: int = 0  # the number of this machine
     num_nodes: int = 1
-    comm: Any = field(default=None, repr=False)  # mpi4py's communicator of the ranks; None for one rank
+    # mpi4py's communicator of the ranks; None for one rank
+    comm: Any = field(default=None, repr=False)
     device: Device = field(default_factory=Device)
     program: str = "python"
-    is_script: bool = False  # a user's own: OSErrors keep their traceback; alone, it keeps its signals' handlers
+    # a user's own: OSErrors keep their traceback; alone, it keeps its signals' handlers
+    is_script: bool = False
     stop_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
     can_save: bool = False  # a training runs, which saves and stops when that is wanted
     watchdog: Watchdog = field(default_factory=Watchdog, repr=False)
     launched_size: int = 1  # how many ranks there were at the start
-    names: tuple[str, ...] = ()  # of the living ranks at the start; only if the job goes on without those that die
+    # of the living ranks at the start; only if the job goes on without those that die
+    names: tuple[str, ...] = ()
     derived: list[Any] = field(default_factory=list, repr=False)  # communicators made from `comm`
 
     def __str__(self) -> str:
@@ -71,15 +76,20 @@ class World:
         is_script: bool = False,
         comm: Any = None,
     ) -> "World":
-        """Joins MPI and gives each local rank its GPU and cores; call it before the first TensorFlow operation.
+        """Joins MPI and gives each local rank its GPU and cores; call it before the first
+        TensorFlow operation.
 
-        An exception or a `sys.exit` with an error that leaves its `with` block on any rank ends all ranks. With
-        `device` None TensorFlow is not imported, and with `stalls` None there is no watchdog. `comm` is an mpi4py
-        communicator of a part of the processes. Raises InputError if MPI sees one of several processes that a
-        launcher started, or if a rank can get no GPU.
+        An exception or a `sys.exit` with an error that leaves its `with` block on any rank ends all
+        ranks. With `device` None TensorFlow is not imported, and with `stalls` None there is no
+        watchdog. `comm` is an mpi4py communicator of a part of the processes. Raises InputError if
+        MPI sees one of several processes that a launcher started, or if a rank can get no GPU.
         """
         comm, problem = communicator() if comm is None else (comm, "")
-        place = place_in(comm) | {"comm": comm, "launched_size": comm.size} if comm and comm.size > 1 else {}
+        place = (
+            place_in(comm) | {"comm": comm, "launched_size": comm.size}
+            if comm and comm.size > 1
+            else {}
+        )
         program = program or Path(sys.argv[0]).name
         world = cls(program=program, is_script=is_script, watchdog=Watchdog(stalls), **place)
         with contextlib.ExitStack() as failing:
@@ -88,7 +98,8 @@ class World:
                 raise InputError(problem)
             if world.size > 1 or not is_script:
                 signal.signal(signal.SIGUSR1, lambda *_: world.stop_wanted.set())
-            # mpirun kills its ranks half a second after SIGTERM, too early to save: bert-launch sends SIGUSR1.
+            # mpirun kills its ranks half a second after SIGTERM, too early to save: bert-launch
+            # sends SIGUSR1.
             for number in ENDING if world.size == 1 and not is_script else ():
                 signal.signal(number, world._on_signal)
             threading.excepthook = world.fail_in_thread
@@ -104,7 +115,7 @@ class World:
     def is_elastic(self) -> bool:
         return bool(self.names)
 
-    # -- messages between ranks -------------------------------------------------------------------------------
+    # -- messages between ranks --------------------------------------------------------------------
 
     def operation(self, name: str) -> contextlib.AbstractContextManager[None]:
         """A `with` block that waits for all ranks, which all enter it; `name` is for messages."""
@@ -138,14 +149,17 @@ class World:
         return [value] if self.comm is None else of_each_rank(self._exchanged("allgather", value))
 
     def _exchanged(self, method: str, value: Any) -> list[Any]:
-        """What a method of MPI returns for the pickled value, piece by piece: MPI counts the bytes of a message,
-        of all ranks together, in 32 bits."""
+        """What a method of MPI returns for the pickled value, piece by piece: MPI counts the bytes
+        of a message, of all ranks together, in 32 bits."""
         raw, piece_bytes = pickle.dumps(value, pickle.HIGHEST_PROTOCOL), MESSAGE_BYTES // self.size
         with self.operation(f"an MPI {method}"):
             self.barrier()
             most_bytes = self.comm.allreduce(len(raw), started().MAX)
             exchange = getattr(self.comm, method)
-            return [exchange(raw[start : start + piece_bytes]) for start in range(0, most_bytes, piece_bytes)]
+            return [
+                exchange(raw[start : start + piece_bytes])
+                for start in range(0, most_bytes, piece_bytes)
+            ]
 
     def all_reduce_sum(self, values: np.ndarray, name: str = "a sum") -> np.ndarray:
         """The sum over ranks of a small float64 array; `name` is for messages."""
@@ -156,7 +170,8 @@ class World:
         return total
 
     def on_first(self, function: Callable[..., T], *args) -> T:
-        """Calls `function(*args)` on rank 0 only. Every rank returns its result, or raises if it failed."""
+        """Calls `function(*args)` on rank 0 only. Every rank returns its result, or raises if it
+        failed."""
         if self.size == 1:
             return function(*args)
         result, failure, reason = None, None, ""
@@ -173,9 +188,12 @@ class World:
         return cast(T, result)
 
     def on_each_machine(self, function: Callable[..., T], *args) -> T:
-        """Calls `function` on rank 0, then on the first rank of every other machine, which on a shared file system
-        finds the files already written. Returns the result of the first rank here."""
-        with self.operation(f"the work of each machine's first rank ({getattr(function, '__name__', '')})"):
+        """Calls `function` on rank 0, then on the first rank of every other machine, which on a
+        shared file system finds the files already written. Returns the result of the first rank
+        here."""
+        with self.operation(
+            f"the work of each machine's first rank ({getattr(function, '__name__', '')})"
+        ):
             result = self.on_first(function, *args)
             if self.local_rank == 0 and self.rank > 0:
                 with self.watchdog.working():
@@ -187,11 +205,14 @@ class World:
         return [other for node, other in self.all_gather((self.node, value)) if node == self.node]
 
     def agree(self, facts: Mapping[str, object]) -> None:
-        """Raises InputError on every rank unless all have the same facts: name -> anything with a stable `str`."""
+        """Raises InputError on every rank unless all have the same facts: name -> anything with a
+        stable `str`."""
         with self.operation("a comparison of the ranks"):
             everyone = self.all_gather({name: str(value) for name, value in facts.items()})
         for name in dict.fromkeys(name for facts_of_rank in everyone for name in facts_of_rank):
-            values = dict(enumerate(facts_of_rank.get(name, "nothing") for facts_of_rank in everyone))
+            values = dict(
+                enumerate(facts_of_rank.get(name, "nothing") for facts_of_rank in everyone)
+            )
             if len(set(values.values())) > 1:
                 raise InputError(f"the ranks disagree about {name}: {by_value(values)}")
 
@@ -200,18 +221,23 @@ class World:
         if self.rank == 0:
             print(text, file=sys.stderr, flush=True)
 
-    # -- the end ----------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def __enter__(self) -> "World":
         return self
 
     def __exit__(self, kind, error, trace) -> Literal[False]:
-        if error is None or isinstance(error, Preempted) or (isinstance(error, SystemExit) and not error.code):
+        if (
+            error is None
+            or isinstance(error, Preempted)
+            or (isinstance(error, SystemExit) and not error.code)
+        ):
             self.leave(Preempted.STATUS if isinstance(error, Preempted) else 0)
         elif self.comm is not None:
             self.fail(error)
         elif self._is_of_user(error):
-            # Under another MPI's launcher each process is alone and fails in the same way, and one is enough.
+            # Under another MPI's launcher each process is alone and fails in the same way, and one
+            # is enough.
             if launcher.launched_rank() == "0":
                 self._report(error)
             else:
@@ -259,14 +285,17 @@ class World:
             os._exit(status)
 
     def fail(self, error: BaseException) -> None:
-        """Reports the error once and ends all ranks; does not return. For errors outside of the `with` block."""
-        if self.rank > 0:  # the lowest rank that fails reports, and its abort ends the others while they wait
+        """Reports the error once and ends all ranks; does not return. For errors outside of the
+        `with` block."""
+        # the lowest rank that fails reports, and its abort ends the others while they wait
+        if self.rank > 0:
             time.sleep(8 if isinstance(error, FirstRankError) else min(0.5 + 0.5 * self.rank, 7))
         status = self._report(error)
         sys.stdout.flush()
         if self.comm is None:
             os._exit(status)
-        time.sleep(0.2)  # lets ranks that fail at the same time get here too, so that they show no stack trace
+        # lets ranks that fail at the same time get here too, so that they show no stack trace
+        time.sleep(0.2)
         self.comm.Abort(status)
 
     def fail_in_thread(self, failed: threading.ExceptHookArgs) -> None:

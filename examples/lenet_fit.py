@@ -17,7 +17,8 @@ import ringbert.horovod as hvd
 
 
 def load() -> list[np.ndarray]:
-    """Digits for training and for the test, enlarged from 8 x 8 pixels to LeNet's 32 x 32, and their labels."""
+    """Digits for training and for the test, enlarged from 8 x 8 pixels to LeNet's 32 x 32, and
+    their labels."""
     digits = load_digits()
     images = np.repeat(np.repeat(digits.images, 4, axis=1), 4, axis=2)
     images = (images[..., np.newaxis] / 16).astype(np.float32)
@@ -26,13 +27,22 @@ def load() -> list[np.ndarray]:
 
 def make_lenet() -> keras.Model:
     layers = keras.layers
-    convolutions = [layers.Conv2D(6, 5, activation="relu"), layers.MaxPooling2D(),
-                    layers.Conv2D(16, 5, activation="relu"), layers.MaxPooling2D(), layers.Flatten()]  # fmt: skip
+    convolutions = [
+        layers.Conv2D(6, 5, activation="relu"),
+        layers.MaxPooling2D(),
+        layers.Conv2D(16, 5, activation="relu"),
+        layers.MaxPooling2D(),
+        layers.Flatten(),
+    ]
     dense = [layers.Dense(120, activation="relu"), layers.Dense(84, activation="relu")]
-    return keras.Sequential([keras.Input([32, 32, 1]), *convolutions, *dense, layers.Dense(10, "softmax")])
+    return keras.Sequential(
+        [keras.Input([32, 32, 1]), *convolutions, *dense, layers.Dense(10, "softmax")]
+    )
 
 
-def train(model: keras.Model, data: tf.data.Dataset, test: tf.data.Dataset, options: argparse.Namespace) -> None:
+def train(
+    model: keras.Model, data: tf.data.Dataset, test: tf.data.Dataset, options: argparse.Namespace
+) -> None:
     rate = options.learning_rate * hvd.size()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate, momentum=0.9))
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -43,7 +53,9 @@ def train(model: keras.Model, data: tf.data.Dataset, test: tf.data.Dataset, opti
         hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=3, steps_per_epoch=steps),
     ]
     if hvd.rank() == 0:
-        best = keras.callbacks.ModelCheckpoint(options.model_file, monitor="val_accuracy", save_best_only=True)
+        best = keras.callbacks.ModelCheckpoint(
+            options.model_file, monitor="val_accuracy", save_best_only=True
+        )
         callbacks.append(best)
 
     mine = data.shard(hvd.size(), hvd.rank()).shuffle(len(data), seed=1)
@@ -59,7 +71,9 @@ def train(model: keras.Model, data: tf.data.Dataset, test: tf.data.Dataset, opti
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch_size", type=int, default=32, help="digits per rank and step")
     parser.add_argument("--learning_rate", type=float, default=0.01, help="of one rank")

@@ -2,8 +2,8 @@
 
     bert-launch -np 2 -- python examples/lenet_loop.py
 
-hvd.DistributedGradientTape averages the gradients over ranks. With N ranks a step has N times as many digits and N
-times the rate, and there are N times fewer steps.
+hvd.DistributedGradientTape averages the gradients over ranks. With N ranks a step has N times as
+many digits and N times the rate, and there are N times fewer steps.
 """
 
 import argparse
@@ -18,7 +18,8 @@ import ringbert.horovod as hvd
 
 
 def load() -> list[np.ndarray]:
-    """Digits for training and for the test, enlarged from 8 x 8 pixels to LeNet's 32 x 32, and their labels."""
+    """Digits for training and for the test, enlarged from 8 x 8 pixels to LeNet's 32 x 32, and
+    their labels."""
     digits = load_digits()
     images = np.repeat(np.repeat(digits.images, 4, axis=1), 4, axis=2)
     images = (images[..., np.newaxis] / 16).astype(np.float32)
@@ -27,13 +28,24 @@ def load() -> list[np.ndarray]:
 
 def make_lenet() -> keras.Model:
     layers = keras.layers
-    convolutions = [layers.Conv2D(6, 5, activation="relu"), layers.MaxPooling2D(),
-                    layers.Conv2D(16, 5, activation="relu"), layers.MaxPooling2D(), layers.Flatten()]  # fmt: skip
-    dense = [layers.Dense(120, activation="relu"), layers.Dense(84, activation="relu"), layers.Dense(10)]
+    convolutions = [
+        layers.Conv2D(6, 5, activation="relu"),
+        layers.MaxPooling2D(),
+        layers.Conv2D(16, 5, activation="relu"),
+        layers.MaxPooling2D(),
+        layers.Flatten(),
+    ]
+    dense = [
+        layers.Dense(120, activation="relu"),
+        layers.Dense(84, activation="relu"),
+        layers.Dense(10),
+    ]
     return keras.Sequential([keras.Input([32, 32, 1]), *convolutions, *dense])
 
 
-def train(model: keras.Model, images: np.ndarray, labels: np.ndarray, options: argparse.Namespace) -> None:
+def train(
+    model: keras.Model, images: np.ndarray, labels: np.ndarray, options: argparse.Namespace
+) -> None:
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = keras.optimizers.Adam(options.learning_rate * hvd.size())
     optimizer.build(model.trainable_variables)
@@ -58,7 +70,9 @@ def train(model: keras.Model, images: np.ndarray, labels: np.ndarray, options: a
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch_size", type=int, default=32, help="digits per rank and step")
     parser.add_argument("--learning_rate", type=float, default=1e-3, help="of one rank")
@@ -70,7 +84,9 @@ def main() -> None:
 
     mine = slice(hvd.rank(), None, hvd.size())  # each rank tests its part
     is_right = np.argmax(model.predict(test_images[mine], verbose=0), axis=-1) == test_labels[mine]
-    right, tested = hvd.allreduce(np.array([is_right.sum(), is_right.size]), op=hvd.Sum, name="test").numpy()
+    right, tested = hvd.allreduce(
+        np.array([is_right.sum(), is_right.size]), op=hvd.Sum, name="test"
+    ).numpy()
     if hvd.rank() == 0:
         print(f"{hvd.size()} rank(s): {right / tested:.2%} of {tested} digits are right")
 

@@ -1,4 +1,5 @@
-"""A task of one's own: how many stars a text gets, as a number, with a loss that forgives wrong labels.
+"""A task of one's own: how many stars a text gets, as a number, with a loss that forgives wrong
+labels.
 
     bert-launch -np 2 -- python examples/own_task.py --model MODEL --output_dir stars \
         --do_train --train_file reviews.csv --predict_file new.csv
@@ -39,9 +40,13 @@ from tasks.trained import saved_settings
 class StarsConfig(ProgramConfig):
     """The flags: those that every program has, and its own."""
 
-    train_file: str | None = setting(None, "CSV with the columns text and stars, for --do_train", "data")
+    train_file: str | None = setting(
+        None, "CSV with the columns text and stars, for --do_train", "data"
+    )
     predict_file: str = setting(help="CSV with the column text", group="data")
-    max_seq_length: int = setting(128, "maximum number of tokens per text", "data", at_least=3, is_saved=True)
+    max_seq_length: int = setting(
+        128, "maximum number of tokens per text", "data", at_least=3, is_saved=True
+    )
 
     def check(self) -> None:
         if self.do_train and not self.train_file:
@@ -76,16 +81,22 @@ def run_stars(config: StarsConfig, job: Job) -> list[float] | None:
     needs, resume = Needs(config.max_seq_length), job.resume(config.training.resume)
     start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
     task = StarsTask(config.max_seq_length, saved_settings(config))
-    job.make_model(replace(start.bert_config, labels=("stars",)), task.head, seed, start.weights is not None)
+    job.make_model(
+        replace(start.bert_config, labels=("stars",)), task.head, seed, start.weights is not None
+    )
     if config.do_train:
-        train = rows_of(config.train_file, ["text", "stars"], start.words, config.max_seq_length, world, run)
+        train = rows_of(
+            config.train_file, ["text", "stars"], start.words, config.max_seq_length, world, run
+        )
         fit(task, TrainingData.of(train, "rows", seed, task.settings), start, config.training, job)
     else:
         load_for_prediction(job, start)
     new = rows_of(config.predict_file, ["text"], start.words, config.max_seq_length, world, run)
     predictor = Predictor(job, task.batch, task.max_seq_length)
     stars = predictor(new.tables["rows"], 8, lambda row, scores: float(scores[0]))
-    world.on_first(lambda: run.write("stars.txt", "".join(f"{number:.2f}\n" for number in stars or ())))
+    world.on_first(
+        lambda: run.write("stars.txt", "".join(f"{number:.2f}\n" for number in stars or ()))
+    )
     job.finish(config.do_train, {})
     return stars
 
@@ -102,7 +113,9 @@ def rows_of(
     return prepared(recipe, file, world, run)
 
 
-def tables(file: str, names: list[str], words: Tokenizer, max_seq_length: int, run: Run, key: str) -> Tables:
+def tables(
+    file: str, names: list[str], words: Tokenizer, max_seq_length: int, run: Run, key: str
+) -> Tables:
     types = {"text": pa.string(), "stars": pa.float32()}
     try:
         options = pa.csv.ConvertOptions(include_columns=names, column_types=types)
@@ -114,7 +127,9 @@ def tables(file: str, names: list[str], words: Tokenizer, max_seq_length: int, r
             raise InputError(f"{file}: row {values.index(None) + 1} has no {name}")
     texts = table.column("text").to_pylist()
     columns, _, _ = rows_of_texts(texts, [None] * len(texts), max_seq_length, words, run)
-    columns["stars"] = table.column("stars") if "stars" in names else pa.array(np.zeros(len(texts), np.float32))
+    columns["stars"] = (
+        table.column("stars") if "stars" in names else pa.array(np.zeros(len(texts), np.float32))
+    )
     return with_facts({"rows": columns}, {"digest": key})
 
 

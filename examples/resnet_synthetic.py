@@ -1,7 +1,9 @@
-"""How many images per second ResNet-101 trains on, per rank and over all ranks. The images are random numbers.
+"""How many images per second ResNet-101 trains on, per rank and over all ranks. The images are
+random numbers.
 
     bert-launch -np 2 -- python examples/resnet_synthetic.py
-    bert-launch -np 8 -- python examples/resnet_synthetic.py --batch_size 64 --image_size 224 --num_iters 10
+    bert-launch -np 8 -- python examples/resnet_synthetic.py --batch_size 64 --image_size 224
+      --num_iters 10
 
 The figures are mean +- 1.96 standard deviations, as in Horovod's synthetic benchmarks.
 """
@@ -17,14 +19,24 @@ import ringbert.horovod as hvd
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="ResNet101", help="a model of keras.applications")
     parser.add_argument("--batch_size", type=int, default=8, help="images per rank and step")
-    parser.add_argument("--image_size", type=int, default=32, help="pixels of an image's side; at least 32")
-    parser.add_argument("--num_warmup_batches", type=int, default=2, help="steps before the first iteration")
+    parser.add_argument(
+        "--image_size", type=int, default=32, help="pixels of an image's side; at least 32"
+    )
+    parser.add_argument(
+        "--num_warmup_batches", type=int, default=2, help="steps before the first iteration"
+    )
     parser.add_argument("--num_batches_per_iter", type=int, default=2, help="steps of an iteration")
-    parser.add_argument("--num_iters", type=int, default=3, help="iterations, each of which is timed")
-    parser.add_argument("--fp16_allreduce", action="store_true", help="send half the bytes between machines")
+    parser.add_argument(
+        "--num_iters", type=int, default=3, help="iterations, each of which is timed"
+    )
+    parser.add_argument(
+        "--fp16_allreduce", action="store_true", help="send half the bytes between machines"
+    )
     return parser.parse_args()
 
 
@@ -43,7 +55,9 @@ def measure(options: argparse.Namespace) -> list[float]:
     def step() -> None:
         with hvd.DistributedGradientTape(tf.GradientTape(), compression=compression) as tape:
             probabilities = model(images, training=True)
-            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, probabilities))
+            loss = tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(labels, probabilities)
+            )
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
@@ -58,7 +72,9 @@ def measure(options: argparse.Namespace) -> list[float]:
         start_s = time.perf_counter()
         for _ in range(options.num_batches_per_iter):
             step()
-        rates.append(options.batch_size * options.num_batches_per_iter / (time.perf_counter() - start_s))
+        rates.append(
+            options.batch_size * options.num_batches_per_iter / (time.perf_counter() - start_s)
+        )
         say(f"Iter #{number}: {rates[-1]:.1f} img/sec per rank")
     return rates
 
@@ -74,4 +90,7 @@ if __name__ == "__main__":
     rates = measure(options)
     mean, deviation = np.mean(rates), 1.96 * np.std(rates)
     say(f"Img/sec per rank: {mean:.1f} +-{deviation:.1f}")
-    say(f"Total img/sec on {hvd.size()} rank(s): {hvd.size() * mean:.1f} +-{hvd.size() * deviation:.1f}")
+    say(
+        f"Total img/sec on {hvd.size()} rank(s): {hvd.size() * mean:.1f}"
+        f" +-{hvd.size() * deviation:.1f}"
+    )

@@ -1,4 +1,5 @@
-"""The ground floor: errors, settings, atomic files, digests and ragged arrays. Standard library and NumPy only."""
+"""The ground floor: errors, settings, atomic files, digests and ragged arrays. Standard library and
+NumPy only."""
 
 import importlib.metadata
 

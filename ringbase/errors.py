@@ -4,7 +4,8 @@ LONGEST_LINE = 1500
 
 
 class InputError(ValueError):
-    """The user's input cannot be used. The message says what it was, what is needed and which flag to change."""
+    """The user's input cannot be used. The message says what it was, what is needed and which flag
+    to change."""
 
 
 class Preempted(SystemExit):
@@ -17,7 +18,8 @@ class Preempted(SystemExit):
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error, on one line of at most `LONGEST_LINE` characters: a damaged file has long names."""
+    """The message of an error, on one line of at most `LONGEST_LINE` characters: a damaged file has
+    long names."""
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror

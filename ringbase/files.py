@@ -1,8 +1,8 @@
 """Writes files and folders that appear whole or not at all, reads text and JSON, and makes digests.
 
-All is written beside its place, synced to disk and renamed. Temporary names hold host and process, so that jobs do
-not collide and the remains of a killed one are recognised. JSON is read as Python does, with NaN and infinities,
-which it writes; only half a surrogate pair is refused.
+All is written beside its place, synced to disk and renamed. Temporary names hold host and process,
+so that jobs do not collide and the remains of a killed one are recognised. JSON is read as Python
+does, with NaN and infinities, which it writes; only half a surrogate pair is refused.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # half of a pair, for characters bey
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path` when the `with` block ends without an exception; after one the old
-    file is unchanged and nothing is left beside it."""
+    """A new file that takes the place of `path` when the `with` block ends without an exception;
+    after one the old file is unchanged and nothing is left beside it."""
     temporary = _temporary_name(path)
     try:
         with temporary.open("wb") as file:
@@ -53,15 +53,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: object, indent: int | None = 4) -> None:
-    """Replaces a file with this value as JSON; values that JSON does not support are written as their `str`."""
+    """Replaces a file with this value as JSON; values that JSON does not support are written as
+    their `str`."""
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, default=str) + "\n")
 
 
 def read_text(source: Path | BinaryIO, where: str = "", most_bytes: int = MOST_BYTES) -> str:
     """The text of a UTF-8 file, plain or gzip, without a byte order mark.
 
-    Raises InputError, its message starting with `where` (default: the path), for a file that cannot be read, is
-    damaged, is not UTF-8, or has, packed or unpacked, more than `most_bytes`.
+    Raises InputError, its message starting with `where` (default: the path), for a file that cannot
+    be read, is damaged, is not UTF-8, or has, packed or unpacked, more than `most_bytes`.
     """
     where, raw = where or str(source), b""
     try:
@@ -72,7 +73,9 @@ def read_text(source: Path | BinaryIO, where: str = "", most_bytes: int = MOST_B
         return raw.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{where}: line {line} is not UTF-8 ({error.reason} at byte {error.start})") from error
+        raise InputError(
+            f"{where}: line {line} is not UTF-8 ({error.reason} at byte {error.start})"
+        ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{where}: {getattr(error, 'strerror', None) or error}") from error
 
@@ -97,18 +100,21 @@ def _bytes_of(file: BinaryIO | gzip.GzipFile, where: str, most_bytes: int) -> by
     pieces = iter(lambda: file.read(READ_BYTES), b"")
     raw = b"".join(itertools.islice(pieces, most_bytes // READ_BYTES + 1))
     if len(raw) > most_bytes:
-        raise InputError(f"{where}: more than {most_bytes >> 20:,} MiB, the most that this file may have")
+        raise InputError(
+            f"{where}: more than {most_bytes >> 20:,} MiB, the most that this file may have"
+        )
     return raw
 
 
 def read_json(path: Path, where: str = "", most_bytes: int = MOST_BYTES) -> Any:
-    """The value in a JSON file, plain or gzip. Raises InputError, its message starting with `where` (default: the
-    path), like `read_text` and `parse_json`."""
+    """The value in a JSON file, plain or gzip. Raises InputError, its message starting with `where`
+    (default: the path), like `read_text` and `parse_json`."""
     return parse_json(read_text(path, where, most_bytes), f"{where or path}: ")
 
 
 def read_object(path: Path, where: str = "") -> dict[str, Any]:
-    """The object in a small JSON file, such as a configuration. Raises InputError also for any other value."""
+    """The object in a small JSON file, such as a configuration. Raises InputError also for any
+    other value."""
     value = read_json(path, where, SMALL_BYTES)
     if not isinstance(value, dict):
         raise InputError(f"{where or path}: expected a JSON object, got {shown(value)}")
@@ -141,8 +147,8 @@ def digest(*parts: object) -> str:
 
 
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
-    """Puts the folder that `fill(folder)` writes in the place of `final`. The old one is set aside as `NAME.old`
-    and removed at the end, so one of the two is always there, complete."""
+    """Puts the folder that `fill(folder)` writes in the place of `final`. The old one is set aside
+    as `NAME.old` and removed at the end, so one of the two is always there, complete."""
     old = final.with_name(f"{final.name}.old")
     with filled_beside(final, fill) as new:
         if final.exists():
@@ -153,14 +159,15 @@ def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Renames a folder, if there is one, and then removes it: a kill leaves no half of it under its own name."""
+    """Renames a folder, if there is one, and then removes it: a kill leaves no half of it under its
+    own name."""
     if folder.exists():
         shutil.rmtree(folder.rename(_temporary_name(folder)))
 
 
 def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
-    """Builds the folder `final` with `build(folder)` unless it exists; returns whether this call built it. When
-    another process builds it at the same time, the first to finish wins."""
+    """Builds the folder `final` with `build(folder)` unless it exists; returns whether this call
+    built it. When another process builds it at the same time, the first to finish wins."""
     if final.is_dir():
         return False
     with filled_beside(final, build) as new:
@@ -174,13 +181,14 @@ def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
 
 @contextlib.contextmanager
 def filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
-    """A folder, filled and synced under a temporary name, that the `with` block moves to `final`, as a whole or by
-    its files. What the block leaves is removed."""
+    """A folder, filled and synced under a temporary name, that the `with` block moves to `final`,
+    as a whole or by its files. What the block leaves is removed."""
     temporary = _temporary_name(final)
     try:
         temporary.mkdir(parents=True)
         fill(temporary)
-        permissions = temporary.stat().st_mode & 0o666  # some libraries create files that only the owner may read
+        # some libraries create files that only the owner may read
+        permissions = temporary.stat().st_mode & 0o666
         for path in filter(Path.is_file, temporary.rglob("*")):
             path.chmod(permissions)
             _sync(path)
@@ -198,9 +206,12 @@ def _temporary_name(final: Path) -> Path:
     prefix = f".{final.name}.{socket.gethostname()}-{os.stat('/proc/self/ns/pid').st_ino}."
     own = final.with_name(f"{prefix}{os.getpid()}.tmp")
     for path in final.parent.glob(f"{glob.escape(prefix)}*.tmp"):
-        # After a reboot, or in a restarted container, this process may have the number of a dead one.
+        # After a reboot, or in a restarted container, this process may have the number of a dead
+        # one.
         if path == own or not Path("/proc", path.suffixes[-2][1:]).exists():
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
+                missing_ok=True
+            )
     return own
 
 

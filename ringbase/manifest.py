@@ -1,4 +1,5 @@
-"""The manifest of a checkpoint: the names, sizes and SHA-256 of its files. A folder that matches it is intact."""
+"""The manifest of a checkpoint: the names, sizes and SHA-256 of its files. A folder that matches it
+is intact."""
 
 from pathlib import Path
 
@@ -16,7 +17,8 @@ def seal(folder: Path, position: int) -> None:
 
 
 def position_of(folder: Path) -> int | None:
-    """The position of a checkpoint whose files are complete, in rows of the stream; None for any other folder."""
+    """The position of a checkpoint whose files are complete, in rows of the stream; None for any
+    other folder."""
     try:
         return _complete(folder)[0]
     except InputError:
@@ -24,19 +26,23 @@ def position_of(folder: Path) -> int | None:
 
 
 def check_intact(folder: Path) -> None:
-    """Raises InputError, with the reason, unless all bytes of the folder's files match its manifest. Reads regular
-    files of the folder only, and no more bytes than the manifest names."""
+    """Raises InputError, with the reason, unless all bytes of the folder's files match its
+    manifest. Reads regular files of the folder only, and no more bytes than the manifest names."""
     _, digests = _complete(folder)
     if changed := [name for name, digest in digests.items() if sha256(folder / name) != digest]:
         raise InputError(f"{', '.join(changed)} changed since it was written")
 
 
 def _complete(folder: Path) -> tuple[int, dict[str, str]]:
-    """The position and digests in the manifest of a folder whose files have the sizes in it. Raises InputError
-    for any other folder."""
+    """The position and digests in the manifest of a folder whose files have the sizes in it. Raises
+    InputError for any other folder."""
     match read_object(folder / NAME, NAME):
-        case {"format": int(version), "position": int(position), "files": dict(files)} if version == FORMAT:
-            regular = (path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+        case {"format": int(version), "position": int(position), "files": dict(files)} if (
+            version == FORMAT
+        ):
+            regular = (
+                path for path in folder.iterdir() if path.is_file() and not path.is_symlink()
+            )
             sizes = {path.name: path.stat().st_size for path in regular}
         case _:
             raise InputError(f"{NAME} is damaged, or of another version of RingBERT")

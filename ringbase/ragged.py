@@ -1,4 +1,5 @@
-"""Ragged arrays: `values` are the concatenated rows; `offsets`, int64 [n + 1], say where rows start and end.
+"""Ragged arrays: `values` are the concatenated rows; `offsets`, int64 [n + 1], say where rows start
+and end.
 
 Row i is values[offsets[i] : offsets[i + 1]].
 """
@@ -50,8 +51,8 @@ def padded(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
 
 
 def mixed(words: np.ndarray) -> np.ndarray:
-    """Applies the finaliser of splitmix64 (Steele, Lea and Flood 2014) to each uint64: a bijection in which a flip
-    of one input bit flips half of the output bits on average."""
+    """Applies the finaliser of splitmix64 (Steele, Lea and Flood 2014) to each uint64: a bijection
+    in which a flip of one input bit flips half of the output bits on average."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

@@ -1,8 +1,9 @@
-"""Settings dataclasses: fields with a default, a sentence of help, aliases and a type, and checks of ranges.
+"""Settings dataclasses: fields with a default, a sentence of help, aliases and a type, and checks
+of ranges.
 
-They stand beside the components that use them; a program's configuration holds those of its components as parts.
-Its flags, TOML files and run.json are flat. A field is a part, or a bool, int, float, str, Literal, or a union of
-these and None.
+They stand beside the components that use them; a program's configuration holds those of its
+components as parts. Its flags, TOML files and run.json are flat. A field is a part, or a bool, int,
+float, str, Literal, or a union of these and None.
 """
 
 import contextlib
@@ -16,37 +17,48 @@ from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
-# Limits beyond which a setting is a mistake: it would fill the memory, or never end, before the first step.
+# Limits beyond which a setting is a mistake: it would fill the memory, or never end, before the
+# first step.
 MOST_SEED = (1 << 32) - 1
 MOST_ROWS = 1 << 20  # of a step or of a batch of predictions
 LONGEST_ROW = 1 << 16  # tokens
 MOST_STEPS = 1_000_000_000
 MOST = (1 << 63) - 1  # of any number
 LONGEST_SHOWN = 80  # characters of a value in a message
-SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair: not UTF-8, but JSON or an argument may hold it
+# half of a pair: not UTF-8, but JSON or an argument may hold it
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Settings:
-    """Base of all settings dataclasses, which are `@dataclass(frozen=True, kw_only=True)`. Making one checks every
-    value and raises ValueError; a class extends `check` for what concerns several values."""
+    """Base of all settings dataclasses, which are `@dataclass(frozen=True, kw_only=True)`. Making
+    one checks every value and raises ValueError; a class extends `check` for what concerns several
+    values."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            least, most = (field.metadata.get(key, end) for key, end in (("at_least", -MOST), ("at_most", MOST)))
+            least, most = (
+                field.metadata.get(key, end)
+                for key, end in (("at_least", -MOST), ("at_most", MOST))
+            )
             if isinstance(value, int | float) and not least <= value <= most:
                 limit = f"at most {most:,}" if value > most else f"at least {least}"
                 raise ValueError(f"--{field.name} must be {limit}, got {value:,}")
             if isinstance(value, str) and ("\0" in value or SURROGATE.search(value)):
-                raise ValueError(f"--{field.name} must be UTF-8 text without NUL characters, got {shown(value)}")
+                raise ValueError(
+                    f"--{field.name} must be UTF-8 text without NUL characters, got {shown(value)}"
+                )
         self.check()
 
     def check(self) -> None:
         """Raises ValueError if the values contradict each other."""
 
 
-def setting(default: Any = dataclasses.MISSING, help: str = "", group: str = "", **options: Any) -> Any:
-    """A field of a dataclass of settings, without a default if it is required. `Field` names all options."""
+def setting(
+    default: Any = dataclasses.MISSING, help: str = "", group: str = "", **options: Any
+) -> Any:
+    """A field of a dataclass of settings, without a default if it is required. `Field` names all
+    options."""
     return dataclasses.field(default=default, metadata={"help": help, "group": group, **options})
 
 
@@ -60,11 +72,14 @@ class Field:
     group: str = ""  # the heading under which `--help` lists it
     aliases: tuple[str, ...] = ()  # other names of the flag, without dashes
     default: Any = None
-    shown_default: str | None = None  # what `--help` shows for a default of None, a value computed later
-    is_positional: bool = False  # set, in order, by the words of a command line that belong to no flag
+    # what `--help` shows for a default of None, a value computed later
+    shown_default: str | None = None
+    # set, in order, by the words of a command line that belong to no flag
+    is_positional: bool = False
     at_least: float = -MOST  # of a number
     at_most: float = MOST
-    is_saved: bool = False  # a trained model is saved with it, and predictions with the model take it by default
+    # a trained model is saved with it, and predictions with the model take it by default
+    is_saved: bool = False
     needs: tuple[str, ...] = ()  # they take it only with one of these flags
 
     @property
@@ -81,7 +96,8 @@ class Field:
 
 
 def fields_of(settings_class: Any) -> tuple[Field, ...]:
-    """The fields of a dataclass of settings and of its parts, in order. Raises TypeError if two have one name."""
+    """The fields of a dataclass of settings and of its parts, in order. Raises TypeError if two
+    have one name."""
     fields: list[Field] = []
     for field, annotation, is_part in _annotated(settings_class):
         if is_part:
@@ -95,8 +111,9 @@ def fields_of(settings_class: Any) -> tuple[Field, ...]:
 
 
 def made(settings_class: type[T], values: Mapping[str, Any]) -> T:
-    """The settings with these flat values, each handed to the part that has a field of its name. Raises
-    ValueError: a value is out of range, or contradicts another. TypeError: a name is unknown."""
+    """The settings with these flat values, each handed to the part that has a field of its name.
+    Raises ValueError: a value is out of range, or contradicts another. TypeError: a name is
+    unknown."""
     values, parts = dict(values), {}
     for field, annotation, is_part in _annotated(settings_class):
         if is_part:
@@ -128,17 +145,20 @@ _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "tex
 
 
 def alternatives(annotation: Any) -> tuple[Any, ...]:
-    """The types and single values that a field allows: `int | Literal["auto"] | None` is (int, "auto", None)."""
+    """The types and single values that a field allows: `int | Literal["auto"] | None` is (int,
+    "auto", None)."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return tuple(choice for part in typing.get_args(annotation) for choice in alternatives(part))
+        return tuple(
+            choice for part in typing.get_args(annotation) for choice in alternatives(part)
+        )
     if typing.get_origin(annotation) is Literal:
         return typing.get_args(annotation)
     return (None,) if annotation is types.NoneType else (annotation,)
 
 
 def of_type(value: Any, annotation: Any) -> Any:
-    """Returns `value`, converted to float if the type is float. Raises ValueError unless the type matches exactly:
-    True is not an integer, "3" is not a number, and infinity is not allowed."""
+    """Returns `value`, converted to float if the type is float. Raises ValueError unless the type
+    matches exactly: True is not an integer, "3" is not a number, and infinity is not allowed."""
     choices = alternatives(annotation)
     for choice in choices:
         if choice is float:

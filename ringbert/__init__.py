@@ -1,8 +1,9 @@
-"""RingBERT: BERT pretraining and fine-tuning across GPUs and machines, on TensorFlow and Keras 3, over MPI.
+"""RingBERT: BERT pretraining and fine-tuning across GPUs and machines, on TensorFlow and Keras 3,
+over MPI.
 
-The front door for Python and notebooks: the programs, and the models that they have trained, by the names in
-`__all__`, which are loaded when they are first used. docs/python.md describes them. Importing it loads neither
-TensorFlow nor MPI.
+The front door for Python and notebooks: the programs, and the models that they have trained, by the
+names in `__all__`, which are loaded when they are first used. docs/python.md describes them.
+Importing it loads neither TensorFlow nor MPI.
 """
 
 import importlib
@@ -25,16 +26,32 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Answer", "Classification", "Classifier", "Entity", "Features", "InputError", "Prediction", "Pretraining",
-    "QuestionAnswering", "Result", "Squad", "Tagger", "Tagging", "TextFeatures", "__version__", "launch",
-]  # fmt: skip
-_MODULES = ("ringbase.errors", "tasks.launching", "tasks.predictors")  # where they are, the cheapest first
+    "Answer",
+    "Classification",
+    "Classifier",
+    "Entity",
+    "Features",
+    "InputError",
+    "Prediction",
+    "Pretraining",
+    "QuestionAnswering",
+    "Result",
+    "Squad",
+    "Tagger",
+    "Tagging",
+    "TextFeatures",
+    "__version__",
+    "launch",
+]
+# where they are, the cheapest first
+_MODULES = ("ringbase.errors", "tasks.launching", "tasks.predictors")
 
 
 def __getattr__(name: str) -> object:
     for module in map(importlib.import_module, _MODULES if name in __all__ else ()):
         if hasattr(module, name):
-            return globals().setdefault(name, getattr(module, name))  # from now on without this function
+            # from now on without this function
+            return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module 'ringbert' has no attribute {name!r}")
 
 

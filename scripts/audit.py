@@ -2,8 +2,8 @@
 
     python scripts/audit.py [--strict] [LOCK_FILE …]
 
-Exits with 1 if a package has a known vulnerability. Where the database cannot be asked, it says so in one line
-that starts with "not audited:", and exits with 0, or with 2 under --strict.
+Exits with 1 if a package has a known vulnerability. Where the database cannot be asked, it says so
+in one line that starts with "not audited:", and exits with 0, or with 2 under --strict.
 """
 
 import json
@@ -18,8 +18,9 @@ OPTIONS = ("--format", "json", "--progress-spinner", "off", "--require-hashes", 
 
 
 def audit(python: str, lock: Path) -> int:
-    """Prints what is known about the packages of a lock file. Returns the number of known vulnerabilities. Raises
-    RuntimeError: none is known, but the database did not answer about some of the packages."""
+    """Prints what is known about the packages of a lock file. Returns the number of known
+    vulnerabilities. Raises RuntimeError: none is known, but the database did not answer about some
+    of the packages."""
     command = [python, "-m", "pip_audit", *OPTIONS, "--requirement", str(lock)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if not done.stdout.strip():
@@ -31,21 +32,35 @@ def audit(python: str, lock: Path) -> int:
             names = ", ".join(sorted({advisory["id"], *advisory["aliases"]}))
             fixed = ", ".join(advisory["fix_versions"]) or "no version"
             print(f"{package['name']} {package['version']}: {names}, fixed in {fixed}")
-    skipped = [f"{package['name']} ({package['skip_reason']})" for package in packages if "skip_reason" in package]
+    skipped = [
+        f"{package['name']} ({package['skip_reason']})"
+        for package in packages
+        if "skip_reason" in package
+    ]
     if num_found == 0 and (skipped or not packages):
-        raise RuntimeError(f"{len(skipped)} of {len(packages)} packages, such as {(skipped or ['-'])[0]}")
+        raise RuntimeError(
+            f"{len(skipped)} of {len(packages)} packages, such as {(skipped or ['-'])[0]}"
+        )
     num_audited = len(packages) - len(skipped)
-    print(f"audited: {lock.name}: {num_audited} of {len(packages)} packages, {num_found} known vulnerabilities")
+    print(
+        f"audited: {lock.name}: {num_audited} of {len(packages)} packages, {num_found} known"
+        " vulnerabilities"
+    )
     return num_found
 
 
 def main(arguments: list[str]) -> int:
     locks = [Path(name) for name in arguments if name != "--strict"] or LOCKS
     try:
-        with tempfile.TemporaryDirectory() as folder:  # an environment of its own, which is not audited
+        # an environment of its own, which is not audited
+        with tempfile.TemporaryDirectory() as folder:
             venv.create(folder, with_pip=True)
             python = f"{folder}/bin/python"
-            subprocess.run([python, "-m", "pip", "install", "--quiet", "pip-audit>=2.9"], check=True, timeout=600)
+            subprocess.run(
+                [python, "-m", "pip", "install", "--quiet", "pip-audit>=2.9"],
+                check=True,
+                timeout=600,
+            )
             return int(sum(audit(python, lock) for lock in locks) > 0)
     except (RuntimeError, subprocess.SubprocessError) as error:
         print(f"not audited: {' '.join(str(error).split())}")

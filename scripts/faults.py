@@ -1,4 +1,5 @@
-"""Puts faults into a copy of the code, one at a time, and checks that the test which should see each one fails.
+"""Puts faults into a copy of the code, one at a time, and checks that the test which should see
+each one fails.
 
     python scripts/faults.py [NUMBER …]
 
@@ -21,7 +22,9 @@ def main(chosen: list[str]) -> int:
     unseen = 0
     with tempfile.TemporaryDirectory(prefix="ringbert-faults-") as folder:
         copy = Path(folder) / "main"
-        listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
+        listed = subprocess.check_output(
+            ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True
+        )
         for name in listed.splitlines():
             if (ROOT / name).is_file():
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +42,10 @@ def is_seen(number: int, fault: dict[str, str], copy: Path) -> bool:
     path = copy / fault["file"]
     source = path.read_text()
     if source.count(fault["find"]) != 1:
-        print(f"{number:2} cannot be put in: {fault['file']} has the text {source.count(fault['find'])} times")
+        print(
+            f"{number:2} cannot be put in: {fault['file']} has the text"
+            f" {source.count(fault['find'])} times"
+        )
         return False
     path.write_text(source.replace(fault["find"], fault["replace"]))
     started = time.monotonic()
@@ -49,7 +55,9 @@ def is_seen(number: int, fault: dict[str, str], copy: Path) -> bool:
     path.write_text(source)
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
     seen = done.returncode == 1 and bool(failed)
-    by = failed[0].split(" - ")[0].removeprefix("FAILED ") if failed else f"status {done.returncode}"
+    by = (
+        failed[0].split(" - ")[0].removeprefix("FAILED ") if failed else f"status {done.returncode}"
+    )
     word, seconds = "seen" if seen else "NOT SEEN", time.monotonic() - started
     print(f"{number:2} {word}: {fault['behaviour']} ({by}, {seconds:.0f} s)")
     sys.stdout.flush()

@@ -1,18 +1,20 @@
-"""Makes a small SQuAD v1.1 data set from the documentation that comes with every Python, without a network.
+"""Makes a small SQuAD v1.1 data set from the documentation that comes with every Python, without a
+network.
 
     python scripts/make_docs_squad.py OUTPUT_DIR [--seed N]
 
-writes `train.json`, `dev.json`, `vocab.txt` and `bert_config.json`, from which `bert-squad` trains a two-layer
-BERT from scratch in a few minutes on a CPU.
+writes `train.json`, `dev.json`, `vocab.txt` and `bert_config.json`, from which `bert-squad` trains
+a two-layer BERT from scratch in a few minutes on a CPU.
 
-A context lists three to five functions of the standard library, one per line, as `NAME: SUMMARY.`. The question
-is `what does NAME do?`, and the answer is that function's line without its full stop. Each context has questions
-about two of its functions, so that the answer depends on the question. In train.json names and summaries are
-paired at random: a model has to look the name up, since learning which summary belongs to it does not help. In
-dev.json every name stands beside its true summary, and no summary occurs in train.json (the names do).
+A context lists three to five functions of the standard library, one per line, as `NAME: SUMMARY.`.
+The question is `what does NAME do?`, and the answer is that function's line without its full stop.
+Each context has questions about two of its functions, so that the answer depends on the question.
+In train.json names and summaries are paired at random: a model has to look the name up, since
+learning which summary belongs to it does not help. In dev.json every name stands beside its true
+summary, and no summary occurs in train.json (the names do).
 
-The summaries come from the library's source files, which are parsed and never run. The same seed and the same
-Python installation give the same files.
+The summaries come from the library's source files, which are parsed and never run. The same seed
+and the same Python installation give the same files.
 """
 
 import argparse
@@ -33,12 +35,23 @@ from ringbase.files import write_json, write_text
 
 # Tests, and parts that not every distribution of Python ships.
 SKIPPED_FOLDERS = frozenset(
-    {"test", "tests", "idle_test", "idlelib", "lib2to3", "distutils", "tkinter", "turtledemo", "ensurepip"}
+    {
+        "test",
+        "tests",
+        "idle_test",
+        "idlelib",
+        "lib2to3",
+        "distutils",
+        "tkinter",
+        "turtledemo",
+        "ensurepip",
+    }
     | {"site-packages", "dist-packages"}
 )
 NAME = re.compile(r"[a-z]{2,14}")
 SUMMARY = re.compile(r"[A-Z][a-z]*( [A-Za-z0-9,'-]+)+")
-# A line has at least six tokens with its name, so with --max_answer_length 16 an answer rarely spans two lines.
+# A line has at least six tokens with its name, so with --max_answer_length 16 an answer rarely
+# spans two lines.
 SUMMARY_WORDS = range(4, 8)
 ENTRIES = (3, 4, 5)
 QUESTIONS_PER_CONTEXT = 2
@@ -51,8 +64,9 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MIN_WORD_COUNT = 2
 NUM_PIECES = 400
 
-# The published initializer_range of 0.02 is meant for a width of 768. 0.09 is about 1 / sqrt(128); with it, a
-# model this small starts to learn sooner. There is no dropout because it is trained for very few steps.
+# The published initializer_range of 0.02 is meant for a width of 768. 0.09 is about 1 / sqrt(128);
+# with it, a model this small starts to learn sooner. There is no dropout because it is trained for
+# very few steps.
 BERT_CONFIG = {
     "attention_probs_dropout_prob": 0.0,
     "hidden_act": "gelu",
@@ -76,19 +90,24 @@ def summary_of(docstring: str) -> str:
 
 
 def documented_functions(root: Path) -> list[Entry]:
-    """Returns the sorted names and summaries of the functions under `root` that have a short, plain summary.
+    """Returns the sorted names and summaries of the functions under `root` that have a short, plain
+    summary.
 
     Each summary occurs once, with the first of the names that share it.
     """
     name_of: dict[str, str] = {}
     paths = [
-        path for path in sorted(root.rglob("*.py")) if SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts)
+        path
+        for path in sorted(root.rglob("*.py"))
+        if SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts)
     ]
     for path in paths:
         with warnings.catch_warnings(), contextlib.suppress(SyntaxError, UnicodeDecodeError):
             warnings.simplefilter("ignore")
             for node in ast.walk(ast.parse(path.read_bytes())):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and NAME.fullmatch(node.name):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and NAME.fullmatch(
+                    node.name
+                ):
                     summary = summary_of(ast.get_docstring(node) or "")
                     if SUMMARY.fullmatch(summary) and len(summary.split()) in SUMMARY_WORDS:
                         name_of.setdefault(summary, node.name)
@@ -96,7 +115,8 @@ def documented_functions(root: Path) -> list[Entry]:
 
 
 def paragraph(entries: list[Entry], paragraph_id: str, rng: random.Random) -> dict:
-    """Returns one SQuAD paragraph that lists `entries` and asks about QUESTIONS_PER_CONTEXT of them."""
+    """Returns one SQuAD paragraph that lists `entries` and asks about QUESTIONS_PER_CONTEXT of
+    them."""
     lines = [f"{name}: {summary}." for name, summary in entries]
     starts = [sum(len(line) + 1 for line in lines[:i]) for i in range(len(lines))]
     qas = []
@@ -127,9 +147,13 @@ def make_data(entries: list[Entry], seed: int) -> tuple[dict, dict]:
             chosen.setdefault(entry[0], entry)
         return list(chosen.values())
 
-    def squad(title: str, prefix: str, num_questions: int, pairs: Callable[[int], list[Entry]]) -> dict:
+    def squad(
+        title: str, prefix: str, num_questions: int, pairs: Callable[[int], list[Entry]]
+    ) -> dict:
         numbers = range(num_questions // QUESTIONS_PER_CONTEXT)
-        paragraphs = [paragraph(pairs(rng.choice(ENTRIES)), f"{prefix}-{i:05}", rng) for i in numbers]
+        paragraphs = [
+            paragraph(pairs(rng.choice(ENTRIES)), f"{prefix}-{i:05}", rng) for i in numbers
+        ]
         return {"version": "1.1", "data": [{"title": title, "paragraphs": paragraphs}]}
 
     train = squad("Python's standard library, shuffled", "train", NUM_TRAIN_QUESTIONS, random_pairs)
@@ -148,9 +172,11 @@ def pieces_of(word: str) -> Iterator[str]:
 
 
 def make_vocabulary(names: list[str], summaries: list[str]) -> list[str]:
-    """Returns a WordPiece vocabulary: all names as whole words, the frequent words, and pieces for all others.
+    """Returns a WordPiece vocabulary: all names as whole words, the frequent words, and pieces for
+    all others.
 
-    It does not use the WordPiece trainer of `tokenizers`, which may give different pieces each time.
+    It does not use the WordPiece trainer of `tokenizers`, which may give different pieces each
+    time.
     """
     counts = Counter(word for summary in summaries for word in words_of(summary))
     frequent = {word for word, count in counts.items() if count >= MIN_WORD_COUNT}
@@ -162,24 +188,38 @@ def make_vocabulary(names: list[str], summaries: list[str]) -> list[str]:
     pieces = sorted(saved, key=lambda piece: (-saved[piece], piece))[:NUM_PIECES]
     letters = sorted(set("abcdefghijklmnopqrstuvwxyz0123456789.,:;?!'-").union(*counts))
     question = words_of("what does do?")
-    tokens = [*letters, *("##" + letter for letter in letters), *question, *names, *sorted(frequent), *pieces]
+    tokens = [
+        *letters,
+        *("##" + letter for letter in letters),
+        *question,
+        *names,
+        *sorted(frequent),
+        *pieces,
+    ]
     return list(dict.fromkeys([*SPECIAL_TOKENS, *tokens]))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR")
-    parser.add_argument("--seed", type=int, default=0, help="of split, pairs and contexts (default: 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of split, pairs and contexts (default: 0)"
+    )
     arguments = parser.parse_args()
     library = Path(sysconfig.get_path("stdlib"))
     entries = documented_functions(library)
     if len(entries) < MIN_FUNCTIONS:
         sys.exit(
-            f"make_docs_squad.py: error: {library} has {len(entries)} functions with a usable docstring, "
-            f"{MIN_FUNCTIONS} are needed: run it with a Python whose library is installed as source files"
+            f"make_docs_squad.py: error: {library} has {len(entries)} functions with a usable"
+            f" docstring, {MIN_FUNCTIONS} are needed: run it with a Python whose library is"
+            " installed as source files"
         )
     train, dev = make_data(entries, arguments.seed)
-    vocabulary = make_vocabulary(sorted({name for name, _ in entries}), [summary for _, summary in entries])
+    vocabulary = make_vocabulary(
+        sorted({name for name, _ in entries}), [summary for _, summary in entries]
+    )
     config = dict(sorted({**BERT_CONFIG, "vocab_size": len(vocabulary)}.items()))
     arguments.output_dir.mkdir(parents=True, exist_ok=True)
     write_text(arguments.output_dir / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
@@ -187,8 +227,8 @@ def main() -> None:
     write_json(arguments.output_dir / "dev.json", dev, indent=1)
     write_json(arguments.output_dir / "train.json", train, indent=1)
     print(
-        f"{arguments.output_dir}: {NUM_TRAIN_QUESTIONS} training and {NUM_DEV_QUESTIONS} dev questions "
-        f"about {len(entries)} functions, {len(vocabulary)} tokens"
+        f"{arguments.output_dir}: {NUM_TRAIN_QUESTIONS} training and {NUM_DEV_QUESTIONS} dev"
+        f" questions about {len(entries)} functions, {len(vocabulary)} tokens"
     )
 
 

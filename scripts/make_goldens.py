@@ -1,4 +1,5 @@
-"""Makes tests/goldens: small random models of BERT's family with PyTorch's outputs, and runs of this version.
+"""Makes tests/goldens: small random models of BERT's family with PyTorch's outputs, and runs of
+this version.
 
     PYTHONPATH=.:tests python scripts/make_goldens.py --only runs
     PYTHONPATH=.:tests:TORCH python scripts/make_goldens.py [--only NAME] [--model DIR]
@@ -17,7 +18,9 @@ from harness import golden_runs
 
 def main() -> None:
     """Writes the golden files that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path)
     parser.add_argument(
         "--only", default="", metavar="NAME", help="make only the folders with NAME in their names"

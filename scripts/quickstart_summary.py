@@ -1,4 +1,5 @@
-"""Shows the results of scripts/quickstart.sh: scores compared with the untrained model's, five answers, the files.
+"""Shows the results of scripts/quickstart.sh: scores compared with the untrained model's, five
+answers, the files.
 
 python scripts/quickstart_summary.py QUICKSTART_DIR
 """
@@ -17,7 +18,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     dev = read(Source(str(folder / "data/dev.json"), is_training=False))
     predictions = read_json(folder / "trained/predictions.json")
-    first_of = {}  # the first entry of each context: the answer of a model that ignores the question
+    # the first entry of each context: the answer of a model that ignores the question
+    first_of = {}
     for question in dev.questions:
         first_of.setdefault(question.paragraph, dev.paragraphs[question.paragraph].split(".")[0])
     always_first = {question.id: first_of[question.paragraph] for question in dev.questions}

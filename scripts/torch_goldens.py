@@ -1,8 +1,9 @@
-"""The models in tests/goldens, as transformers saves them, with PyTorch's outputs; for make_goldens.py.
+"""The models in tests/goldens, as transformers saves them, with PyTorch's outputs; for
+make_goldens.py.
 
-Each model's folder has the files of `save_pretrained` and golden.safetensors: the inputs, `hidden_0`
-(embeddings) to `hidden_N`, the scores, the loss, and its gradients as `gradient.NAME` with the
-Hugging Face names. Dropout is off, and everything is float32.
+Each model's folder has the files of `save_pretrained` and golden.safetensors: the inputs,
+`hidden_0` (embeddings) to `hidden_N`, the scores, the loss, and its gradients as `gradient.NAME`
+with the Hugging Face names. Dropout is off, and everything is float32.
 """
 
 import json
@@ -27,17 +28,22 @@ from transformers import (
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "goldens"
 VOCAB_SIZE = 60
 DISTILBERT = {  # its names of the sizes
-    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
-    "hidden_dim": "intermediate_size", "vocab_size": "vocab_size",
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size",
+    "vocab_size": "vocab_size",
     "max_position_embeddings": "max_position_embeddings",
-}  # fmt: skip
-LENGTHS = ((5, 11), (4, 7), (6, 8))  # question and whole length of each row; the rest of its 12 tokens is padding
+}
+# question and whole length of each row; the rest of its 12 tokens is padding
+LENGTHS = ((5, 11), (4, 7), (6, 8))
 MINILM_IDS = [101, 7592, 1010, 1996, 4248, 2829, 4419, 2743, 2058, 1037, 3898, 1012, 102]
 MINILM_PLACES = ((0, 0), (0, 383), (5, 100), (12, 7))  # (token, component)
 
 
 def make_models(only: str, published: Path | None) -> None:
-    """Writes the folders with `only` in their names, and minilm.json of the `published` model if it is given."""
+    """Writes the folders with `only` in their names, and minilm.json of the `published` model if it
+    is given."""
 
     def make_one(name: str, *arguments) -> None:
         if only in name:
@@ -46,9 +52,13 @@ def make_models(only: str, published: Path | None) -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     sizes = {
-        "vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 64, "max_position_embeddings": 24,
-    }  # fmt: skip
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 24,
+    }
     for name, activation, architecture, add_loss in (
         ("span_gelu", "gelu", BertForQuestionAnswering, span_loss),
         ("classifier_gelu", "gelu", BertForSequenceClassification, classifier_loss),
@@ -77,10 +87,14 @@ def make_models(only: str, published: Path | None) -> None:
 
 def make(folder: Path, architecture, add_loss, config) -> None:
     """Writes the folder of one model."""
-    config._attn_implementation, config.num_labels = "eager", 2 + (add_loss in (classifier_loss, tagger_loss))
+    config._attn_implementation, config.num_labels = (
+        "eager",
+        2 + (add_loss in (classifier_loss, tagger_loss)),
+    )
     torch.manual_seed(7)
     model = architecture(config).eval()
-    with torch.no_grad():  # larger than initial values: attention prefers some tokens, and GELU's forms differ
+    # larger than initial values: attention prefers some tokens, and GELU's forms differ
+    with torch.no_grad():
         for name, parameter in model.named_parameters():
             centre = 1.0 if name.lower().replace("_", "").endswith("layernorm.weight") else 0.0
             parameter.copy_(centre + 0.25 * torch.randn(parameter.shape))
@@ -91,7 +105,9 @@ def make(folder: Path, architecture, add_loss, config) -> None:
         **{name: value for name, value in inputs.items() if has_types or name != "token_type_ids"},
         output_hidden_states=True,
     )
-    results = dict(inputs) | {f"hidden_{number}": state for number, state in enumerate(outputs.hidden_states)}
+    results = dict(inputs) | {
+        f"hidden_{number}": state for number, state in enumerate(outputs.hidden_states)
+    }
     results |= add_loss(outputs, inputs)
     model.zero_grad()
     results["loss"].backward()
@@ -112,11 +128,16 @@ def make_inputs() -> dict[str, torch.Tensor]:
         token_type_ids[row, start:stop] = 1
         attention_mask[row, :stop] = 1
     input_ids *= attention_mask
-    return {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": attention_mask}
+    return {
+        "input_ids": input_ids,
+        "token_type_ids": token_type_ids,
+        "attention_mask": attention_mask,
+    }
 
 
 def span_loss(outputs, inputs) -> dict[str, torch.Tensor]:
-    """The mean over rows of the cross-entropies of start and end, averaged, over real tokens only."""
+    """The mean over rows of the cross-entropies of start and end, averaged, over real tokens
+    only."""
     start_positions, end_positions = torch.tensor([6, 0, 7]), torch.tensor([9, 0, 7])
     scores = torch.stack([outputs.start_logits, outputs.end_logits], -1)
     masked = scores.masked_fill(inputs["attention_mask"][:, :, None] == 0, float("-inf"))
@@ -124,7 +145,12 @@ def span_loss(outputs, inputs) -> dict[str, torch.Tensor]:
         torch.nn.functional.cross_entropy(masked[:, :, column], positions) / 2
         for column, positions in enumerate((start_positions, end_positions))
     )
-    return {"scores": scores, "start_positions": start_positions, "end_positions": end_positions, "loss": loss}
+    return {
+        "scores": scores,
+        "start_positions": start_positions,
+        "end_positions": end_positions,
+        "loss": loss,
+    }
 
 
 def classifier_loss(outputs, inputs) -> dict[str, torch.Tensor]:
@@ -146,12 +172,19 @@ def tagger_loss(outputs, inputs) -> dict[str, torch.Tensor]:
 def pretraining_loss(outputs, inputs) -> dict[str, torch.Tensor]:
     """Mean cross-entropy of the masked tokens plus that of the next-sentence labels."""
     length = inputs["input_ids"].shape[1]
-    masked_tokens = torch.tensor([2, 8, length + 1, 2 * length + 5, 2 * length + 7])  # indices into B*T
+    # indices into B*T
+    masked_tokens = torch.tensor([2, 8, length + 1, 2 * length + 5, 2 * length + 7])
     masked_ids, labels = torch.tensor([17, 5, 40, 59, 23]), torch.tensor([1, 0, 1])
     mlm = outputs.prediction_logits.reshape(-1, VOCAB_SIZE)[masked_tokens]
     nsp = outputs.seq_relationship_logits
     cross_entropy = torch.nn.functional.cross_entropy
-    results = {"mlm": mlm, "nsp": nsp, "masked_tokens": masked_tokens, "masked_ids": masked_ids, "labels": labels}
+    results = {
+        "mlm": mlm,
+        "nsp": nsp,
+        "masked_tokens": masked_tokens,
+        "masked_ids": masked_ids,
+        "labels": labels,
+    }
     return results | {"loss": cross_entropy(mlm, masked_ids) + cross_entropy(nsp, labels)}
 
 
@@ -163,6 +196,8 @@ def minilm(folder: Path) -> dict:
     return {
         "input_ids": MINILM_IDS,
         "places": MINILM_PLACES,
-        "values": [[float(state[0, token, part]) for token, part in MINILM_PLACES] for state in states],
+        "values": [
+            [float(state[0, token, part]) for token, part in MINILM_PLACES] for state in states
+        ],
         "norms": [float(state.norm()) for state in states],
     }

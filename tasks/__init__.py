@@ -1,7 +1,8 @@
-"""The programs: each joins the model (`bert`) and the ranks (`distributed`) into one console command.
+"""The programs: each joins the model (`bert`) and the ranks (`distributed`) into one console
+command.
 
-Dask installs a `distributed` too, bert-tensorflow a `bert`. So before anything of these is imported, the packages
-that Python would import are looked at: they must be ours.
+Dask installs a `distributed` too, bert-tensorflow a `bert`. So before anything of these is
+imported, the packages that Python would import are looked at: they must be ours.
 """
 
 import importlib.util
@@ -14,8 +15,10 @@ SITE = Path(__file__).resolve().parent.parent  # the folder that holds the five 
 for name in PACKAGES:
     spec = importlib.util.find_spec(name)
     file = Path(spec.origin) if spec and spec.origin else None
-    if file is None or b"ringbert" not in file.read_bytes():  # it hides ours, or has put files among ours
+    # it hides ours, or has put files among ours
+    if file is None or b"ringbert" not in file.read_bytes():
         raise SystemExit(
-            f"{Path(sys.argv[0]).name}: error: `import {name}` finds {file and file.parent} instead of ringbert's "
-            "package: install it in an environment of its own, or run from a folder without a module of this name"
+            f"{Path(sys.argv[0]).name}: error: `import {name}` finds {file and file.parent} instead"
+            " of ringbert's package: install it in an environment of its own, or run from a folder"
+            " without a module of this name"
         )

@@ -27,9 +27,15 @@ class Arguments(Settings):
         help="a run's folder, its model/, a Hugging Face folder or a hub name", is_positional=True
     )
     question: str = setting(help="the question", is_positional=True)
-    context: str = setting(help="UTF-8 file with the text to search; - for standard input", is_positional=True)
-    top_k: int = setting(1, "print the best N answers", "output", at_least=1, at_most=MOST_CANDIDATES)
-    json: bool = setting(False, "print one line of JSON, with places in the text and scores", "output")
+    context: str = setting(
+        help="UTF-8 file with the text to search; - for standard input", is_positional=True
+    )
+    top_k: int = setting(
+        1, "print the best N answers", "output", at_least=1, at_most=MOST_CANDIDATES
+    )
+    json: bool = setting(
+        False, "print one line of JSON, with places in the text and scores", "output"
+    )
     precision: Precision = setting("fp32", "number format of matrix products", "machine")
     model_revision: str | None = setting(
         None, "commit, tag or branch of a hub model", "model", shown_default="main"
@@ -37,11 +43,22 @@ class Arguments(Settings):
 
 
 OPTIONS = [  # the flags of bert-squad that are those of the run unless they are given
-    (each.name, each.type | None, setting(
-        None, each.help, each.group, shown_default=AS_THE_RUN, at_least=each.at_least, at_most=each.at_most,
-    ))
-    for part in (WindowSettings, AnswerSettings) for each in fields_of(part) if each.name != "allow_unknown"
-]  # fmt: skip
+    (
+        each.name,
+        each.type | None,
+        setting(
+            None,
+            each.help,
+            each.group,
+            shown_default=AS_THE_RUN,
+            at_least=each.at_least,
+            at_most=each.at_most,
+        ),
+    )
+    for part in (WindowSettings, AnswerSettings)
+    for each in fields_of(part)
+    if each.name != "allow_unknown"
+]
 Config: Any = make_dataclass("Config", OPTIONS, bases=(Arguments,), frozen=True, kw_only=True)
 
 
@@ -58,7 +75,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         names = ["precision", "model_revision", *(name for name, *_ in OPTIONS)]
         options = {name: getattr(config, name) for name in names}
-        answers = QuestionAnswering(config.folder, **options)(config.question, context, top_k=config.top_k)
+        answers = QuestionAnswering(config.folder, **options)(
+            config.question, context, top_k=config.top_k
+        )
     if config.json:
         answered = {"question": config.question, "answers": [asdict(answer) for answer in answers]}
         print(json.dumps(answered, ensure_ascii=False))

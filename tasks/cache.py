@@ -1,6 +1,8 @@
-"""Prepared rows: tables in a folder of the cache, made once per machine and memory-mapped by every rank.
+"""Prepared rows: tables in a folder of the cache, made once per machine and memory-mapped by every
+rank.
 
-The folder's name is a digest of all that its rows depend on. A damaged folder is named, and made again.
+The folder's name is a digest of all that its rows depend on. A damaged folder is named, and made
+again.
 """
 
 import json
@@ -39,8 +41,8 @@ class Prepared:
 
 
 def prepared(recipe: Callable[[], Recipe], name: str, world: World, run: Run) -> Prepared:
-    """The rows of a recipe on every rank. Only the first rank of each machine calls `recipe`, in the order of
-    `World.on_each_machine`. `name` is that of the data in messages.
+    """The rows of a recipe on every rank. Only the first rank of each machine calls `recipe`, in
+    the order of `World.on_each_machine`. `name` is that of the data in messages.
 
     Raises InputError: the recipe does, or the ranks have different data.
     """

@@ -1,6 +1,7 @@
 """What a program leaves for the report besides scores, in result.json: the tables of `REPORT`.
 
-A section is a table of cells or a matrix of counts. A cell is a text, a number, or a text with marks.
+A section is a table of cells or a matrix of counts. A cell is a text, a number, or a text with
+marks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,10 +16,17 @@ Section = dict[str, Any]
 
 
 def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Section:
-    return {"title": title, "note": note, "columns": list(columns), "rows": [list(row) for row in rows]}
+    return {
+        "title": title,
+        "note": note,
+        "columns": list(columns),
+        "rows": [list(row) for row in rows],
+    }
 
 
-def matrix(title: str, note: str, labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Section:
+def matrix(
+    title: str, note: str, labels: Sequence[str], counts: Sequence[Sequence[int]]
+) -> Section:
     """`counts` has a row for each true label and a column for each predicted one."""
     return {"title": title, "note": note, "labels": list(labels), "counts": counts}
 
@@ -29,19 +37,25 @@ def figures(examples: int, found: int, right: int) -> dict[str, float]:
     return {"examples": examples, **dict(zip(("precision", "recall", "f1"), shares, strict=True))}
 
 
-def table_of_figures(title: str, note: str, kinds: tuple[str, str], by_label: Mapping[str, Mapping]) -> Section:
+def table_of_figures(
+    title: str, note: str, kinds: tuple[str, str], by_label: Mapping[str, Mapping]
+) -> Section:
     """The figures of each label; `kinds` are what a label is called, and what is counted."""
     rows = ([label, *each.values()] for label, each in by_label.items())
     return table(title, note, [*kinds, "precision", "recall", "F1"], rows)
 
 
 def marked(text: str, marks: Sequence[tuple[int, int, str]] = ()) -> Section:
-    """A text with the names of some of its parts (start, end, name). A long one is cut around them."""
+    """A text with the names of some of its parts (start, end, name). A long one is cut around
+    them."""
     first = min((start for start, _, _ in marks), default=0)
     last = max((stop for _, stop, _ in marks), default=0)
     start, stop = 0, len(text)
     if len(text) > LONGEST_TEXT:
-        start, stop = max(0, first - AROUND), min(len(text), max(last + AROUND, first + LONGEST_TEXT // 2))
+        start, stop = (
+            max(0, first - AROUND),
+            min(len(text), max(last + AROUND, first + LONGEST_TEXT // 2)),
+        )
     shown = "…" * (start > 0) + text[start:stop] + "…" * (stop < len(text))
     shift = start - (start > 0)
     return {"text": shown, "marks": [[a - shift, b - shift, name] for a, b, name in marks]}

@@ -17,18 +17,26 @@ from distributed.devices import imported_tensorflow
 from ringbase.errors import InputError
 from tasks import flags
 
-# Keras imports these where they are installed, for features that no program uses. They take as long as TensorFlow.
+# Keras imports these where they are installed, for features that no program uses. They take as long
+# as TensorFlow.
 OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
 
 
 def run_command(prog: str, config_class: Any, argv: Sequence[str] | None = None) -> None:
-    """The `main` of the command bert-NAME: `tasks.NAME.program.run` with the configuration of the flags."""
-    start(prog, f"tasks.{prog.removeprefix('bert-')}.program", flags.parse(config_class, argv, prog=prog))
+    """The `main` of the command bert-NAME: `tasks.NAME.program.run` with the configuration of the
+    flags."""
+    start(
+        prog,
+        f"tasks.{prog.removeprefix('bert-')}.program",
+        flags.parse(config_class, argv, prog=prog),
+    )
 
 
 def start(prog: str, module: str, config: Any) -> None:
-    """Imports a program on all ranks at once, not while they wait for each other, and calls its `run`."""
-    gc.disable()  # it would look again and again at what an import makes and keeps: a fifth of its time
+    """Imports a program on all ranks at once, not while they wait for each other, and calls its
+    `run`."""
+    # it would look again and again at what an import makes and keeps: a fifth of its time
+    gc.disable()
     set_environment()
     hidden = [name for name in OPTIONAL_IN_KERAS if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not found
@@ -45,19 +53,25 @@ def start(prog: str, module: str, config: Any) -> None:
 
 
 def set_environment() -> None:
-    """Sets the variables that TensorFlow, Keras and transformers read on import, and XLA when it compiles."""
+    """Sets the variables that TensorFlow, Keras and transformers read on import, and XLA when it
+    compiles."""
     set_xla_flags()
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    if platform.machine() == "x86_64":  # else only on CPUs with VNNI; with AVX2 its products are faster too
+    # else only on CPUs with VNNI; with AVX2 its products are faster too
+    if platform.machine() == "x86_64":
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    # Where there is no GPU, TensorFlow's packages for GPUs log its absence as errors, once for each library.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/proc/driver/nvidia").exists() else "3")
+    # Where there is no GPU, TensorFlow's packages for GPUs log its absence as errors, once for each
+    # library.
+    os.environ.setdefault(
+        "TF_CPP_MIN_LOG_LEVEL", "2" if Path("/proc/driver/nvidia").exists() else "3"
+    )
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
 def result_file(trains: bool) -> str:
-    """Where a command writes its scores. One that does not train leaves alone what a training wrote."""
+    """Where a command writes its scores. One that does not train leaves alone what a training
+    wrote."""
     return "result.json" if trains else "predict_result.json"
 
 

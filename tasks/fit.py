@@ -35,7 +35,8 @@ from tasks.task import Task
 from tasks.trained import CHECKPOINTS, TASK_FILE
 
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
-OPTIMIZED_FROM = 1000  # steps after which, on CPUs, an optimized graph has earned back its slower start
+# steps after which, on CPUs, an optimized graph has earned back its slower start
+OPTIMIZED_FROM = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +46,18 @@ class TrainingData:
     rows: BatchRows
     order: Order  # which row stands at each position of the stream
     key: str  # a digest of the data, the same on all ranks
-    settings: Mapping[str, object] = field(default_factory=dict)  # by flag: must not change when a run is resumed
+    # by flag: must not change when a run is resumed
+    settings: Mapping[str, object] = field(default_factory=dict)
     commit: str | None = None  # the hub's, of its data set
 
     @classmethod
     def of(
-        cls, data: Prepared, table: str, seed: int, settings: Mapping[str, object], commit: str | None = None
+        cls,
+        data: Prepared,
+        table: str,
+        seed: int,
+        settings: Mapping[str, object],
+        commit: str | None = None,
     ) -> "TrainingData":
         """The rows of a table, shuffled by `seed`. `settings` are by name, without dashes."""
         rows, by_flag = data.tables[table], {f"--{name}": value for name, value in settings.items()}
@@ -66,17 +73,20 @@ def fit(
     job: Job,
     held_out: HeldOut | None = None,
 ) -> int:
-    """Trains the job's model from `start` to the end of the plan and saves it in the folder `model` of the run.
+    """Trains the job's model from `start` to the end of the plan and saves it in the folder `model`
+    of the run.
 
-    Returns the number of steps that the saved model was trained for. With `held_out.best` it is that of the best
-    evaluation. Raises InputError: a setting differs from the checkpoint's, no step is left to train, gradients
-    stay non-finite, or memory runs out.
+    Returns the number of steps that the saved model was trained for. With `held_out.best` it is
+    that of the best evaluation. Raises InputError: a setting differs from the checkpoint's, no step
+    is left to train, gradients stay non-finite, or memory runs out.
     """
     world, run, model, loop = job.world, job.run, job.model, config.loop
     settings = {**data.settings, **config.schedule(), DATA: data.key}
     world.on_first(start.check_settings, settings, job.flags_of_data)
     # After a death the survivors take the steps of all ranks that there were.
-    plan = make_plan(config.plan.resolved(), len(data.rows), world.launched_size).on_ranks(world.size)
+    plan = make_plan(config.plan.resolved(), len(data.rows), world.launched_size).on_ranks(
+        world.size
+    )
     folder = run.folder / CHECKPOINTS
     continues = start.checkpoint is not None and start.checkpoint.parent == folder
     state = first_state(plan, settings, start.state, continues)
@@ -99,12 +109,18 @@ def fit(
             broadcast_variables([words.table], world)
             words.take()
         step.state = state
-        if start.state is None or state.step != start.state.step:  # the schedule follows the progress
+        # the schedule follows the progress
+        if start.state is None or state.step != start.state.step:
             step.optimizer.optimizer.iterations.assign(state.step)
         if not is_complete:
             run.remove(result_file(trains=False))  # of an older model
             commits = {"model": start.commit, "data_set": data.commit}
-            facts = {"config": job.config, "plan": asdict(plan), "start": start.reason, "hub_commits": commits}
+            facts = {
+                "config": job.config,
+                "plan": asdict(plan),
+                "start": start.reason,
+                "hub_commits": commits,
+            }
             run.write_json("run.json", facts | {"environment": environment()})
             run.hyperparameters(job.config)
             step.compile(feed.batches_of_shapes(), plan.accumulation)
@@ -136,55 +152,83 @@ def save_model(job: Job, start: Start, task: Task) -> None:
 def say_warnings(config: TrainingSettings, job: Job, plan: Plan, held_out: HeldOut | None) -> None:
     """Prints what the user may not expect from the plan."""
     say = job.run.say
-    size = job.world.launched_size  # by which `make_plan` has divided, also if a rank has died since
+    # by which `make_plan` has divided, also if a rank has died since
+    size = job.world.launched_size
     if size > 1 and config.plan.resolved().global_batch_size is None:
         of_one = make_plan(config.plan.resolved(), plan.rows, 1).steps
         say(
-            f"note: {of_one:,} steps of one rank are {plan.steps:,} here, with {size} times the rows; "
-            f"--global_batch_size {plan.global_batch_size // size} keeps one rank's steps and rate"
+            f"note: {of_one:,} steps of one rank are {plan.steps:,} here, with {size} times the"
+            f" rows; --global_batch_size {plan.global_batch_size // size} keeps one rank's steps"
+            " and rate"
         )
     if plan.warmup_steps >= plan.steps:
-        say(f"warning: the warmup of {plan.warmup_steps:,} steps does not end within {plan.steps:,} steps")
+        say(
+            f"warning: the warmup of {plan.warmup_steps:,} steps does not end within {plan.steps:,}"
+            " steps"
+        )
     if job.model.head_name != "pretraining" and (warning := rate_warning(plan)):
         say(warning)
     if config.step.compression != "none" and not job.collectives.compresses:
-        say(f"note: --compression changes nothing with the backend {job.collectives.name} on these machines")
+        say(
+            f"note: --compression changes nothing with the backend {job.collectives.name} on these"
+            " machines"
+        )
     if held_out:
         every, patience = held_out.interval(plan), held_out.patience
         count = math.ceil(plan.steps / every)
         say(f"evaluation every {every:,} steps, {count:,} in all")
         if patience is not None and count <= patience + 1:  # it could stop only after the last one
-            say(f"warning: with {count} evaluations --early_stopping_patience {patience} never stops early")
+            say(
+                f"warning: with {count} evaluations --early_stopping_patience {patience} never"
+                " stops early"
+            )
 
 
 def feed_of(
-    task: Task, rows: BatchRows, order: Order, plan: Plan, config: BertConfig, packing: str, is_fixed: bool
+    task: Task,
+    rows: BatchRows,
+    order: Order,
+    plan: Plan,
+    config: BertConfig,
+    packing: str,
+    is_fixed: bool,
 ) -> Feed:
-    """The feed of a training of a model with this configuration. With `packing` "auto" a step's rows are divided
-    by their tokens and grouped by length. `is_fixed`: XLA compiles the whole gradient, for few shapes."""
+    """The feed of a training of a model with this configuration. With `packing` "auto" a step's
+    rows are divided by their tokens and grouped by length. `is_fixed`: XLA compiles the whole
+    gradient, for few shapes."""
     layouts = layouts_of(task, rows, order, plan, packing) if is_fixed else None
     batch = with_checked_ids(task.batch, config)
     return Feed(
         rows=rows,
         order=order,
-        collate=partial(batch, grouping=layouts or (in_one_group if packing == "off" else by_length)),
+        collate=partial(
+            batch, grouping=layouts or (in_one_group if packing == "off" else by_length)
+        ),
         lengths=np.ones_like if packing == "off" else partial(rows.lengths_at, "input_ids"),
-        collates_of_shapes=[partial(task.batch, grouping=one) for one in layouts.single()] if layouts else (),
+        collates_of_shapes=(
+            [partial(task.batch, grouping=one) for one in layouts.single()] if layouts else ()
+        ),
     )
 
 
 def layouts_of(task: Task, rows: BatchRows, order: Order, plan: Plan, packing: str) -> Layouts:
-    """The few shapes of micro-batches that XLA compiles, chosen from a sample of the run's steps. Without packing
-    there is one shape, with rows as long as the longest."""
+    """The few shapes of micro-batches that XLA compiles, chosen from a sample of the run's steps.
+    Without packing there is one shape, with rows as long as the longest."""
     sample: list[np.ndarray] = []
     if packing != "off":
-        steps = np.linspace(0, plan.steps, min(plan.steps, STEPS_OF_LAYOUTS), endpoint=False).astype(int)
+        steps = np.linspace(
+            0, plan.steps, min(plan.steps, STEPS_OF_LAYOUTS), endpoint=False
+        ).astype(int)
         for position in (steps * plan.global_batch_size).tolist():
             numbers = order.rows_at(position, position + plan.global_batch_size)
             lengths = rows.lengths_at("input_ids", numbers)
             ranks = divided(lengths, plan.size, plan.accumulation)
             sample += [lengths[piece] for rank in ranks for piece in rank]
-    return Layouts(sample, -(-plan.global_batch_size // (plan.size * plan.accumulation)), longest_row(task, rows))
+    return Layouts(
+        sample,
+        -(-plan.global_batch_size // (plan.size * plan.accumulation)),
+        longest_row(task, rows),
+    )
 
 
 def longest_row(task: Task, rows: BatchRows) -> int:
@@ -192,10 +236,17 @@ def longest_row(task: Task, rows: BatchRows) -> int:
     return rows.longest("input_ids") or task.max_seq_length
 
 
-def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, job: Job) -> TrainingStep:
-    """The step of BERT's optimizer with the plan's schedule. That of an earlier training starts anew, with what is
-    compiled for it."""
-    model, step, seed, is_gpu = job.model, job.workspace.step, config.loop.seed, job.world.device.is_gpu
+def training_step(
+    task: Task, feed: Feed, plan: Plan, config: TrainingSettings, job: Job
+) -> TrainingStep:
+    """The step of BERT's optimizer with the plan's schedule. That of an earlier training starts
+    anew, with what is compiled for it."""
+    model, step, seed, is_gpu = (
+        job.model,
+        job.workspace.step,
+        config.loop.seed,
+        job.world.device.is_gpu,
+    )
     is_optimized = is_gpu or plan.steps >= OPTIMIZED_FROM
     schedule = plan.learning_rate, plan.steps, plan.warmup_steps
     if step is not None and model.copies_layers == is_optimized:
@@ -220,20 +271,28 @@ def training_step(task: Task, feed: Feed, plan: Plan, config: TrainingSettings, 
         return task.loss(scores(batch | {"longest": longest}, key), batch)
 
     if not feed.collates_of_shapes:
-        return TrainingStep(loss, task.weights, optimizer, seed, "graph" if is_optimized else "as traced")
-    # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are faster.
+        return TrainingStep(
+            loss, task.weights, optimizer, seed, "graph" if is_optimized else "as traced"
+        )
+    # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are
+    # faster.
     can_be_whole = job.world.size == 1 or (job.collectives.in_graph and config.loop.xla == "on")
-    return TrainingStep(loss, task.weights, optimizer, seed, "step" if is_gpu and can_be_whole else "gradient")
+    return TrainingStep(
+        loss, task.weights, optimizer, seed, "step" if is_gpu and can_be_whole else "gradient"
+    )
 
 
 def trained_words(model: Bert, rows: BatchRows, optimizer: str) -> TrainedWords | None:
-    """Those of rows in memory. None for all words: pretraining's scores need them, and LAMB their norm."""
+    """Those of rows in memory. None for all words: pretraining's scores need them, and LAMB their
+    norm."""
     if model.head_name == "pretraining" or optimizer == "lamb" or not isinstance(rows, Rows):
         return None
     return TrainedWords(model, rows.column("input_ids")[0])
 
 
-def load_start(start: Start, seed: int, job: Job, optimizer: AllreduceOptimizer, checkpoints: Checkpoints) -> None:
+def load_start(
+    start: Start, seed: int, job: Job, optimizer: AllreduceOptimizer, checkpoints: Checkpoints
+) -> None:
     """Loads the weights and moments that the run starts from. On rank 0."""
     say, tensors = job.run.say, job.model.named_tensors()
     if start.weights is None:
@@ -258,8 +317,9 @@ def load_on_all(job: Job, source: Path | None) -> None:
 
 
 def load_for_prediction(job: Job, start: Start) -> int | None:
-    """Gives every rank the trained weights that `start` names. From here on the command is not complete. Returns
-    the number of steps that they were trained for; None if they are not those of a checkpoint."""
+    """Gives every rank the trained weights that `start` names. From here on the command is not
+    complete. Returns the number of steps that they were trained for; None if they are not those of
+    a checkpoint."""
     job.run.remove(result_file(trains=False))
     load_on_all(job, start.weights)
     return start.state.step if start.state else None
@@ -268,7 +328,8 @@ def load_for_prediction(job: Job, start: Start) -> int | None:
 def evaluations(
     settings: DevSettings, measure: Callable[[], Mapping[str, float]], metric: str, num_rows: int
 ) -> HeldOut | None:
-    """How `measure` evaluates a training on `num_rows` rows; the best model is that of the highest `metric`."""
+    """How `measure` evaluates a training on `num_rows` rows; the best model is that of the highest
+    `metric`."""
     if not settings.during_training:
         return None
     best = f"eval_{metric}" if settings.keeps_best else None

@@ -1,7 +1,7 @@
 """A frozen dataclass of settings from a command line and a TOML file, and `--help`.
 
-The syntax is that of absl, which read the flags of Google's scripts, with one dash or two and "-" for "_". Output
-appears once per job. No TensorFlow, Keras or MPI here.
+The syntax is that of absl, which read the flags of Google's scripts, with one dash or two and "-"
+for "_". Output appears once per job. No TensorFlow, Keras or MPI here.
 """
 
 import argparse
@@ -24,36 +24,63 @@ import ringbase
 from distributed.launcher import launched_rank, tell
 from ringbase.errors import InputError, one_line
 from ringbase.files import SMALL_BYTES, read_text
-from ringbase.settings import BOOLEAN_WORDS, LONGEST_SHOWN, Field, alternatives, fields_of, from_text, made
+from ringbase.settings import (
+    BOOLEAN_WORDS,
+    LONGEST_SHOWN,
+    Field,
+    alternatives,
+    fields_of,
+    from_text,
+    made,
+)
 from tasks.old_flags import IGNORED, INSTEAD
 from tasks.trained import with_settings_of_model
 
 Config = TypeVar("Config")
 
 FILES = (
-    Field("config", str, "read flags from a TOML file's lines `flag = value`; the command line wins over it"),
-    Field("flagfile", str, "read flags from a file's lines `--flag=value`, as if they stood on the command line"),
+    Field(
+        "config",
+        str,
+        "read flags from a TOML file's lines `flag = value`; the command line wins over it",
+    ),
+    Field(
+        "flagfile",
+        str,
+        "read flags from a file's lines `--flag=value`, as if they stood on the command line",
+    ),
 )
-UNLISTED = (Field("help", bool, aliases=("h",)), Field("version", bool), Field("undefok", str),
-            *(Field(name, kind) for name, (kind, _) in IGNORED.items()))  # fmt: skip
+UNLISTED = (
+    Field("help", bool, aliases=("h",)),
+    Field("version", bool),
+    Field("undefok", str),
+    *(Field(name, kind) for name, (kind, _) in IGNORED.items()),
+)
 REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precision
 FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
-FIRST_RANK_S = 5.0  # mpirun ends the job when any rank fails: the others wait for the first one's error
+# mpirun ends the job when any rank fails: the others wait for the first one's error
+FIRST_RANK_S = 5.0
 PLACEHOLDERS = {int: "N", float: "X", str: "TEXT"}
-EPILOG = f"""Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag, --flag=false or
---flag false. The last value of a flag counts. Flags may have one dash or two, and "-" for "_". --flag=null unsets
-a flag that may be unset. Where there is --precision, --fp16 and --bf16 are short for it. Accepted from old command
-lines and ignored: {" ".join(IGNORED)}."""
+EPILOG = f"""Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag,
+--flag=false or --flag false. The last value of a flag counts. Flags may have one dash or two, and
+"-" for "_". --flag=null unsets a flag that may be unset. Where there is --precision, --fp16 and
+--bf16 are short for it. Accepted from old command lines and ignored:
+{" ".join(IGNORED)}."""
 
 
 def parse(
-    config_class: type[Config], argv: Sequence[str] | None = None, *, prog: str, description: str | None = None
+    config_class: type[Config],
+    argv: Sequence[str] | None = None,
+    *,
+    prog: str,
+    description: str | None = None,
 ) -> Config:
-    """Makes a `config_class` from `argv` (default: this process's) and the TOML file of its `--config`, over which
-    the command line wins. `--help` shows the description, by default the class's docstring.
+    """Makes a `config_class` from `argv` (default: this process's) and the TOML file of its
+    `--config`, over which the command line wins. `--help` shows the description, by default the
+    class's docstring.
 
-    Whatever is wrong, including a ValueError of the dataclass, exits with status 2 after exactly one line on
-    stderr. Every rank reads the same flags, so only the first one prints.
+    Whatever is wrong, including a ValueError of the dataclass, exits with status 2 after exactly
+    one line on stderr. Every rank reads the same flags, so only the first one prints.
     """
     fields = fields_of(config_class)
     try:
@@ -74,35 +101,53 @@ def parse(
 
 
 def configured(config_class: type[Config], given: Mapping[str, Any]) -> tuple[Config, list[str]]:
-    """The configuration of the flags that `read_command_line` gives, and what to say about it. Flags that are not
-    given have the values of the trained model, if it is one that only predicts, else their default. Raises
-    ValueError."""
+    """The configuration of the flags that `read_command_line` gives, and what to say about it.
+    Flags that are not given have the values of the trained model, if it is one that only predicts,
+    else their default. Raises ValueError."""
     if given.get("use_tpu"):
-        raise InputError("--use_tpu=True: TPUs are not supported; leave the flag out to run on GPUs or CPUs")
+        raise InputError(
+            "--use_tpu=True: TPUs are not supported; leave the flag out to run on GPUs or CPUs"
+        )
     fields = fields_of(config_class)
     if missing := [field for field in fields if field.is_required and field.name not in given]:
-        names = [field.name.upper() if field.is_positional else f"--{field.name}" for field in missing]
+        names = [
+            field.name.upper() if field.is_positional else f"--{field.name}" for field in missing
+        ]
         raise InputError(f"{' and '.join(names)} must be given")
     notes = list[str]()
     if not given.get("do_train"):
         given, notes = with_settings_of_model(given, fields)
-    return made(config_class, {field.name: given[field.name] for field in fields if field.name in given}), notes
+    return (
+        made(
+            config_class, {field.name: given[field.name] for field in fields if field.name in given}
+        ),
+        notes,
+    )
 
 
 def parse_command(
-    commands: Mapping[str, type[Config]], argv: Sequence[str] | None = None, *, prog: str, description: str
+    commands: Mapping[str, type[Config]],
+    argv: Sequence[str] | None = None,
+    *,
+    prog: str,
+    description: str,
 ) -> tuple[str, Config]:
-    """Like `parse`, for `PROG COMMAND [--flag=value ...]`. Returns the command and its configuration."""
+    """Like `parse`, for `PROG COMMAND [--flag=value ...]`. Returns the command and its
+    configuration."""
     name, *argv = (sys.argv[1:] if argv is None else argv) or ["--help"]
     flag, _ = _split(name)
     if flag in ("h", "help"):
-        entries = [f"  {name:<10}{' '.join(str(each.__doc__).split())}" for name, each in commands.items()]
+        entries = [
+            f"  {name:<10}{' '.join(str(each.__doc__).split())}" for name, each in commands.items()
+        ]
         listed = "\n".join(["commands:", *entries])
         stop(f"usage: {prog} COMMAND [--flag=value ...]\n\n{description.rstrip()}\n\n{listed}", 0)
     if flag == "version":
         stop(f"ringbert {ringbase.__version__}", 0)
     if name not in commands:
-        _refuse(prog, f"unknown command {name[:LONGEST_SHOWN]}; the commands are {', '.join(commands)}")
+        _refuse(
+            prog, f"unknown command {name[:LONGEST_SHOWN]}; the commands are {', '.join(commands)}"
+        )
     return name, parse(commands[name], argv, prog=f"{prog} {name}")
 
 
@@ -110,13 +155,22 @@ def help_of(fields: Sequence[Field], prog: str, description: str) -> str:
     """Usage, description, the flags by group (required ones at the top of theirs), and notes."""
     words = [prog, *(field.name.upper() for field in fields if field.is_positional)]
     parser = argparse.ArgumentParser(
-        usage=f"{' '.join(words)} [--config FILE.toml] [--flag=value ...]", description=description, epilog=EPILOG,
+        usage=f"{' '.join(words)} [--config FILE.toml] [--flag=value ...]",
+        description=description,
+        epilog=EPILOG,
         formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=8),
-    )  # fmt: skip
+    )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(field.group for field in fields)}
+    groups = {
+        name: parser.add_argument_group(name)
+        for name in dict.fromkeys(field.group for field in fields)
+    }
     for field in sorted((*FILES, *fields), key=lambda field: not field.is_required):
-        kinds = [PLACEHOLDERS.get(kind, str(kind)) for kind in alternatives(field.type) if kind is not None]
+        kinds = [
+            PLACEHOLDERS.get(kind, str(kind))
+            for kind in alternatives(field.type)
+            if kind is not None
+        ]
         form: Any = {"action": "store_true"} if field.is_boolean else {"metavar": "|".join(kinds)}
         default = str(field.default).lower() if isinstance(field.default, bool) else field.default
         note = "required" if field.is_required else f"default: {field.shown_default or default}"
@@ -133,19 +187,24 @@ def stop(text: str, status: int) -> NoReturn:
     raise SystemExit(status)
 
 
-# -- the command line ---------------------------------------------------------------------------------------------
+# -- the command line ------------------------------------------------------------------------------
 
 
 def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str, Any]:
-    """The value of each flag on the command line, or else in the file of `--config`; the last value of a repeated
-    flag. `--help` ends the reading.
+    """The value of each flag on the command line, or else in the file of `--config`; the last value
+    of a repeated flag. `--help` ends the reading.
 
     A word without a flag is the value of the next positional field. Raises InputError.
     """
     known = {name: field for field in (*UNLISTED, *FILES, *fields) for name in field.names}
     if "precision" in known:
         known |= {name: Field(name, bool) for name in REDUCED_PRECISIONS}
-    negated = {no + name: field for name, field in known.items() if field.is_boolean for no in ("no", "no_")}
+    negated = {
+        no + name: field
+        for name, field in known.items()
+        if field.is_boolean
+        for no in ("no", "no_")
+    }
     positional, tokens = deque(field for field in fields if field.is_positional), deque(argv)
     values: dict[str, Any] = {}
     unknown: list[str] = []
@@ -158,7 +217,11 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str,
             if text is None and field.is_boolean:
                 text = tokens.popleft() if tokens and tokens[0].lower() in BOOLEAN_WORDS else "true"
             elif text is None:  # the next word may look like -1,-2 but not like a flag
-                if not tokens or tokens[0].startswith("--") or _split(tokens[0])[0] in {**known, **negated}:
+                if (
+                    not tokens
+                    or tokens[0].startswith("--")
+                    or _split(tokens[0])[0] in {**known, **negated}
+                ):
                     raise InputError(f"{token} needs a value: {token}=VALUE")
                 text = tokens.popleft()
         elif name in negated and text is None:
@@ -197,7 +260,8 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str,
 
 
 def _split(word: str) -> tuple[str, str | None]:
-    """The name of a flag, with "_" for "-", and the text after "=" if there is one; "" for any other word."""
+    """The name of a flag, with "_" for "-", and the text after "=" if there is one; "" for any
+    other word."""
     match = FLAG.fullmatch(word)
     return (match[1].replace("-", "_"), match[2]) if match else ("", None)
 
@@ -208,22 +272,27 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
     text = read_text(Path(path), where, SMALL_BYTES)
     try:
         table = tomllib.loads(text)
-        if others := [key for key, value in table.items() if not isinstance(value, str | int | float)]:
-            raise InputError(f"{others[0][:LONGEST_SHOWN]}: tables, lists and dates are not supported")
+        if others := [
+            key for key, value in table.items() if not isinstance(value, str | int | float)
+        ]:
+            raise InputError(
+                f"{others[0][:LONGEST_SHOWN]}: tables, lists and dates are not supported"
+            )
         return read_command_line([f"--{key}={value}" for key, value in table.items()], fields)
     except (ValueError, RecursionError) as error:  # an integer of too many digits, too many levels
         raise InputError(f"{where}: {one_line(error)}") from None
 
 
 def _hint(name: str, known: Mapping[str, Field]) -> str:
-    """What the user may have meant: the first known name that begins with this one, else the most similar."""
+    """What the user may have meant: the first known name that begins with this one, else the most
+    similar."""
     names = [other for other in known if other not in IGNORED]
     longer = [other for other in names if len(name) > 2 and other.startswith(name)]
     near = longer or difflib.get_close_matches(name, names, 1)
     return INSTEAD.get(name, f"did you mean --{near[0]}?" if near else "--help lists all flags")
 
 
-# -- one line per job ---------------------------------------------------------------------------------------------
+# -- one line per job ------------------------------------------------------------------------------
 
 
 def _refuse(prog: str, message: str) -> NoReturn:
@@ -231,8 +300,8 @@ def _refuse(prog: str, message: str) -> NoReturn:
     if is_first():
         tell("ended 2")
     else:
-        # If the launcher does not end this process by then, the first rank has no error: only the file on this
-        # machine is wrong.
+        # If the launcher does not end this process by then, the first rank has no error: only the
+        # file on this machine is wrong.
         time.sleep(FIRST_RANK_S)
         print(f"{prog}: error on {socket.gethostname()}: {message}", file=sys.stderr, flush=True)
     raise SystemExit(2) from None
@@ -240,8 +309,8 @@ def _refuse(prog: str, message: str) -> NoReturn:
 
 @contextlib.contextmanager
 def reporting(prog: str) -> Iterator[None]:
-    """For a program of one process: an error of the user's in the block ends it with one line; our warnings are
-    lines after the block."""
+    """For a program of one process: an error of the user's in the block ends it with one line; our
+    warnings are lines after the block."""
     with warnings.catch_warnings(record=True) as caught:
         try:
             yield
@@ -258,7 +327,8 @@ def _print_on_first(text: str, file: TextIO) -> None:
     try:
         print(text, file=file, flush=True)
     except BrokenPipeError:  # --help | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())  # or the flush when Python exits would fail too
+        # or the flush when Python exits would fail too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
 
 
 def is_first() -> bool:

@@ -31,11 +31,16 @@ from tasks.report.page import PAGE, write_page
 from tasks.settings import MachineSettings
 
 ADVICE = {
-    OutOfMemory: "lower --train_batch_size (or --global_batch_size), the batch size of predictions or "
-    "--max_seq_length, raise --gradient_accumulation_steps, or give --xla off",
+    OutOfMemory: (
+        "lower --train_batch_size (or --global_batch_size), the batch size of predictions or "
+        "--max_seq_length, raise --gradient_accumulation_steps, or give --xla off"
+    ),
     NotFinite: "lower --learning_rate, or use --precision fp32 or bf16",
-    NoTargets: "raise --train_batch_size (or --global_batch_size); words to tag need a token, and one word or "
-    "more of a text must fit into the tokens that are masked (--masked_lm_prob, --max_predictions_per_seq)",
+    NoTargets: (
+        "raise --train_batch_size (or --global_batch_size); words to tag need a token, and one word"
+        " or more of a text must fit into the tokens that are masked (--masked_lm_prob,"
+        " --max_predictions_per_seq)"
+    ),
 }
 C = TypeVar("C", bound=Settings)
 
@@ -44,7 +49,8 @@ POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"
 
 @dataclass
 class Workspace:
-    """A model with what TensorFlow has traced and compiled for it, which the runs of several seeds share."""
+    """A model with what TensorFlow has traced and compiled for it, which the runs of several seeds
+    share."""
 
     model: Bert | None = None
     forward: Forward = field(init=False)  # batch -> the scores of the model's head, as a graph
@@ -63,7 +69,8 @@ class Job:
     data_flags: Sequence[str] = ()  # those of them that say what is read
     workspace: Workspace = field(default_factory=Workspace)
     goes_on: bool = False  # after a restart or a death the run continues what this job has saved
-    has_trained: Event = field(default_factory=Event)  # set once a training has begun: a death then makes it go on
+    # set once a training has begun: a death then makes it go on
+    has_trained: Event = field(default_factory=Event)
 
     @property
     def model(self) -> Bert:
@@ -75,8 +82,8 @@ class Job:
         return {name: self.config.get(name) for name in self.data_flags}
 
     def make_model(self, config: BertConfig, head: str, seed: int, is_loaded: bool = False) -> None:
-        """Makes the job's model, with the initial values of `seed`; one of the same configuration takes them. With
-        `is_loaded` the encoder has none, because weights will be loaded."""
+        """Makes the job's model, with the initial values of `seed`; one of the same configuration
+        takes them. With `is_loaded` the encoder has none, because weights will be loaded."""
         model, shared = Bert(config, head, seed, is_loaded), self.workspace
         if shared.model and (shared.model.head_name, shared.model.config) == (head, config):
             for variable, value in zip(shared.model.variables, model.variables, strict=True):
@@ -88,10 +95,15 @@ class Job:
         """The value of `--resume`: a job that goes on continues, also if it began with `never`."""
         return "auto" if self.goes_on and wanted == "never" else wanted
 
-    def finish(self, trains: bool, scores: Mapping[str, float], more: Mapping[str, object] | None = None) -> None:
-        """Writes the file of `result_file`: the command is complete when it exists. Says so, and draws the page
-        of a training. One that was complete before keeps its seconds and ranks."""
-        facts = {"seconds": round(time.monotonic() - self.run.began_s, 1), "world_size": self.world.size}
+    def finish(
+        self, trains: bool, scores: Mapping[str, float], more: Mapping[str, object] | None = None
+    ) -> None:
+        """Writes the file of `result_file`: the command is complete when it exists. Says so, and
+        draws the page of a training. One that was complete before keeps its seconds and ranks."""
+        facts = {
+            "seconds": round(time.monotonic() - self.run.began_s, 1),
+            "world_size": self.world.size,
+        }
         if self.run.is_writer and (file := self.run.folder / result_file(trains)).is_file():
             facts |= {name: value for name, value in read_object(file).items() if name in facts}
         self.run.write_json(result_file(trains), {"scores": scores, **(more or {}), **facts})
@@ -107,11 +119,11 @@ class Job:
 def run_on_ranks(
     program: str, config: C, machine: MachineSettings, folder: str, work: Callable[[C, Job], object]
 ) -> None:
-    """Joins the ranks, opens the backend and calls `work(config, job)` on each; rank 0 writes `folder`. What is
-    remote is local in the configuration that `work` gets. Errors end all ranks.
+    """Joins the ranks, opens the backend and calls `work(config, job)` on each; rank 0 writes
+    `folder`. What is remote is local in the configuration that `work` gets. Errors end all ranks.
 
-    `config` must be the same on all ranks. In an elastic world the survivors of a death call `work` again, unless
-    it handles the death itself. It then continues from what it has written.
+    `config` must be the same on all ranks. In an elastic world the survivors of a death call `work`
+    again, unless it handles the death itself. It then continues from what it has written.
     """
     values, has_trained = flat(config), Event()
     if os.environ.get(launcher.HAS_SAVED) == "1":
@@ -138,8 +150,12 @@ def run_on_ranks(
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
             flags = values, data_flags(config)
-            work(local, Job(world, collectives, run, *flags, goes_on=goes_on, has_trained=has_trained))
-            world.on_first(run.publish, True)  # nobody leaves while another may need to repeat the work
+            work(
+                local,
+                Job(world, collectives, run, *flags, goes_on=goes_on, has_trained=has_trained),
+            )
+            # nobody leaves while another may need to repeat the work
+            world.on_first(run.publish, True)
             if mirror:
                 run.say(f"uploaded: {folder}")
 
@@ -157,13 +173,15 @@ def data_flags(config: Settings) -> list[str]:
 
 
 def set_precision(precision: str, tf32: bool = False) -> str | None:
-    """Sets the Keras dtype policy of models created from now on; variables stay float32. Called when the rank has
-    its device. Returns a note for the user if that is a GPU."""
+    """Sets the Keras dtype policy of models created from now on; variables stay float32. Called
+    when the rank has its device. Returns a note for the user if that is a GPU."""
     keras.config.set_dtype_policy(POLICIES[precision])
     if not tf.config.get_visible_devices("GPU"):
         return None
-    # The setting covers XLA too, which without TF32 gives up Triton's products of all types. So bf16 and fp16 keep
-    # TensorFlow's default: TF32 has as many bits as they have, or more.
+    # The setting covers XLA too, which without TF32 gives up Triton's products of all types. So
+    # bf16 and fp16 keep TensorFlow's default: TF32 has as many bits as they have, or more.
     tf32 = tf32 or precision != "fp32"
     tf.config.experimental.enable_tensor_float_32_execution(tf32)
-    return "float32 products are computed in " + ("TF32" if tf32 else "float32; --tf32 is faster and less exact")
+    return "float32 products are computed in " + (
+        "TF32" if tf32 else "float32; --tf32 is faster and less exact"
+    )

@@ -1,7 +1,7 @@
 """The programs from Python and from notebooks: `launch(Squad(…), ranks=2)`.
 
-The ranks are processes of their own under `bert-launch`. So this process never joins MPI, may be a notebook's, and
-may have loaded TensorFlow. What the ranks print is shown here.
+The ranks are processes of their own under `bert-launch`. So this process never joins MPI, may be a
+notebook's, and may have loaded TensorFlow. What the ranks print is shown here.
 """
 
 import codecs
@@ -28,14 +28,16 @@ from tasks.remote import local_folder
 from tasks.squad.settings import SquadConfig
 from tasks.tagger.settings import TaggerConfig
 
-ERROR = re.compile(r"^(?:.*\r)?bert-[a-z]+: error(?: on [^ :]+)?: (.*)", re.MULTILINE)  # also after a progress bar
+# also after a progress bar
+ERROR = re.compile(r"^(?:.*\r)?bert-[a-z]+: error(?: on [^ :]+)?: (.*)", re.MULTILINE)
 PYTHON = (sys.executable, "-P", "-m")  # whatever lies in the working directory
 LAST_LINES = 20  # of a crashed program, in the message
 MOST_CHARACTERS = 1 << 16  # that are kept of what is printed
 
 
 class LaunchedJob:
-    """A program with its flags as arguments, whose values are attributes. What is wrong raises InputError."""
+    """A program with its flags as arguments, whose values are attributes. What is wrong raises
+    InputError."""
 
     program: ClassVar[str]  # the command; the module tasks.NAME is bert-NAME
     settings: ClassVar[Any]
@@ -44,11 +46,14 @@ class LaunchedJob:
     do_train: bool
 
     def __init_subclass__(cls, program: str, settings: Any, **parts: tuple[str, ...]) -> None:
-        """`parts`: each part of the work and the arguments that imply it, unless the job names parts itself."""
+        """`parts`: each part of the work and the arguments that imply it, unless the job names
+        parts itself."""
         cls.program, cls.settings, cls.parts = program, settings, parts
         implied = ", ".join(f"{part} by {' or '.join(names)}" for part, names in parts.items())
         text = f"{cls.__doc__} Unless a job names parts of its work, they are implied: {implied}."
-        example = f"In Python flags are keywords: {cls.__name__}(output_dir='run', do_train=True, …)."
+        example = (
+            f"In Python flags are keywords: {cls.__name__}(output_dir='run', do_train=True, …)."
+        )
         cls.__doc__ = flags.help_of(fields_of(settings), program, f"{text} {example}")
 
     def __init__(self, /, **arguments: Any) -> None:
@@ -56,10 +61,14 @@ class LaunchedJob:
             if isinstance(value, list | tuple | dict | set):
                 raise InputError(f"{name} must be one value, got {value!r:.80}")
             if hasattr(value, "to_csv"):
-                raise InputError(f"{name} must be the name of a file: save this with .to_csv(…, index=False)")
+                raise InputError(
+                    f"{name} must be the name of a file: save this with .to_csv(…, index=False)"
+                )
         words = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         self._call = f"ringbert.{type(self).__name__}({words})"
-        self.argv = [f"--{name}={'null' if value is None else value}" for name, value in arguments.items()]
+        self.argv = [
+            f"--{name}={'null' if value is None else value}" for name, value in arguments.items()
+        ]
         try:
             given = flags.read_command_line(self.argv, fields_of(self.settings))
             if not given.keys() & self.parts:
@@ -76,30 +85,44 @@ class LaunchedJob:
 
 
 class Squad(
-    LaunchedJob, program="bert-squad", settings=SquadConfig,
-    do_train=("train_file", "dataset_name"), do_predict=("predict_file", "dataset_name"),
-):  # fmt: skip
+    LaunchedJob,
+    program="bert-squad",
+    settings=SquadConfig,
+    do_train=("train_file", "dataset_name"),
+    do_predict=("predict_file", "dataset_name"),
+):
     """Fine-tunes BERT on SQuAD, answers questions and scores the answers."""
 
 
 class Classification(
-    LaunchedJob, program="bert-classifier", settings=ClassifierConfig,
-    do_train=("train_file", "task_name"), do_eval=("dev_file", "task_name"), do_predict=("predict_file",),
-):  # fmt: skip
+    LaunchedJob,
+    program="bert-classifier",
+    settings=ClassifierConfig,
+    do_train=("train_file", "task_name"),
+    do_eval=("dev_file", "task_name"),
+    do_predict=("predict_file",),
+):
     """Fine-tunes BERT to label texts or pairs of texts."""
 
 
 class Tagging(
-    LaunchedJob, program="bert-tagger", settings=TaggerConfig,
-    do_train=("train_file", "dataset_name"), do_eval=("dev_file", "dataset_name"), do_predict=("predict_file",),
-):  # fmt: skip
+    LaunchedJob,
+    program="bert-tagger",
+    settings=TaggerConfig,
+    do_train=("train_file", "dataset_name"),
+    do_eval=("dev_file", "dataset_name"),
+    do_predict=("predict_file",),
+):
     """Fine-tunes BERT to tag words or characters, such as named entities."""
 
 
 class Pretraining(
-    LaunchedJob, program="bert-pretraining", settings=PretrainingConfig,
-    do_train=("input_file",), do_eval=("eval_input_file",),
-):  # fmt: skip
+    LaunchedJob,
+    program="bert-pretraining",
+    settings=PretrainingConfig,
+    do_train=("input_file",),
+    do_eval=("eval_input_file",),
+):
     """Pretrains BERT on the shards of a corpus."""
 
 
@@ -107,7 +130,8 @@ class Pretraining(
 class Result:
     """What a job has found."""
 
-    scores: dict[str, float]  # those of eval_results.txt, means over several seeds; empty if nothing was scored
+    # those of eval_results.txt, means over several seeds; empty if nothing was scored
+    scores: dict[str, float]
     output_dir: Path  # of the run; its "model" is the trained model
     seconds: float  # without the time until the ranks had started
     ranks: int  # at the end
@@ -133,58 +157,90 @@ def launch(
 ) -> Result:
     """Runs a job on its ranks, shows what they print, and returns the scores when it is complete.
 
-    A job that was interrupted continues from its newest checkpoint when it is launched again; one that is complete
-    is not trained again. Interrupting (Ctrl-C, or a notebook's stop button) saves a training and ends the ranks,
-    then raises KeyboardInterrupt; a second interrupt ends them at once. The ranks also end with this process.
+    A job that was interrupted continues from its newest checkpoint when it is launched again; one
+    that is complete is not trained again. Interrupting (Ctrl-C, or a notebook's stop button) saves
+    a training and ends the ranks, then raises KeyboardInterrupt; a second interrupt ends them at
+    once. The ranks also end with this process.
 
-    The arguments are the options of bert-launch. `hosts` may be {"node1": 4, "node2": 4}, `environment` are
-    variables for the ranks besides this process's, and without `progress` nothing is shown.
+    The arguments are the options of bert-launch. `hosts` may be {"node1": 4, "node2": 4},
+    `environment` are variables for the ranks besides this process's, and without `progress` nothing
+    is shown.
 
-    Raises InputError, with the program's message, if the job, its files or these arguments cannot be used, and
-    RuntimeError, with the last lines that were printed, if the job ends otherwise.
+    Raises InputError, with the program's message, if the job, its files or these arguments cannot
+    be used, and RuntimeError, with the last lines that were printed, if the job ends otherwise.
     """
     if not isinstance(job, LaunchedJob):
         raise InputError(
-            f"job must be ringbert.Squad(…), Classification(…), Tagging(…) or Pretraining(…), got {job!r:.80}"
+            "job must be ringbert.Squad(…), Classification(…), Tagging(…) or Pretraining(…), got"
+            f" {job!r:.80}"
         )
     variable, size = launched_size()
     if size > 1:
         raise InputError(
-            f"{variable}={size}: launch starts the ranks itself: start this script without mpirun or srun"
+            f"{variable}={size}: launch starts the ranks itself: start this script without mpirun"
+            " or srun"
         )
     if isinstance(hosts, Mapping):
         hosts = ",".join(f"{host}:{slots}" for host, slots in hosts.items())
     words = mpi_args if isinstance(mpi_args, str) else shlex.join(mpi_args)
-    options = {"-np": ranks, "--restarts": restarts, "-H": hosts, "-p": ssh_port, "--mpi-args": words}
-    argv = [f"{flag}={value}" for flag, value in options.items() if value is not None] + ["--elastic"] * elastic
+    options = {
+        "-np": ranks,
+        "--restarts": restarts,
+        "-H": hosts,
+        "-p": ssh_port,
+        "--mpi-args": words,
+    }
+    argv = [f"{flag}={value}" for flag, value in options.items() if value is not None] + [
+        "--elastic"
+    ] * elastic
     module = job.program.replace("bert-", "tasks.")
     command = [*PYTHON, "distributed.launch", *argv, "--", *PYTHON, module, *job.argv]
-    variables = {**os.environ, **(environment or {}), COMMAND: f"ringbert.launch({job._call}, ranks={ranks})"}
+    variables = {
+        **os.environ,
+        **(environment or {}),
+        COMMAND: f"ringbert.launch({job._call}, ranks={ranks})",
+    }
     status, printed, is_interrupted = run(command, variables, progress)
     if is_interrupted:
-        raise KeyboardInterrupt(f"{job.program} was interrupted; launch it again to continue what it has saved")
+        raise KeyboardInterrupt(
+            f"{job.program} was interrupted; launch it again to continue what it has saved"
+        )
     if status:
         if errors := ERROR.findall(printed):
             raise InputError(errors[-1])
         last = "\n".join(printed.splitlines()[-LAST_LINES:])
-        raise RuntimeError(f"{job.program} ended with exit status {status}; its last lines:\n{last}")
+        raise RuntimeError(
+            f"{job.program} ended with exit status {status}; its last lines:\n{last}"
+        )
     folder = local_folder(job.output_dir).resolve()
     details = read_object(folder / result_file(job.do_train))
     return Result(details["scores"], folder, details["seconds"], details["world_size"], details)
 
 
-def run(command: Sequence[str], environment: dict[str, str], is_shown: bool) -> tuple[int, str, bool]:
-    """Runs a command and shows what it prints: in a notebook on standard output, which is not red. Returns the
-    exit status, the last characters that were printed, and whether the user interrupted it, which sends SIGINT."""
+def run(
+    command: Sequence[str], environment: dict[str, str], is_shown: bool
+) -> tuple[int, str, bool]:
+    """Runs a command and shows what it prints: in a notebook on standard output, which is not red.
+    Returns the exit status, the last characters that were printed, and whether the user interrupted
+    it, which sends SIGINT."""
     in_notebook = "ipykernel" in sys.modules
     stream = sys.stdout if in_notebook else sys.stderr
     width = 1 if in_notebook else columns(stream.fileno()) if stream.isatty() else 0
     environment[TERMINAL] = str(width if is_shown else 0)
-    printed, is_interrupted, decoder = "", False, codecs.getincrementaldecoder("utf-8")(errors="replace")
-    with subprocess.Popen(  # in a group of its own: a terminal and Jupyter send SIGINT to all of theirs
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    printed, is_interrupted, decoder = (
+        "",
+        False,
+        codecs.getincrementaldecoder("utf-8")(errors="replace"),
+    )
+    # in a group of its own: a terminal and Jupyter send SIGINT to all of theirs
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         process_group=0,
-    ) as process:  # fmt: skip
+    ) as process:
         assert process.stdout is not None
         while True:
             try:

@@ -13,14 +13,18 @@ from distributed.predict import Forward, predict
 from distributed.rows import Rows
 from tasks.job import Job
 
-WORTH_COMPILING = 100_000  # tokens; XLA takes a second for a prediction's parts, which saves about a tenth
-PER_TOKEN = ("span", "features", "tagger")  # heads with an output for each token, and not for each row
+# tokens; XLA takes a second for a prediction's parts, which saves about a tenth
+WORTH_COMPILING = 100_000
+# heads with an output for each token, and not for each row
+PER_TOKEN = ("span", "features", "tagger")
 
 
 def batches_of(lengths: np.ndarray, batch_size: int, max_seq_length: int) -> list[np.ndarray]:
-    """Row numbers in batches of rows of similar length, the longest first; the same for any number of ranks.
+    """Row numbers in batches of rows of similar length, the longest first; the same for any number
+    of ranks.
 
-    With its padding a batch has at most as many tokens as `batch_size` rows of `max_seq_length`, or one row.
+    With its padding a batch has at most as many tokens as `batch_size` rows of `max_seq_length`, or
+    one row.
     """
     lengths, most_tokens = rounded_up(lengths), batch_size * rounded_up(max_seq_length)
     by_length = np.argsort(-lengths, kind="stable")
@@ -33,10 +37,13 @@ def batches_of(lengths: np.ndarray, batch_size: int, max_seq_length: int) -> lis
 
 
 class Predictor:
-    """The outputs of a job's model for rows: `make_batch` makes the model's input of them, in their order, and
-    `forward` the outputs of that, by default the scores of the model's head. Threads wait for each other."""
+    """The outputs of a job's model for rows: `make_batch` makes the model's input of them, in their
+    order, and `forward` the outputs of that, by default the scores of the model's head. Threads
+    wait for each other."""
 
-    def __init__(self, job: Job, make_batch: Callable, max_seq_length: int, forward: Forward | None = None):
+    def __init__(
+        self, job: Job, make_batch: Callable, max_seq_length: int, forward: Forward | None = None
+    ):
         self._job, self._max_seq_length, self._lock = job, max_seq_length, threading.Lock()
         self._make_batch = with_checked_ids(make_batch, job.model.config)
         self._forward = job.workspace.forward if forward is None else traced_once(forward)
@@ -49,11 +56,12 @@ class Predictor:
         keep: Callable[[int, np.ndarray], Any] = lambda _, output: output.copy(),
         label: str | None = "prediction",
     ) -> list[Any] | None:
-        """What `keep` makes of each row's number and output, in the order of the rows, on rank 0; None elsewhere.
+        """What `keep` makes of each row's number and output, in the order of the rows, on rank 0;
+        None elsewhere.
 
-        The output is float32 [tokens, …] for a head in `PER_TOKEN`, else what the head says of the row. `keep` is
-        called where it was computed, while the model computes the next batch. A batch has at most as many tokens
-        as `batch_size` rows of `max_seq_length`.
+        The output is float32 [tokens, …] for a head in `PER_TOKEN`, else what the head says of the
+        row. `keep` is called where it was computed, while the model computes the next batch. A
+        batch has at most as many tokens as `batch_size` rows of `max_seq_length`.
         """
         lengths = rows.lengths_at("input_ids", np.arange(len(rows)))
         batches = batches_of(lengths, batch_size, self._max_seq_length)

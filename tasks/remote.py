@@ -1,5 +1,6 @@
-"""Remote files, by URLs of fsspec (s3://, gs://, hdfs://): inputs are copied into the cache, and a run's folder
-is uploaded after each checkpoint and at its end. Most stores need a package of theirs (s3fs, gcsfs).
+"""Remote files, by URLs of fsspec (s3://, gs://, hdfs://): inputs are copied into the cache, and a
+run's folder is uploaded after each checkpoint and at its end. Most stores need a package of theirs
+(s3fs, gcsfs).
 """
 
 import contextlib
@@ -19,15 +20,25 @@ from tasks.trained import CHECKPOINTS
 URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
 # The flags of inputs: those that only rank 0 reads, and those that every machine reads.
 ON_FIRST = ("model", "init_checkpoint", "bert_config_file", "vocab_file", "spm_model_file")
-ON_EACH_MACHINE = ("train_file", "dev_file", "predict_file", "data_dir", "input_file", "eval_input_file")
-LAST = (manifest.NAME, "result.json", "predict_result.json")  # what says that the others are complete
-UPLOADED = ".uploaded"  # a list of the files that the store has had: those that it lacks now were removed there
+ON_EACH_MACHINE = (
+    "train_file",
+    "dev_file",
+    "predict_file",
+    "data_dir",
+    "input_file",
+    "eval_input_file",
+)
+# what says that the others are complete
+LAST = (manifest.NAME, "result.json", "predict_result.json")
+# a list of the files that the store has had: those that it lacks now were removed there
+UPLOADED = ".uploaded"
 SMALL_BYTES = 1 << 20  # a file of so many bytes is fetched again even if its size is the same
 
 
 @contextlib.contextmanager
 def store_of(flag: str, url: str) -> Iterator[tuple[Any, str]]:
-    """The file system of a URL, and the path in it. What goes wrong in the `with` block is an InputError."""
+    """The file system of a URL, and the path in it. What goes wrong in the `with` block is an
+    InputError."""
     from fsspec.core import url_to_fs  # takes 0.1 s, and few runs need it
 
     try:
@@ -41,14 +52,21 @@ def is_remote(value: object) -> bool:
 
 
 def local_inputs(values: Mapping[str, Any], world: World) -> dict[str, str]:
-    """The local copies of the remote inputs among the values of flags, on every rank. Raises InputError."""
-    calls = dict.fromkeys(ON_FIRST, world.on_first) | dict.fromkeys(ON_EACH_MACHINE, world.on_each_machine)
-    return {name: call(fetched, name, values[name]) for name, call in calls.items() if is_remote(values.get(name))}
+    """The local copies of the remote inputs among the values of flags, on every rank. Raises
+    InputError."""
+    calls = dict.fromkeys(ON_FIRST, world.on_first) | dict.fromkeys(
+        ON_EACH_MACHINE, world.on_each_machine
+    )
+    return {
+        name: call(fetched, name, values[name])
+        for name, call in calls.items()
+        if is_remote(values.get(name))
+    }
 
 
 def fetched(flag: str, url: str) -> str:
-    """The path of the local copy of a remote file or folder, or for a remote pattern the local one. What the store
-    says of names, sizes and versions is the key of the copy."""
+    """The path of the local copy of a remote file or folder, or for a remote pattern the local one.
+    What the store says of names, sizes and versions is the key of the copy."""
     with store_of(flag, url) as (store, path):
         names = sorted(store.glob(path) if re.search(r"[*?\[]", path) else store.find(path))
         key = digest(url, [(name, store.size(name), store.ukey(name)) for name in names])
@@ -75,11 +93,13 @@ class Mirror:
     """The remote folder of a run, `url`, and its local one. On rank 0."""
 
     url: str
-    _versions: dict[str, tuple[int, int]] = field(default_factory=dict)  # size and time of what is the same there
+    # size and time of what is the same there
+    _versions: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def download(self, folder: Path) -> list[str]:
-        """Makes the local folder like the remote one, which another machine may have written. Returns the names of
-        the checkpoints that only this machine has, because an upload had failed: they are kept."""
+        """Makes the local folder like the remote one, which another machine may have written.
+        Returns the names of the checkpoints that only this machine has, because an upload had
+        failed: they are kept."""
         with store_of("output_dir", self.url) as (store, path):
             found = store.find(path) if store.exists(path) else []
             sizes = {str(PurePosixPath(name).relative_to(path)): store.size(name) for name in found}
@@ -107,11 +127,13 @@ class Mirror:
             return list(kept)
 
     def upload(self, folder: Path) -> None:
-        """Uploads what has changed in the local folder, those files last that say that others are complete, and
-        removes what is gone. Raises InputError."""
+        """Uploads what has changed in the local folder, those files last that say that others are
+        complete, and removes what is gone. Raises InputError."""
         with store_of("output_dir", self.url) as (store, path):
             files = visible_files(folder)
-            for name, file in sorted(files.items(), key=lambda item: (item[1].name in LAST, item[0])):
+            for name, file in sorted(
+                files.items(), key=lambda item: (item[1].name in LAST, item[0])
+            ):
                 version = version_of(file)
                 if self._versions.get(name) != version:
                     store.makedirs(str(PurePosixPath(path, name).parent), exist_ok=True)
@@ -124,7 +146,8 @@ class Mirror:
 
 
 def visible_files(folder: Path) -> dict[str, Path]:
-    """The files in a folder by their relative names, without those that are being written, or the job's lock."""
+    """The files in a folder by their relative names, without those that are being written, or the
+    job's lock."""
     found = {str(file.relative_to(folder)): file for file in folder.rglob("*") if file.is_file()}
     return {name: file for name, file in found.items() if "/." not in f"/{name}"}
 

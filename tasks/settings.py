@@ -12,9 +12,16 @@ from ringbase.settings import MOST_ROWS, MOST_STEPS, Settings, flat, setting
 Precision = Literal["fp32", "bf16", "fp16"]
 # Flags that must not change when a run is resumed; each program adds its own.
 SCHEDULE = (
-    "learning_rate", "lr_scaling", "num_train_epochs", "num_train_steps", "warmup_proportion", "num_warmup_steps",
-    "global_batch_size", "optimizer", "seed",
-)  # fmt: skip
+    "learning_rate",
+    "lr_scaling",
+    "num_train_epochs",
+    "num_train_steps",
+    "warmup_proportion",
+    "num_warmup_steps",
+    "global_batch_size",
+    "optimizer",
+    "seed",
+)
 
 
 def batch_size(rows: str, group: str) -> Any:
@@ -28,21 +35,30 @@ class ModelSettings(Settings):
     """Configuration, vocabulary and weights: all at once by `--model`, or each by its own flag."""
 
     model: str | None = setting(
-        None, "hub name or folder of a model: configuration, vocabulary and weights", "model",
+        None,
+        "hub name or folder of a model: configuration, vocabulary and weights",
+        "model",
         aliases=("model_name_or_path",),
-    )  # fmt: skip
+    )
     model_revision: str | None = setting(
-        None, "commit, tag or branch of the hub model that --model names", "model", shown_default="main"
+        None,
+        "commit, tag or branch of the hub model that --model names",
+        "model",
+        shown_default="main",
     )
     bert_config_file: str | None = setting(
         None, "JSON file with the BERT configuration", "model", shown_default="the model's own"
     )
-    init_checkpoint: str | None = setting(None, "weights: bert_model.ckpt or a Hugging Face folder", "model")
+    init_checkpoint: str | None = setting(
+        None, "weights: bert_model.ckpt or a Hugging Face folder", "model"
+    )
     tokenizer: TokenizerSettings
 
     def check(self) -> None:
         if self.model_revision and (self.init_checkpoint or not self.model):
-            raise ValueError("--model_revision needs --model with a hub name, and no --init_checkpoint")
+            raise ValueError(
+                "--model_revision needs --model with a hub name, and no --init_checkpoint"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +67,16 @@ class MachineSettings(Settings):
 
     device: DeviceSettings
     precision: Precision = setting(
-        "fp32", "number format of matrix products; weights and sums are always float32, and fp16 scales the loss",
+        "fp32",
+        "number format of matrix products; weights and sums are always float32, and fp16 scales the"
+        " loss",
         "machine",
-    )  # fmt: skip
+    )
     tf32: bool = setting(
-        False, "let GPUs round the factors of float32 matrix products to 10 bits (TF32), which is faster",
+        False,
+        "let GPUs round the factors of float32 matrix products to 10 bits (TF32), which is faster",
         "machine",
-    )  # fmt: skip
+    )
     stalls: StallSettings
 
 
@@ -66,14 +85,20 @@ class StepSettings(Settings):
     """How a training step computes its passes and sums."""
 
     packing: Literal["auto", "off"] = setting(
-        "auto", "train rows of like length in groups instead of padding all to the longest of a batch", "training"
+        "auto",
+        "train rows of like length in groups instead of padding all to the longest of a batch",
+        "training",
     )
     recompute: bool = setting(
-        False, "keep only the layers' outputs and compute the rest again in the backward pass, which saves memory",
+        False,
+        "keep only the layers' outputs and compute the rest again in the backward pass, which saves"
+        " memory",
         "machine",
-    )  # fmt: skip
+    )
     compression: Literal["none", "bf16"] = setting(
-        "none", "bf16 sends gradients between machines in 2 bytes per number, for slow networks", "machine"
+        "none",
+        "bf16 sends gradients between machines in 2 bytes per number, for slow networks",
+        "machine",
     )
 
 
@@ -83,7 +108,9 @@ class TrainingSettings(Settings):
 
     plan: PlanSettings
     optimizer: Literal["adamw", "lamb"] = setting(
-        "adamw", "adamw is BERT's AdamWeightDecay; lamb is for global batches of thousands of rows", "training"
+        "adamw",
+        "adamw is BERT's AdamWeightDecay; lamb is for global batches of thousands of rows",
+        "training",
     )
     step: StepSettings
     loop: LoopSettings
@@ -101,15 +128,17 @@ class TrainingSettings(Settings):
 class ProgramConfig(Settings):
     """What all programs that train have. A program adds its own flags."""
 
-    output_dir: str = setting(help="folder of this run: checkpoints, metrics, results", group="data")
+    output_dir: str = setting(
+        help="folder of this run: checkpoints, metrics, results", group="data"
+    )
     model: ModelSettings
     training: TrainingSettings
     machine: MachineSettings
     do_train: bool = setting(False, "train the model", "training")
 
     def check_files(self, files: Settings, instead: str, **wanted: bool) -> None:
-        """Raises ValueError: nothing is wanted of "train", "dev" and "predict", or neither its file nor the flag
-        `instead` is given."""
+        """Raises ValueError: nothing is wanted of "train", "dev" and "predict", or neither its file
+        nor the flag `instead` is given."""
         flags = {name: f"--do_{'eval' if name == 'dev' else name}" for name in wanted}
         if not any(wanted.values()):
             raise ValueError(f"nothing to do: give one or more of {', '.join(flags.values())}")
@@ -125,9 +154,12 @@ class EvaluationSettings(Settings):
     do_eval: bool = setting(False, "evaluate on held-out data (the dev set)", "evaluation")
     eval_batch_size: int = batch_size("examples", "evaluation")
     eval_steps: int | Literal["auto"] | None = setting(
-        None, "also score every N training steps; auto: as often as possible within 2 % of the time", "evaluation",
-        at_least=1, at_most=MOST_STEPS,
-    )  # fmt: skip
+        None,
+        "also score every N training steps; auto: as often as possible within 2 % of the time",
+        "evaluation",
+        at_least=1,
+        at_most=MOST_STEPS,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,11 +167,15 @@ class DevSettings(EvaluationSettings):
     """How the dev set of a fine-tuning is scored, which can choose the model."""
 
     load_best_model_at_end: bool = setting(
-        False, "keep the model of the best dev score, by default of one per epoch, instead of the last",
+        False,
+        "keep the model of the best dev score, by default of one per epoch, instead of the last",
         "evaluation",
-    )  # fmt: skip
+    )
     early_stopping_patience: int | None = setting(
-        None, "stop after N dev scores without a better one; keeps the best model", "evaluation", at_least=1
+        None,
+        "stop after N dev scores without a better one; keeps the best model",
+        "evaluation",
+        at_least=1,
     )
 
     def needs_dev_set(self, trains: bool) -> bool:

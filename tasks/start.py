@@ -1,4 +1,5 @@
-"""Where a run starts: the model's configuration, its tokenizer, its weights, and perhaps a checkpoint."""
+"""Where a run starts: the model's configuration, its tokenizer, its weights, and perhaps a
+checkpoint."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -20,7 +21,8 @@ from tasks.trained import CHECKPOINTS
 
 DATA = "training data (digest)"  # among the settings of a checkpoint
 SOURCES = ("train_file", "input_file", "data_dir", "dataset_name")  # flags
-NOT_TRAINED_ON = ("output_", "predict_", "dev_", "eval_", "max_predict_", "allow_")  # how flags begin
+# how flags begin
+NOT_TRAINED_ON = ("output_", "predict_", "dev_", "eval_", "max_predict_", "allow_")
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 
 
@@ -35,7 +37,8 @@ class Start:
     state: State | None = None
     reason: str = "initial values"  # where the weights come from, for messages
     commit: str | None = None  # of the weights, if they are the hub's
-    fresh_tensors: tuple[str, ...] = ()  # which keep their initial values although `weights` has them
+    # which keep their initial values although `weights` has them
+    fresh_tensors: tuple[str, ...] = ()
     moments: Path | None = None  # a checkpoint whose optimizer's moments a new run takes over
 
     @property
@@ -44,7 +47,9 @@ class Start:
         assert self.tokenizer is not None
         return self.tokenizer
 
-    def check_settings(self, settings: Mapping[str, object], flags_of_data: Mapping[str, object]) -> None:
+    def check_settings(
+        self, settings: Mapping[str, object], flags_of_data: Mapping[str, object]
+    ) -> None:
         """Raises InputError for the first setting that differs from the checkpoint's, with both
         values; for other training data, with what made them so. On rank 0."""
         saved = self.state.settings if self.state else settings
@@ -55,9 +60,9 @@ class Start:
             if name == DATA:
                 difference = f"other training data: {self._change_of_data(flags_of_data)}"
             raise InputError(
-                f"{self.checkpoint} holds a run with {difference}: give the same value, or --resume "
-                "never to start from the beginning; to train on from its model, another --output_dir "
-                "with --init_checkpoint RUN/model"
+                f"{self.checkpoint} holds a run with {difference}: give the same value, or --resume"
+                " never to start from the beginning; to train on from its model, another"
+                " --output_dir with --init_checkpoint RUN/model"
             )
 
     def _change_of_data(self, flags: Mapping[str, object]) -> str:
@@ -68,16 +73,25 @@ class Start:
             if saved.lower_case != own.lower_case:
                 return f"--do_lower_case was {saved.lower_case}, now it is {own.lower_case}"
             if saved.digest != own.digest:
-                return f"{own.source} is another vocabulary than the run's (--vocab_file, --spm_model_file)"
+                return (
+                    f"{own.source} is another vocabulary than the run's (--vocab_file,"
+                    " --spm_model_file)"
+                )
         old: Mapping[str, object] = {}
         with contextlib.suppress(InputError, KeyError, TypeError):
             old = dict(read_json(self.checkpoint.parent.parent / "run.json")["config"])
-        flags = {name: value for name, value in flags.items() if not name.startswith(NOT_TRAINED_ON)}
+        flags = {
+            name: value for name, value in flags.items() if not name.startswith(NOT_TRAINED_ON)
+        }
         changed = [name for name in flags if name in old and old[name] != flags[name]]
         if changed:
-            return ", ".join(f"--{name} was {old[name]}, now it is {flags[name]}" for name in changed)
+            return ", ".join(
+                f"--{name} was {old[name]}, now it is {flags[name]}" for name in changed
+            )
         files = [f"--{name} {flags[name]}" for name in SOURCES if flags.get(name)]
-        return f"the content of {', '.join(files)} has changed, or another version of RingBERT read it"
+        return (
+            f"the content of {', '.join(files)} has changed, or another version of RingBERT read it"
+        )
 
 
 @dataclass(frozen=True)
@@ -86,46 +100,57 @@ class Needs:
 
     max_seq_length: int  # the number of positions that the model must have
     tokenizer: bool = True  # False if the data are already token ids
-    tokenizer_folder: Path | None = None  # with a vocabulary, if neither the flags nor the weights have one
+    # with a vocabulary, if neither the flags nor the weights have one
+    tokenizer_folder: Path | None = None
 
 
 def find_start(config: ModelSettings, resume: str, run: Run, trains: bool, needs: Needs) -> Start:
-    """Where the run in `run.folder` starts. Takes the first of these that exists: the run's newest intact
-    checkpoint, that of `--resume FOLDER`, `--init_checkpoint`, `--model`, initial values. Called on rank 0.
+    """Where the run in `run.folder` starts. Takes the first of these that exists: the run's newest
+    intact checkpoint, that of `--resume FOLDER`, `--init_checkpoint`, `--model`, initial values.
+    Called on rank 0.
 
-    Without training (`trains` is False) it takes the best checkpoint of the run, if evaluations have shown it.
+    Without training (`trains` is False) it takes the best checkpoint of the run, if evaluations
+    have shown it.
 
-    Raises InputError: there is no configuration or vocabulary; they do not fit each other or the flags; the folder
+    Raises InputError: there is no configuration or vocabulary; they do not fit each other or the
+    flags; the folder
       holds another program's run.
     """
     checkpoint = newest_checkpoint(resume, run.folder, run.say)
     if checkpoint is None and not (trains or config.model or config.init_checkpoint):
         raise InputError(
-            f"no trained run in --output_dir {run.folder}{models_in(run.folder)}: give the folder of one, or "
-            "--model, or --init_checkpoint"
+            f"no trained run in --output_dir {run.folder}{models_in(run.folder)}: give the folder"
+            " of one, or --model, or --init_checkpoint"
         )
     if checkpoint is None:
-        foreign = [str(path).removesuffix(".index") for path in run.folder.glob("model.ckpt-*.index")]
+        foreign = [
+            str(path).removesuffix(".index") for path in run.folder.glob("model.ckpt-*.index")
+        ]
         if foreign:
             prefix = max(foreign, key=lambda name: (len(name), name))  # the highest step
             raise InputError(
-                f"--output_dir {run.folder} holds a TensorFlow 1 run, which cannot be continued: give another "
-                f"--output_dir, and --init_checkpoint {prefix} to start from its weights"
+                f"--output_dir {run.folder} holds a TensorFlow 1 run, which cannot be continued:"
+                f" give another --output_dir, and --init_checkpoint {prefix} to start from its"
+                " weights"
             )
         return start_of_model(config, run.say, needs)
     path, state = checkpoint
     if not trains and state.best:
         path, state = checkpoint_at(path.parent, state.best[0])
     commit = None
-    with contextlib.suppress(InputError, KeyError, TypeError):  # it only tells where the weights come from
+    # it only tells where the weights come from
+    with contextlib.suppress(InputError, KeyError, TypeError):
         commit = read_json(path.parent.parent / "run.json")["hub_commits"]["model"]
     bert_config, words = _configuration_and_tokenizer(config, path, run.say, needs)
     reason = f"checkpoint {path}, step {state.step} of {state.steps}"
-    return Start(bert_config, words, path, checkpoint=path, state=state, reason=reason, commit=commit)
+    return Start(
+        bert_config, words, path, checkpoint=path, state=state, reason=reason, commit=commit
+    )
 
 
 def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Needs) -> Start:
-    """The start that the flags name; ignores checkpoints. Called on rank 0. Raises as `find_start`."""
+    """The start that the flags name; ignores checkpoints. Called on rank 0. Raises as
+    `find_start`."""
     flag = "init_checkpoint" if config.init_checkpoint else "model"
     named = config.init_checkpoint or config.model
     source = weights.find(named, config.model_revision) if named else None
@@ -135,13 +160,16 @@ def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Nee
         except InputError as error:
             raise InputError(f"--{flag} {named} is damaged: {error}") from None
     commit = hub.commit_of(source) if source is not None else None
-    reason = f"--{flag} {named}{f', commit {commit}' if commit else ''}" if named else "initial values"
+    reason = (
+        f"--{flag} {named}{f', commit {commit}' if commit else ''}" if named else "initial values"
+    )
     bert_config, words = _configuration_and_tokenizer(config, source, say, needs)
     return Start(bert_config, words, source, reason=reason, commit=commit)
 
 
 def models_in(folder: Path) -> str:
-    """Where the folder of a run, or of runs with several seeds, has models; "" for other folders."""
+    """Where the folder of a run, or of runs with several seeds, has models; "" for other
+    folders."""
     files = [*folder.glob("model/config.json"), *sorted(folder.glob("seed-*/model/config.json"))]
     return f", but models are in {shortened(str(file.parent) for file in files)}" if files else ""
 
@@ -149,7 +177,8 @@ def models_in(folder: Path) -> str:
 def _configuration_and_tokenizer(
     config: ModelSettings, source: Path | None, say: Callable[[str], None], needs: Needs
 ) -> tuple[BertConfig, Tokenizer | None]:
-    """Those of the flags, else of the weights in `source`; the tokenizer else of `needs.tokenizer_folder`."""
+    """Those of the flags, else of the weights in `source`; the tokenizer else of
+    `needs.tokenizer_folder`."""
     bert_config, tokens = None, config.tokenizer
     if config.bert_config_file:
         bert_config = configuration.config_from_file(config.bert_config_file, say)
@@ -158,8 +187,8 @@ def _configuration_and_tokenizer(
     if bert_config is None:
         place = "" if source is None else f" in {source}{models_in(source)}"
         raise InputError(
-            f"no model configuration{place}: give --bert_config_file, or --model with a folder or hub name that "
-            "has one"
+            f"no model configuration{place}: give --bert_config_file, or --model with a folder or"
+            " hub name that has one"
         )
     if needs.max_seq_length > bert_config.num_positions:
         raise InputError(
@@ -182,10 +211,13 @@ def _configuration_and_tokenizer(
         say(f"warning: {words.case_problem}")
     if bert_config.first_position and words.pad_id != (pad := bert_config.pad_token_id):
         raise InputError(
-            f"{words.source} has padding as id {words.pad_id}, the model's configuration as {pad}, after which "
-            f"{bert_config.model_type} counts positions: they do not belong together"
+            f"{words.source} has padding as id {words.pad_id}, the model's configuration as {pad},"
+            f" after which {bert_config.model_type} counts positions: they do not belong together"
         )
-    sizes = f"{words.source} has {words.vocab_size} entries, the model's configuration {bert_config.vocab_size}"
+    sizes = (
+        f"{words.source} has {words.vocab_size} entries, the model's configuration"
+        f" {bert_config.vocab_size}"
+    )
     if words.vocab_size > bert_config.vocab_size:
         raise InputError(f"{sizes}: --vocab_file does not belong to this model")
     if words.vocab_size < bert_config.vocab_size:
@@ -193,17 +225,19 @@ def _configuration_and_tokenizer(
     return bert_config, words
 
 
-def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> tuple[Path, State] | None:
-    """The newest intact checkpoint of a run's folder, else of the folder that `--resume FOLDER` names. Raises
-    InputError: that one has none, or there are checkpoints but none is intact."""
+def newest_checkpoint(
+    resume: str, folder: Path, say: Callable[[str], None]
+) -> tuple[Path, State] | None:
+    """The newest intact checkpoint of a run's folder, else of the folder that `--resume FOLDER`
+    names. Raises InputError: that one has none, or there are checkpoints but none is intact."""
     if resume == "never":
         return None
     try:
         own = newest_intact(folder / CHECKPOINTS, say)
     except InputError as error:
         raise InputError(
-            f"{error}: repair one, or give another --output_dir, or --resume never to start from the beginning "
-            "and keep them under another name"
+            f"{error}: repair one, or give another --output_dir, or --resume never to start from"
+            " the beginning and keep them under another name"
         ) from None
     if own is not None or resume == "auto":  # this run's own progress comes first
         return own
@@ -211,5 +245,6 @@ def newest_checkpoint(resume: str, folder: Path, say: Callable[[str], None]) -> 
     if checkpoint := newest_intact(other, say) or newest_intact(other / CHECKPOINTS, say):
         return checkpoint
     raise InputError(
-        f"--resume must be auto, never or the folder of a run, got {resume}, which has no intact checkpoint"
+        f"--resume must be auto, never or the folder of a run, got {resume}, which has no intact"
+        " checkpoint"
     )

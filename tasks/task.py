@@ -1,4 +1,5 @@
-"""A task: what a program adds to BERT's encoder. Training, evaluation and prediction share its description."""
+"""A task: what a program adds to BERT's encoder. Training, evaluation and prediction share its
+description."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -18,10 +19,12 @@ class Task(Protocol):
     @property
     def terms(self) -> Sequence[str]: ...  # the names of the loss terms
     @property
-    def settings(self) -> Mapping[str, object]: ...  # what prediction must know, by flag; kept beside the model
+    # what prediction must know, by flag; kept beside the model
+    def settings(self) -> Mapping[str, object]: ...
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
-        """Rows, with their numbers "row" and "epoch" -> the model's input (bert/batch.py), and the targets."""
+        """Rows, with their numbers "row" and "epoch" -> the model's input (bert/batch.py), and the
+        targets."""
         ...
 
     def weights(self, batch: Batch) -> Mapping[str, float]:

@@ -1,4 +1,5 @@
-"""The settings that a trained model was saved with, which predictions with it take unless flags say otherwise."""
+"""The settings that a trained model was saved with, which predictions with it take unless flags say
+otherwise."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,9 +20,9 @@ def saved_settings(config: Any) -> dict[str, Any]:
 
 
 def settings_of(place: Path) -> Mapping[str, Any]:
-    """The settings that the model in the folder of a run, of a model or of a checkpoint was trained with, by flag:
-    those of its TASK_FILE, else of the run.json of its run; empty without both. Raises InputError: the file is
-    damaged."""
+    """The settings that the model in the folder of a run, of a model or of a checkpoint was trained
+    with, by flag: those of its TASK_FILE, else of the run.json of its run; empty without both.
+    Raises InputError: the file is damaged."""
     parent = place.resolve().parent
     folder = {"model": parent, CHECKPOINTS: parent.parent}.get(
         "model" if place.name == "model" else parent.name, place
@@ -38,12 +39,19 @@ def settings_of(place: Path) -> Mapping[str, Any]:
     return config
 
 
-def with_settings_of_model(given: Mapping[str, Any], fields: Sequence[Field]) -> tuple[dict[str, Any], list[str]]:
-    """The flags of a command that trains nothing, those with `is_saved` as its model was trained unless they are
-    given; and what to say of flags that differ from it. Raises InputError: the model's settings are damaged."""
+def with_settings_of_model(
+    given: Mapping[str, Any], fields: Sequence[Field]
+) -> tuple[dict[str, Any], list[str]]:
+    """The flags of a command that trains nothing, those with `is_saved` as its model was trained
+    unless they are given; and what to say of flags that differ from it. Raises InputError: the
+    model's settings are damaged."""
     values, notes, place = dict(given), list[str](), Path()
     saved: Mapping[str, Any] = {}
-    wanted = [field for field in fields if field.is_saved and (not field.needs or given.keys() & set(field.needs))]
+    wanted = [
+        field
+        for field in fields
+        if field.is_saved and (not field.needs or given.keys() & set(field.needs))
+    ]
     for flag in ("output_dir", "init_checkpoint", "model"):
         if wanted and given.get(flag) and not saved:
             place = Path(given[flag]).expanduser()
@@ -56,5 +64,7 @@ def with_settings_of_model(given: Mapping[str, Any], fields: Sequence[Field]) ->
         except ValueError as error:
             raise InputError(f"{place}: --{field.name} {error}") from None
         if values.setdefault(field.name, value) != value:
-            notes.append(f"note: --{field.name} {values[field.name]}: the model was trained with {value}")
+            notes.append(
+                f"note: --{field.name} {values[field.name]}: the model was trained with {value}"
+            )
     return values, notes

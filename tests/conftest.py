@@ -1,9 +1,11 @@
-"""Sets the environment before anything imports TensorFlow or transformers; fixtures of several test files."""
+"""Sets the environment before anything imports TensorFlow or transformers; fixtures of several test
+files."""
 
 import os
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # tolerances are those of the CPU; tests of GPUs set it
+# tolerances are those of the CPU; tests of GPUs set it
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -17,7 +19,8 @@ from bert import set_xla_flags
 
 set_xla_flags()
 
-# A shell's background job ignores Ctrl-C, and so would all processes that tests start in it and interrupt.
+# A shell's background job ignores Ctrl-C, and so would all processes that tests start in it and
+# interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -47,7 +50,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object):
-    """Each worker of pytest-xdist gets whole files, and one of them all of tests/spmd for one session of ranks."""
+    """Each worker of pytest-xdist gets whole files, and one of them all of tests/spmd for one
+    session of ranks."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):

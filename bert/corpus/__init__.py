@@ -1,1 +1,2 @@
-"""Builds and reads pretraining corpora: documents -> sentences -> token ids -> examples -> shards; and masking."""
+"""Builds and reads pretraining corpora: documents -> sentences -> token ids -> examples -> shards;
+and masking."""

@@ -1,9 +1,10 @@
 """Builds a corpus of sharded pretraining examples, in two passes over numbered pieces of work.
 
-`make_unit` turns a unit of text into an Arrow file in `output_dir/.work`, whose record batches deal its examples
-to the shards. `make_shard` reads its record batches from all units, and sorts them by random keys. The result of
-each piece depends only on the input and the settings. So any number of workers and hosts write the same bytes, and
-a build that was killed continues with the files that it finds.
+`make_unit` turns a unit of text into an Arrow file in `output_dir/.work`, whose record batches deal
+its examples to the shards. `make_shard` reads its record batches from all units, and sorts them by
+random keys. The result of each piece depends only on the input and the settings. So any number of
+workers and hosts write the same bytes, and a build that was killed continues with the files that it
+finds.
 """
 
 import contextlib
@@ -34,10 +35,11 @@ from ringbase.errors import InputError
 from ringbase.files import digest, read_json, replacing, sha256, write_json
 from ringbase.settings import flat
 
-# Bytes of text per shard unless --num_shards is given. A small corpus gets smaller shards, so that several workers
-# can write it.
+# Bytes of text per shard unless --num_shards is given. A small corpus gets smaller shards, so that
+# several workers can write it.
 SHARD_BYTES, SMALLEST_SHARD_BYTES, MOST_SMALL_SHARDS = 256 << 20, 8 << 20, 16
-BATCH_TOKENS = 1 << 17  # of a record batch of about 256 KiB, the piece of a shard that training reads and checks
+# of a record batch of about 256 KiB, the piece of a shard that training reads and checks
+BATCH_TOKENS = 1 << 17
 TAKEN_ROWS = 1024
 MOST_RANDOM_NEXT = 0.9
 MOST_CUT = 0.01  # of the tokens, beyond the length of a row
@@ -56,10 +58,12 @@ def build(
 ) -> shards.Manifest:
     """Writes the shards, the folder `tokenizer` and, last, the manifest, which it returns.
 
-    `share` is this rank's number and the number of ranks, which build together, on a file system that they share,
-    each with `num_workers` processes; `barrier` returns when every rank has called it.
+    `share` is this rank's number and the number of ranks, which build together, on a file system
+    that they share, each with `num_workers` processes; `barrier` returns when every rank has called
+    it.
 
-    Raises InputError: the input cannot be read; more than 10 % of its tokens are [UNK]; the folder holds a corpus,
+    Raises InputError: the input cannot be read; more than 10 % of its tokens are [UNK]; the folder
+    holds a corpus,
       or unfinished work, with other settings; there are too few documents or examples.
     """
     rank, num_ranks = share
@@ -75,7 +79,8 @@ def build(
     barrier()
 
     def made(what: str, number: int) -> list[Path]:
-        """The JSON files that mark pieces of work as done; all ranks together do those that are missing."""
+        """The JSON files that mark pieces of work as done; all ranks together do those that are
+        missing."""
         paths = [work.result_path(what, n) for n in range(number)]
         missing = [n for n in range(rank, number, num_ranks) if not paths[n].is_file()]
         began_s = reported_s = time.monotonic()
@@ -96,8 +101,12 @@ def build(
             folder = work.output_dir / shards.TOKENIZER
             shutil.rmtree(folder, ignore_errors=True)
             tokenizer.save(folder)
-            facts["tokenizer_files"] = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-            shards.write_manifest(work.output_dir, facts | {"shards": list(map(read_json, results))})
+            facts["tokenizer_files"] = {
+                path.name: sha256(path) for path in sorted(folder.iterdir())
+            }
+            shards.write_manifest(
+                work.output_dir, facts | {"shards": list(map(read_json, results))}
+            )
             shutil.rmtree(work.folder)
         barrier()
     return shards.read_manifest(work.output_dir)
@@ -112,8 +121,13 @@ class CorpusWork:
         self.folder = self.output_dir / ".work"
         self.stated = self.folder / "settings.json"
         self.refused = self.folder / "refused"  # marks work that ended with an InputError
-        size = sum(piece.size for unit in self.units for piece in unit) * settings.examples.num_duplicates
-        by_size = max(-(-size // SHARD_BYTES), min(MOST_SMALL_SHARDS, size // SMALLEST_SHARD_BYTES), 1)
+        size = (
+            sum(piece.size for unit in self.units for piece in unit)
+            * settings.examples.num_duplicates
+        )
+        by_size = max(
+            -(-size // SHARD_BYTES), min(MOST_SMALL_SHARDS, size // SMALLEST_SHARD_BYTES), 1
+        )
         self.num_shards = settings.num_shards or by_size
         self.schema = shards.schema_of(settings.examples, tokenizer.vocab_size)
         self.encoder = Encoder(tokenizer)
@@ -128,7 +142,10 @@ class CorpusWork:
             "tokenizer_digest": self.tokenizer.digest,
             "vocab_size": self.tokenizer.vocab_size,
             "do_lower_case": self.tokenizer.lower_case,
-            "input": flat(text) | {"digest of the input files' names and sizes": digest(input_sizes(text))},
+            "input": (
+                flat(text)
+                | {"digest of the input files' names and sizes": digest(input_sizes(text))}
+            ),
         }
 
     def begin(self, facts: shards.Manifest) -> None:
@@ -160,8 +177,8 @@ class CorpusWork:
         """Raises InputError if what the folder holds was made with other settings."""
         if different := shards.differences(stored, facts, facts):
             raise InputError(
-                f"--output_dir {self.output_dir} holds a corpus, or a part of one, with other settings: "
-                f"{different}: give another --output_dir, or remove this one"
+                f"--output_dir {self.output_dir} holds a corpus, or a part of one, with other"
+                f" settings: {different}: give another --output_dir, or remove this one"
             )
 
     def checked(self, counts: Counter[str], say: Callable[[str], None]) -> dict[str, float]:
@@ -171,23 +188,23 @@ class CorpusWork:
             raise InputError(f"{self.settings.text.source} contains no text")
         if counts["documents"] == 1 and settings.next_sentence:
             raise InputError(
-                "the corpus is one document, but a random next sentence must come from another one: "
-                "separate documents by blank lines, or give --document_separator line if each line "
-                "is a document, or --nonext_sentence"
+                "the corpus is one document, but a random next sentence must come from another one:"
+                " separate documents by blank lines, or give --document_separator line if each line"
+                " is a document, or --nonext_sentence"
             )
         if counts["random_next"] > MOST_RANDOM_NEXT * examples:
             say(
-                f"warning: the next sentence is random in {counts['random_next']:,} of {examples:,} examples, "
-                "because documents of one sentence have no other: check --document_separator and "
-                "--split_sentences, or give --nonext_sentence"
+                f"warning: the next sentence is random in {counts['random_next']:,} of {examples:,}"
+                " examples, because documents of one sentence have no other: check"
+                " --document_separator and --split_sentences, or give --nonext_sentence"
             )
         if counts["cut_tokens"] > MOST_CUT * counts["tokens"]:
             say(self.warning_of_cuts(counts))
         if counts["long_documents"]:
             say(
-                f"warning: {counts['long_documents']:,} of {counts['documents']:,} documents have "
-                f"more than {LONG_DOCUMENT:,} sentences: if their lines have nothing to do with each "
-                "other, as in a file of reviews, give --document_separator line, else file"
+                f"warning: {counts['long_documents']:,} of {counts['documents']:,} documents have"
+                f" more than {LONG_DOCUMENT:,} sentences: if their lines have nothing to do with"
+                " each other, as in a file of reviews, give --document_separator line, else file"
             )
         share = counts["unknown"] / counts["tokens"]
         check_unknown(share, self.settings.text.source, self.tokenizer, self.settings.allow_unknown)
@@ -200,9 +217,9 @@ class CorpusWork:
             unit, advice = "sentences", "raise --max_seq_length"
         share = counts["cut_tokens"] / counts["tokens"]
         return (
-            f"warning: {counts['cut_tokens']:,} of {counts['tokens']:,} tokens ({share:.0%}) are cut "
-            f"off, because {counts['cut_sentences']:,} of {counts['sentences']:,} {unit} are longer "
-            f"than a row: {advice}, or --nonext_sentence, which cuts nothing"
+            f"warning: {counts['cut_tokens']:,} of {counts['tokens']:,} tokens ({share:.0%}) are"
+            f" cut off, because {counts['cut_sentences']:,} of {counts['sentences']:,} {unit} are"
+            f" longer than a row: {advice}, or --nonext_sentence, which cuts nothing"
         )
 
     def result_path(self, what: str, number: int) -> Path:
@@ -214,7 +231,8 @@ class CorpusWork:
         write_json(self.result_path(what, number), result, indent=None)
 
     def make_unit(self, number: int) -> Counter[str]:
-        """Writes the examples of a unit: a record batch for each shard, again for each part and duplicate."""
+        """Writes the examples of a unit: a record batch for each shard, again for each part and
+        duplicate."""
         counts, settings, source = Counter[str](), self.settings.examples, self.settings.text.source
         schema = self.schema.append(pa.field("key", pa.uint64()))
         parts = parts_of(documents(self.units[number], self.settings.text), self.encoder)
@@ -230,16 +248,28 @@ class CorpusWork:
                 counts.update(self.counts_of_lengths(part, number))
                 if number == index == 0:  # a wrong vocabulary is noticed early
                     share = counts["unknown"] / counts["tokens"]
-                    check_unknown(share, f"the beginning of {source}", self.tokenizer, self.settings.allow_unknown)
+                    check_unknown(
+                        share,
+                        f"the beginning of {source}",
+                        self.tokenizer,
+                        self.settings.allow_unknown,
+                    )
                 for duplicate in range(settings.num_duplicates):
-                    batch = make_examples(part, settings, self.tokenizer, (number, index, duplicate), schema)
-                    dealt = counts["examples"] + number  # in turn: the units begin with different shards
+                    batch = make_examples(
+                        part, settings, self.tokenizer, (number, index, duplicate), schema
+                    )
+                    # in turn: the units begin with different shards
+                    dealt = counts["examples"] + number
                     for shard in range(self.num_shards):
-                        rows = np.arange((shard - dealt) % self.num_shards, len(batch), self.num_shards)
+                        rows = np.arange(
+                            (shard - dealt) % self.num_shards, len(batch), self.num_shards
+                        )
                         writer.write_batch(shards.taken(batch, rows))
                     counts["examples"] += len(batch)
                     if settings.next_sentence:
-                        counts["random_next"] += int(np.from_dlpack(batch.column("is_random_next")).sum())
+                        counts["random_next"] += int(
+                            np.from_dlpack(batch.column("is_random_next")).sum()
+                        )
         return counts
 
     def counts_of_lengths(self, part: Part, unit: int) -> dict[str, int]:
@@ -249,20 +279,29 @@ class CorpusWork:
         settings, counts = self.settings, dict[str, int]()
         if settings.examples.next_sentence:
             excess = np.diff(part.sentences) - room_for_pairs(settings.examples)
-            counts = {"cut_sentences": int((excess > 0).sum()), "cut_tokens": int(excess[excess > 0].sum())}
+            counts = {
+                "cut_sentences": int((excess > 0).sum()),
+                "cut_tokens": int(excess[excess > 0].sum()),
+            }
         is_text = any(piece.kind == "text" for piece in self.units[unit])
         if is_text and settings.text.document_separator == "blank":
             counts["long_documents"] = int((np.diff(part.documents) > LONG_DOCUMENT).sum())
         return counts
 
     def make_shard(self, number: int) -> dict[str, Any]:
-        """Writes a shard: its examples from all units, in the order of their keys. Its entry for the manifest."""
+        """Writes a shard: its examples from all units, in the order of their keys. Its entry for
+        the manifest."""
         settings = self.settings.examples
         examples = pa.concat_batches(self.dealt_to(number))
         if not len(examples):
-            raise InputError(f"--num_shards is {self.num_shards}: too many for this text, a shard would be empty")
+            raise InputError(
+                f"--num_shards is {self.num_shards}: too many for this text, a shard would be empty"
+            )
         order = np.argsort(np.from_dlpack(examples.column("key")), kind="stable")
-        examples, rows = examples.drop_columns(["key"]), max(1, BATCH_TOKENS // settings.max_seq_length)
+        examples, rows = (
+            examples.drop_columns(["key"]),
+            max(1, BATCH_TOKENS // settings.max_seq_length),
+        )
         # A part at a time, as `take` makes an index of 8 bytes for each value.
         parts = [order[start : start + TAKEN_ROWS] for start in range(0, len(order), TAKEN_ROWS)]
         examples = pa.concat_batches(shards.taken(examples, part) for part in parts)
@@ -274,16 +313,19 @@ class CorpusWork:
         for unit in range(len(self.units)):
             with pa.OSFile(str(self.result_path("unit", unit).with_suffix(".arrow"))) as source:
                 reader = pa.ipc.open_file(source)
-                yield from map(reader.get_batch, range(shard, reader.num_record_batches, self.num_shards))
+                yield from map(
+                    reader.get_batch, range(shard, reader.num_record_batches, self.num_shards)
+                )
 
 
-# -- worker processes ---------------------------------------------------------------------------------------------
+# -- worker processes ------------------------------------------------------------------------------
 
 _work: CorpusWork  # of a worker process
 
 
 def _calls(work: CorpusWork, what: str, numbers: Sequence[int], num_workers: int) -> Iterator[None]:
-    """Makes these pieces of work, with several workers in new processes, which end when their parent ends."""
+    """Makes these pieces of work, with several workers in new processes, which end when their
+    parent ends."""
     num_workers = min(num_workers, len(numbers))
     if num_workers <= 1:
         yield from map(work.make, itertools.repeat(what), numbers)
@@ -294,8 +336,8 @@ def _calls(work: CorpusWork, what: str, numbers: Sequence[int], num_workers: int
             yield from pool.map(_call, itertools.repeat(what), numbers)
     except BrokenProcessPool as error:
         raise RuntimeError(
-            "a worker process was killed (out of memory?): run the same command again to continue; fewer "
-            "--num_workers need less memory"
+            "a worker process was killed (out of memory?): run the same command again to continue;"
+            " fewer --num_workers need less memory"
         ) from error
 
 

@@ -1,6 +1,8 @@
-"""Examples by the rules of google-research/bert `create_pretraining_data.py`, or rows filled to the last token.
+"""Examples by the rules of google-research/bert `create_pretraining_data.py`, or rows filled to the
+last token.
 
-Every choice is a function of the seed and of the place of the text, so all workers make the same examples.
+Every choice is a function of the seed and of the place of the text, so all workers make the same
+examples.
 """
 
 import random
@@ -34,9 +36,13 @@ class Part(NamedTuple):
 
 
 def parts_of(documents: Iterable[list[str]], encoder: Encoder) -> Iterator[Part]:
-    """Documents -> parts of about `PART_CHARACTERS`; sentences and documents without tokens are left out."""
+    """Documents -> parts of about `PART_CHARACTERS`; sentences and documents without tokens are
+    left out."""
     for part in _in_batches(documents, PART_CHARACTERS):
-        encoded = [encoder(list(chain.from_iterable(batch))) for batch in _in_batches(part, BATCH_CHARACTERS)]
+        encoded = [
+            encoder(list(chain.from_iterable(batch)))
+            for batch in _in_batches(part, BATCH_CHARACTERS)
+        ]
         tokens, lengths = map(np.concatenate, zip(*encoded, strict=True))
         sizes = np.diff(offsets_of(lengths > 0)[offsets_of(map(len, part))])
         if len(tokens):
@@ -56,22 +62,32 @@ def _in_batches(documents: Iterable[list[str]], characters: int) -> Iterator[lis
 
 
 def make_examples(
-    part: Part, settings: ExampleSettings, tokenizer: Tokenizer, place: tuple[int, int, int], schema: pa.Schema
+    part: Part,
+    settings: ExampleSettings,
+    tokenizer: Tokenizer,
+    place: tuple[int, int, int],
+    schema: pa.Schema,
 ) -> pa.RecordBatch:
-    """The examples of a part, in the columns of a shard and `key`, by which a shard is sorted. `place`: numbers
-    of unit, part and duplicate."""
+    """The examples of a part, in the columns of a shard and `key`, by which a shard is sorted.
+    `place`: numbers of unit, part and duplicate."""
     draws, pool = random.Random(str((settings.random_seed, *place))), part.tokens
     if settings.next_sentence:
         a, b, is_random = _next_sentence_plan(part, settings, draws)
     else:
-        a, pool = _full_row_plan(part, settings.max_seq_length - 2, tokenizer.sep_id, draws if place[-1] else None)
+        a, pool = _full_row_plan(
+            part, settings.max_seq_length - 2, tokenizer.sep_id, draws if place[-1] else None
+        )
         b, is_random = None, np.zeros(len(a), np.int8)
-    # [CLS] A [SEP] B [SEP], or [CLS] A [SEP]: spans [n, 5 or 3, 2] of the pool and these two behind it.
+    # [CLS] A [SEP] B [SEP], or [CLS] A [SEP]: spans [n, 5 or 3, 2] of the pool and these two behind
+    # it.
     cls, sep = (np.broadcast_to(len(pool) + np.arange(2) + n, a.shape) for n in range(2))
     spans = np.stack([cls, a, sep] if b is None else [cls, a, sep, b, sep], axis=1)
     lengths = spans[:, :, 1] - spans[:, :, 0]
     pool = np.concatenate([pool, np.array([tokenizer.cls_id, tokenizer.sep_id], pool.dtype)])
-    values, offsets = gather(pool, spans[:, :, 0].ravel(), lengths.ravel()), offsets_of(lengths.sum(axis=1))
+    values, offsets = (
+        gather(pool, spans[:, :, 0].ravel(), lengths.ravel()),
+        offsets_of(lengths.sum(axis=1)),
+    )
     order_keys, mask_keys = (
         example_keys(settings.random_seed, *place, np.arange(len(a)), use) for use in range(2)
     )
@@ -82,7 +98,11 @@ def make_examples(
         "is_random_next": is_random,
     }
     if settings.has_static_masks:
-        limits = settings.masked_lm_prob, settings.max_predictions_per_seq, settings.do_whole_word_mask
+        limits = (
+            settings.masked_lm_prob,
+            settings.max_predictions_per_seq,
+            settings.do_whole_word_mask,
+        )
         columns |= mask(values, offsets, mask_keys, Masking(tokenizer, *limits))
     return record_batch(columns, schema)
 
@@ -93,14 +113,16 @@ def room_for_pairs(settings: ExampleSettings) -> int:
 
 
 def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Random):
-    """The places of A and of B [n, 2] among the tokens by Google's rules, and is_random_next [n]."""
+    """The places of A and of B [n, 2] among the tokens by Google's rules, and is_random_next
+    [n]."""
     max_tokens = room_for_pairs(settings)
     offsets, bounds = part.sentences.tolist(), part.documents.tolist()
     draw, bits, num_documents = draws.random, draws.getrandbits, len(bounds) - 1
     rows: list[tuple[int, int, int, int, bool]] = []
 
     def stop_of(start: int, end: int, tokens: int) -> int:
-        """Where sentences from `start` on, at least one, have this many tokens, or the document ends."""
+        """Where sentences from `start` on, at least one, have this many tokens, or the document
+        ends."""
         return min(bisect_left(offsets, offsets[start] + tokens, start + 1, end + 1), end)
 
     for document in range(num_documents):
@@ -122,14 +144,18 @@ def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Ran
                         break
                 first, last = bounds[other : other + 2]
                 first += int(draw() * (last - first))
-                b_from, b_to = offsets[first], offsets[stop_of(first, last, target - (a_to - a_from))]
+                b_from, b_to = (
+                    offsets[first],
+                    offsets[stop_of(first, last, target - (a_to - a_from))],
+                )
                 start = a_stop  # the sentences meant for B are used again
             else:
                 b_from, b_to = a_to, offsets[stop]
                 start = stop
             excess = (a_to - a_from) + (b_to - b_from) - max_tokens
             if excess > 0:
-                # Google drops one token at a time from the longer one, randomly at its front or back.
+                # Google drops one token at a time from the longer one, randomly at its front or
+                # back.
                 longer = (a_to - a_from) - (b_to - b_from)
                 head_start = min(excess, abs(longer))
                 from_a = (excess - head_start) // 2 + (head_start if longer > 0 else 0)
@@ -143,8 +169,9 @@ def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Ran
 
 
 def _full_row_plan(part: Part, room: int, sep_id: int, draws: random.Random | None):
-    """The sentences in order, with [SEP] between documents, cut every `room` tokens, with `draws` at other places
-    than without: the places [n, 2] of the rows in a pool of tokens, and the pool."""
+    """The sentences in order, with [SEP] between documents, cut every `room` tokens, with `draws`
+    at other places than without: the places [n, 2] of the rows in a pool of tokens, and the
+    pool."""
     starts = part.sentences[part.documents[:-1]]
     pool = np.insert(part.tokens, starts[1:], sep_id).astype(part.tokens.dtype)
     first = 1 + int(draws.random() * room) if draws else room

@@ -1,8 +1,8 @@
 """Masked-language-model masking as a pure function of keys, over a whole batch at once.
 
-The rules are those of google-research/bert `create_pretraining_data.py` (`create_masked_lm_predictions`). The
-random numbers are hashes of (key of the example, position of the token): a key gives the same masks on any rank,
-in any batch and at any time.
+The rules are those of google-research/bert `create_pretraining_data.py`
+(`create_masked_lm_predictions`). The random numbers are hashes of (key of the example, position of
+the token): a key gives the same masks on any rank, in any batch and at any time.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from ringbase.ragged import Ragged, mixed, offsets_of
 from ringbase.settings import LONGEST_ROW
 
 MASKED_SHARE, KEPT_SHARE = 0.8, 0.1  # the rest become a random entry of the vocabulary
-_STEP = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio of 2⁶⁴: splitmix64's step from one state to the next
+# the golden ratio of 2⁶⁴: splitmix64's step from one state to the next
+_STEP = np.uint64(0x9E3779B97F4A7C15)
 _LARGEST = np.uint64((1 << 64) - 1)
 
 
@@ -23,25 +24,30 @@ class Masking:
     """How texts of a tokenizer are masked."""
 
     tokenizer: Tokenizer
-    masked_lm_prob: float = 0.15  # share of an example's tokens to predict; special tokens count too
+    # share of an example's tokens to predict; special tokens count too
+    masked_lm_prob: float = 0.15
     max_predictions_per_seq: int = 20
     do_whole_word_mask: bool = False
 
     def num_predictions(self, lengths):
-        """The maximum number of predictions of examples of these lengths; int64, an array or a number."""
+        """The maximum number of predictions of examples of these lengths; int64, an array or a
+        number."""
         wanted = np.rint(lengths * self.masked_lm_prob).astype(np.int64)
         return np.minimum(np.maximum(wanted, 1), self.max_predictions_per_seq)
 
 
-def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Masking) -> dict[str, Ragged]:
-    """Masks n examples by their keys (uint64 [n], from `example_keys`). Returns int32 columns: `input_ids` with
-    masks, `masked_lm_positions` (ascending, within the example) and `masked_lm_ids`, the ids to predict.
+def mask(
+    values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Masking
+) -> dict[str, Ragged]:
+    """Masks n examples by their keys (uint64 [n], from `example_keys`). Returns int32 columns:
+    `input_ids` with masks, `masked_lm_positions` (ascending, within the example) and
+    `masked_lm_ids`, the ids to predict.
 
-    `values` holds the token ids of all examples, special tokens included, and `offsets` (int64 [n + 1]) where each
-    example starts. In an example of L tokens, min(max_predictions_per_seq, max(1, round(L · masked_lm_prob))) are
-    predicted (halves round to even), or fewer if there are fewer candidates or whole words do not fit; [CLS] and
-    [SEP] never. A predicted token becomes [MASK] in 80 % of cases, a random entry of the vocabulary in 10 %, and
-    stays as it is in 10 %.
+    `values` holds the token ids of all examples, special tokens included, and `offsets` (int64 [n +
+    1]) where each example starts. In an example of L tokens, min(max_predictions_per_seq, max(1,
+    round(L · masked_lm_prob))) are predicted (halves round to even), or fewer if there are fewer
+    candidates or whole words do not fit; [CLS] and [SEP] never. A predicted token becomes [MASK] in
+    80 % of cases, a random entry of the vocabulary in 10 %, and stays as it is in 10 %.
     """
     lengths = np.diff(offsets)
     length = int(lengths.max(initial=0))
@@ -50,8 +56,8 @@ def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Mas
     candidate = inside.copy()
     tokenizer = masking.tokenizer
     candidate[inside] = (values != tokenizer.cls_id) & (values != tokenizer.sep_id)
-    # A hash of each key and position. Its last bits are the position, so that no two of a row are equal, and their
-    # order does not depend on the sorting algorithm.
+    # A hash of each key and position. Its last bits are the position, so that no two of a row are
+    # equal, and their order does not depend on the sorting algorithm.
     position = np.arange(length, dtype=np.uint64)
     hashes = mixed(np.asarray(keys, np.uint64)[:, None] + (position + np.uint64(1)) * _STEP)
     hashes = (hashes & ~np.uint64(LONGEST_ROW - 1)) | position
@@ -81,9 +87,11 @@ def mask(values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Mas
 
 
 def example_keys(seed: int, *parts: "np.ndarray | int") -> np.ndarray:
-    """A key (uint64 [n]) for each example: a hash of the seed and of parts such as row number and epoch.
+    """A key (uint64 [n]) for each example: a hash of the seed and of parts such as row number and
+    epoch.
 
-    A part is an array [n] or one number for all. Keys of different seeds or parts are statistically independent.
+    A part is an array [n] or one number for all. Keys of different seeds or parts are statistically
+    independent.
     """
     state = mixed(np.atleast_1d(seed).astype(np.uint64) + _STEP)
     for part in parts:
@@ -102,21 +110,24 @@ def _smallest(hashes: np.ndarray, candidate: np.ndarray, wanted: np.ndarray) -> 
 def _whole_words(
     hashes: np.ndarray, candidate: np.ndarray, continues: np.ndarray, wanted: np.ndarray
 ) -> np.ndarray:
-    """Bool [n, length]: words in random order, each taken unless the row would then exceed `wanted`.
+    """Bool [n, length]: words in random order, each taken unless the row would then exceed
+    `wanted`.
 
-    A piece that continues a word belongs to the word before it, even across [SEP], as in Google's code. The first
-    candidate of an example always starts a word.
+    A piece that continues a word belongs to the word before it, even across [SEP], as in Google's
+    code. The first candidate of an example always starts a word.
     """
     n, length = candidate.shape
     starts = candidate & ~(continues & (np.cumsum(candidate, axis=1) > 1))
-    start = np.maximum.accumulate(np.where(starts, np.arange(length), 0), axis=1)  # start of each token's word
+    # start of each token's word
+    start = np.maximum.accumulate(np.where(starts, np.arange(length), 0), axis=1)
     rows = np.arange(n)[:, None]
     sizes = np.bincount((rows * length + start)[candidate], minlength=n * length).reshape(n, length)
     order = np.argsort(np.where(starts, hashes, _LARGEST), axis=1)
     sizes = np.take_along_axis(sizes, order, axis=1)
     taken = np.zeros_like(candidate)
     room = wanted.copy()
-    for turn in range(int(starts.sum(axis=1).max(initial=0))):  # one word of every example at a time
+    # one word of every example at a time
+    for turn in range(int(starts.sum(axis=1).max(initial=0))):
         fits = (sizes[:, turn] <= room) & (sizes[:, turn] > 0)
         room -= np.where(fits, sizes[:, turn], 0)
         taken[rows[:, 0], order[:, turn]] = fits

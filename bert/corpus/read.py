@@ -21,31 +21,38 @@ READ_BYTES = 1 << 19
 ROWS_AT_ONCE = 1024
 MOST_DOCUMENT_BYTES = 1 << 20  # longer documents are cut, to limit memory
 BLANK_LINES = {"blank": 1, "blanks": 2}  # that end a document, by --document_separator
-SHORT_LINE = 40  # characters: in hard-wrapped prose a shorter line ends its paragraph, or is a heading or verse
+# characters: in hard-wrapped prose a shorter line ends its paragraph, or is a heading or verse
+SHORT_LINE = 40
 
 
 def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
     """The documents of a unit, each a list of sentences; none of them is empty.
 
-    Raises InputError with the file and the place: invalid UTF-8, damaged compression, no JSON, no such column.
+    Raises InputError with the file and the place: invalid UTF-8, damaged compression, no JSON, no
+    such column.
     """
     running = text.split_sentences
     for piece in unit:
         where = f"--{'dataset_name' if piece.kind == 'hub' else 'input_file'} {piece.path}"
         try:
             if piece.kind == "text":
-                yield from gather_documents(_lines(piece, text, where), text.document_separator, running)
+                yield from gather_documents(
+                    _lines(piece, text, where), text.document_separator, running
+                )
                 continue
             for value, place in _values(piece, text, where):
                 if not isinstance(value, str | None):
-                    raise InputError(f"{place}: {text.text_column} is not text: {value!r:.60} (--text_column)")
+                    raise InputError(
+                        f"{place}: {text.text_column} is not text: {value!r:.60} (--text_column)"
+                    )
                 yield from gather_documents((value or "").split("\n"), "file", running)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{where}: damaged or cut short: {one_line(error)}") from error
 
 
 def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]:
-    """The sentences of the whole input, or of the beginnings of all units, about `max_bytes` together."""
+    """The sentences of the whole input, or of the beginnings of all units, about `max_bytes`
+    together."""
     units = find_units(text)
     for unit in units:
         left = math.inf if max_bytes is None else max_bytes / len(units)
@@ -65,7 +72,9 @@ def _values(piece: Piece, text: TextSettings, where: str) -> Iterator[tuple[obje
             try:
                 value = parse_json(line)[column]  # Python's own writer writes NaN
             except (InputError, KeyError, TypeError) as error:
-                raise InputError(f"{place}: expected a key {column} (--text_column): {one_line(error)}") from error
+                raise InputError(
+                    f"{place}: expected a key {column} (--text_column): {one_line(error)}"
+                ) from error
             yield value, place
     elif piece.kind == "parquet":
         with pa.parquet.ParquetFile(piece.path, page_checksum_verification=True) as file:
@@ -86,23 +95,26 @@ def _lines(piece: Piece, text: TextSettings, where: str) -> Iterator[str]:
         if piece.stop is not None:
             blanks = BLANK_LINES.get(text.document_separator, 0) * (piece.kind == "text")
             size = os.path.getsize(piece.path)
-            position, stop = (_boundary(file, where, at, size, blanks) for at in (piece.start, piece.stop))
+            position, stop = (
+                _boundary(file, where, at, size, blanks) for at in (piece.start, piece.stop)
+            )
             file.seek(position)
         while position < stop and (data := _line(file, where, position)):
             try:
                 line = data.decode()
             except UnicodeDecodeError as error:
                 raise InputError(
-                    f"{where}: byte {position + error.start:,} (0x{data[error.start]:02x}) is not UTF-8 "
-                    f"({error.reason}): convert the file first, e.g. with iconv -t UTF-8"
+                    f"{where}: byte {position + error.start:,} (0x{data[error.start]:02x}) is not"
+                    f" UTF-8 ({error.reason}): convert the file first, e.g. with iconv -t UTF-8"
                 ) from error
             yield line if position else line.removeprefix("\ufeff")
             position += len(data)
 
 
 def _boundary(file: IO[bytes], where: str, place: int, size: int, blanks: int) -> int:
-    """The start of the first document at or after byte `place`, which follows this many blank lines; there one
-    unit ends and the next begins. A document that continues for more than 1 MiB after `place` is cut."""
+    """The start of the first document at or after byte `place`, which follows this many blank
+    lines; there one unit ends and the next begins. A document that continues for more than 1 MiB
+    after `place` is cut."""
     if place == 0 or place >= size:
         return min(place, size)
     file.seek(place - 1)
@@ -125,13 +137,14 @@ def _line(file: IO[bytes], where: str, position: int) -> bytes:
     return line
 
 
-# -- documents and sentences --------------------------------------------------------------------------------------
+# -- documents and sentences -----------------------------------------------------------------------
 
 
 def gather_documents(
     lines: Iterable[str], separator: Literal["blank", "blanks", "line", "file"], running: bool
 ) -> Iterator[list[str]]:
-    """Lines -> documents, each a list of sentences: the lines, or with `running` those of running text."""
+    """Lines -> documents, each a list of sentences: the lines, or with `running` those of running
+    text."""
     needed = BLANK_LINES.get(separator, 1 << 62)
     document, paragraph = list[str](), list[str]()
     size = blanks = 0
@@ -148,21 +161,24 @@ def gather_documents(
         if paragraph:
             document += split_sentences(" ".join(paragraph))
             paragraph = []
-        is_end = blanks >= needed or size >= MOST_DOCUMENT_BYTES or separator == "line" or line is None
+        is_end = (
+            blanks >= needed or size >= MOST_DOCUMENT_BYTES or separator == "line" or line is None
+        )
         if document and is_end:
             yield document
             document, size = [], 0
 
 
-# The end of a sentence: punctuation, closing quotes or brackets, white space. What only ends sentences
-# needs no white space: in Chinese and Japanese, Hindi, Arabic and Urdu, Burmese, Khmer, Amharic, Armenian
-# (UAX #29, STerm).
+# The end of a sentence: punctuation, closing quotes or brackets, white space. What only ends
+# sentences needs no white space: in Chinese and Japanese, Hindi, Arabic and Urdu, Burmese, Khmer,
+# Amharic, Armenian (UAX #29, STerm).
 _CLOSING = r"[\"'”’»)\]_]*"
 _END = re.compile(rf"[.!?…]+{_CLOSING}\s+|[。！？।॥؟۔။។።։]+[”’」』）»]*\s*")
 _OPENING = "\"'“‘«([_-—"
 _ABBREVIATIONS = (
-    " mr mrs ms dr st messrs mme mlle prof rev hon capt col gen lt sgt esq jr sr vs etc e.g i.e cf no nos vol viz"
-    " fig inc ltd co corp jan feb mar apr jun jul aug sep sept oct nov dec u.s u.k a.m p.m ph.d "
+    " mr mrs ms dr st messrs mme mlle prof rev hon capt col gen lt sgt esq jr sr vs etc e.g i.e cf"
+    " no nos vol viz fig inc ltd co corp jan feb mar apr jun jul aug sep sept oct nov dec u.s u.k"
+    " a.m p.m ph.d "
 )
 
 
@@ -170,8 +186,8 @@ def split_sentences(text: str) -> list[str]:
     """Cuts running text into sentences: after `.`, `!`, `?` or `…` before white space, and after
     `。！？` and such marks of other scripts.
 
-    There is no cut before a lower-case letter, or at a full stop after a common English abbreviation or a single
-    capital letter (an initial).
+    There is no cut before a lower-case letter, or at a full stop after a common English
+    abbreviation or a single capital letter (an initial).
     """
     sentences, start = [], 0
     for match in _END.finditer(text):
@@ -180,8 +196,12 @@ def split_sentences(text: str) -> list[str]:
         if following.islower():
             continue
         if text[match.start()] == "." and match.end() - match.start() == 2:
-            word = text[max(start, text.rfind(" ", 0, match.start()) + 1) : match.start()].lstrip(_OPENING)
-            if f" {word.lower()} " in _ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I"):
+            word = text[max(start, text.rfind(" ", 0, match.start()) + 1) : match.start()].lstrip(
+                _OPENING
+            )
+            if f" {word.lower()} " in _ABBREVIATIONS or (
+                len(word) == 1 and word.isupper() and word != "I"
+            ):
                 continue
         sentences.append(text[start:stop].strip())
         start = stop

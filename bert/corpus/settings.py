@@ -11,30 +11,44 @@ class TextSettings(Settings):
     """Which text to read, and how."""
 
     input_file: str | None = setting(
-        None, "text, JSON lines (.jsonl .ndjson .json) or Parquet, the first two also as .gz or .zst; globs, "
-        "separated by commas", "data",
-    )  # fmt: skip
+        None,
+        "text, JSON lines (.jsonl .ndjson .json) or Parquet, the first two also as .gz or .zst;"
+        " globs, separated by commas",
+        "data",
+    )
     dataset_name: str | None = setting(
-        None, "instead of files, a data set of the Hugging Face hub or a folder that `datasets` can load (split "
-        "train)", "data",
-    )  # fmt: skip
-    dataset_config: str | None = setting(None, "configuration of --dataset_name, if it has several", "data")
+        None,
+        "instead of files, a data set of the Hugging Face hub or a folder that `datasets` can load"
+        " (split train)",
+        "data",
+    )
+    dataset_config: str | None = setting(
+        None, "configuration of --dataset_name, if it has several", "data"
+    )
     dataset_revision: str | None = setting(
-        None, "commit, tag or branch of the hub data set --dataset_name", "data", shown_default="main"
+        None,
+        "commit, tag or branch of the hub data set --dataset_name",
+        "data",
+        shown_default="main",
     )
     text_column: str = setting(
         "text", "column or key that holds the text, in every format except plain text", "data"
     )
     split_sentences: bool = setting(
-        False, "read running text: join the lines of a paragraph and cut it into sentences; a blank line, or a "
-        "line of fewer than 40 characters, ends a paragraph. Without it, each line is a sentence", "data",
-    )  # fmt: skip
-    document_separator: Literal["blank", "blanks", "line", "file"] = setting(
-        "blank", "what ends a document of plain text: a blank line; two or more of them (for books "
-        "with a blank line between paragraphs); every line (for reviews and other lines that have "
-        "nothing to do with each other); or only the end of the file. Documents are cut after 1 MiB",
+        False,
+        "read running text: join the lines of a paragraph and cut it into sentences; a blank line,"
+        " or a line of fewer than 40 characters, ends a paragraph. Without it, each line is a"
+        " sentence",
         "data",
-    )  # fmt: skip
+    )
+    document_separator: Literal["blank", "blanks", "line", "file"] = setting(
+        "blank",
+        "what ends a document of plain text: a blank line; two or more of them (for books "
+        "with a blank line between paragraphs); every line (for reviews and other lines that have "
+        "nothing to do with each other); or only the end of the file. Documents are cut after"
+        " 1 MiB",
+        "data",
+    )
 
     def check(self) -> None:
         if (self.input_file is None) == (self.dataset_name is None):
@@ -45,34 +59,58 @@ class TextSettings(Settings):
     @property
     def source(self) -> str:
         """What is read, for messages."""
-        return f"--input_file {self.input_file}" if self.input_file else f"--dataset_name {self.dataset_name}"
+        return (
+            f"--input_file {self.input_file}"
+            if self.input_file
+            else f"--dataset_name {self.dataset_name}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleSettings(Settings):
-    """The settings that decide the examples, besides the text and the vocabulary. The defaults are Google's."""
+    """The settings that decide the examples, besides the text and the vocabulary. The defaults are
+    Google's."""
 
     max_seq_length: int = setting(
-        128, "maximum number of tokens in an example, including [CLS] and [SEP]", "examples",
-        at_least=5, at_most=LONGEST_ROW,
-    )  # fmt: skip
+        128,
+        "maximum number of tokens in an example, including [CLS] and [SEP]",
+        "examples",
+        at_least=5,
+        at_most=LONGEST_ROW,
+    )
     next_sentence: bool = setting(
-        True, "make examples for next-sentence prediction by Google's rules; with --nonext_sentence, rows are "
-        "filled to the last token with consecutive sentences, with [SEP] between documents", "examples",
-    )  # fmt: skip
+        True,
+        "make examples for next-sentence prediction by Google's rules; with --nonext_sentence, rows"
+        " are filled to the last token with consecutive sentences, with [SEP] between documents",
+        "examples",
+    )
     short_seq_prob: float = setting(
-        0.1, "share of the documents that get a shorter target length", "examples", at_least=0, at_most=1
+        0.1,
+        "share of the documents that get a shorter target length",
+        "examples",
+        at_least=0,
+        at_most=1,
     )
     dupe_factor: int | None = setting(
-        None, "number of times that examples are made from the whole text", "examples",
-        shown_default="1 with dynamic masks, 10 with static ones", at_least=1, at_most=10_000,
-    )  # fmt: skip
-    random_seed: int = setting(12345, "seed of every random choice", "examples", at_least=0, at_most=MOST_SEED)
+        None,
+        "number of times that examples are made from the whole text",
+        "examples",
+        shown_default="1 with dynamic masks, 10 with static ones",
+        at_least=1,
+        at_most=10_000,
+    )
+    random_seed: int = setting(
+        12345, "seed of every random choice", "examples", at_least=0, at_most=MOST_SEED
+    )
     masking: Literal["dynamic", "static"] = setting(
-        "dynamic", "dynamic: masks are drawn each time an example is read, with the settings below unless "
-        "bert-pretraining gets others. static: masks are stored in the shards", "masks",
-    )  # fmt: skip
-    masked_lm_prob: float = setting(0.15, "share of the tokens to predict", "masks", at_least=0.001, at_most=1)
+        "dynamic",
+        "dynamic: masks are drawn each time an example is read, with the settings below unless "
+        "bert-pretraining gets others. static: masks are stored in the shards",
+        "masks",
+    )
+    masked_lm_prob: float = setting(
+        0.15, "share of the tokens to predict", "masks", at_least=0.001, at_most=1
+    )
     max_predictions_per_seq: int = setting(
         20, "maximum number of predictions in an example", "masks", at_least=1, at_most=LONGEST_ROW
     )
@@ -98,9 +136,15 @@ class BuildSettings(Settings):
 
     text: TextSettings
     examples: ExampleSettings
-    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
+    allow_unknown: bool = setting(
+        False, "continue even if more than 10 % of the tokens are [UNK]", "data"
+    )
     output_dir: str = setting(help="folder of the shards", group="output", aliases=("output_file",))
     num_shards: int | None = setting(
-        None, "number of shards", "output", shown_default="one for each 256 MiB of text, up to 16 for less",
-        at_least=1, at_most=100_000,
-    )  # fmt: skip
+        None,
+        "number of shards",
+        "output",
+        shown_default="one for each 256 MiB of text, up to 16 for less",
+        at_least=1,
+        at_most=100_000,
+    )

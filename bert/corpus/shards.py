@@ -1,14 +1,14 @@
 """The shards of a corpus and their manifest: writes, finds, opens and checks them.
 
 `bert-corpus build` writes them. An Arrow shard has the columns
-  input_ids           large_list<uint16, or int32 above 65,536 entries>: [CLS] A [SEP] B [SEP], without padding
+  input_ids           large_list<uint16, or int32 above 65,536 entries>: [CLS] A [SEP] B [SEP]
   sentence_a_tokens   int32: the number of leading tokens of type 0
   is_random_next      int8: 1 when B does not follow A; absent without next-sentence prediction
 and with static masks, which are already applied to input_ids,
   masked_lm_positions large_list<int32>, sorted
   masked_lm_ids       large_list of the type of input_ids: the original ids
-Each record batch has a CRC32C in its metadata, which is compared before its first row is used. So a corpus of any
-size is ready at once.
+Each record batch has a CRC32C in its metadata, which is compared before its first row is used. So a
+corpus of any size is ready at once.
 """
 
 import fnmatch
@@ -34,7 +34,7 @@ CHECKSUM = b"crc32c"
 
 Manifest = dict[str, Any]
 
-# -- writing; without pyarrow's own conversions of arrays, which import pandas: 0.3 s in every worker -------------
+# -- writing; without pyarrow's own conversions of arrays, which import pandas: 0.3 s in every worke
 
 
 def schema_of(settings: ExampleSettings, vocab_size: int) -> pa.Schema:
@@ -44,7 +44,10 @@ def schema_of(settings: ExampleSettings, vocab_size: int) -> pa.Schema:
     if settings.next_sentence:
         fields.append(("is_random_next", pa.int8()))
     if settings.has_static_masks:
-        fields += [("masked_lm_positions", pa.large_list(pa.int32())), ("masked_lm_ids", pa.large_list(id_type))]
+        fields += [
+            ("masked_lm_positions", pa.large_list(pa.int32())),
+            ("masked_lm_ids", pa.large_list(id_type)),
+        ]
     return pa.schema(fields)
 
 
@@ -53,11 +56,15 @@ def record_batch(columns: Mapping[str, np.ndarray | Ragged], schema: pa.Schema) 
 
     def array(values: np.ndarray | Ragged, kind: pa.DataType) -> pa.Array:
         if isinstance(values, tuple):
-            return pa.LargeListArray.from_arrays(array(values[1], pa.int64()), array(values[0], kind.value_type))
+            return pa.LargeListArray.from_arrays(
+                array(values[1], pa.int64()), array(values[0], kind.value_type)
+            )
         data = np.ascontiguousarray(values, kind.to_pandas_dtype())
         return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(data)])
 
-    return pa.record_batch([array(columns[field.name], field.type) for field in schema], schema=schema)
+    return pa.record_batch(
+        [array(columns[field.name], field.type) for field in schema], schema=schema
+    )
 
 
 def taken(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
@@ -74,12 +81,18 @@ def write_shard(
         for batch in batches:
             writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, settings, len(sizes)))})
             sizes.append(len(batch))
-    facts = {"file": path.name, "examples": sum(sizes), "bytes": path.stat().st_size, "batches": sizes}
+    facts = {
+        "file": path.name,
+        "examples": sum(sizes),
+        "bytes": path.stat().st_size,
+        "batches": sizes,
+    }
     return facts | {"sha256": sha256(path)}
 
 
 def _checksum(batch: pa.RecordBatch, *facts: object) -> int:
-    """The CRC32C of a batch: of `facts`, of its size and the types of its columns, and of its values."""
+    """The CRC32C of a batch: of `facts`, of its size and the types of its columns, and of its
+    values."""
     columns = [(field.name, str(field.type)) for field in batch.schema]
     checksum = google_crc32c.value(digest(*facts, len(batch), columns).encode())
     for column in batch.columns:
@@ -92,12 +105,12 @@ def _checksum(batch: pa.RecordBatch, *facts: object) -> int:
     return checksum
 
 
-# -- reading ------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 class Shard:
-    """The rows of an Arrow shard, in record batches that are opened and checked when they are first needed; then
-    InputError names a shard that is not what the manifest describes."""
+    """The rows of an Arrow shard, in record batches that are opened and checked when they are first
+    needed; then InputError names a shard that is not what the manifest describes."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any]):
         self.path, self.facts, self._settings = path, facts, settings
@@ -121,8 +134,8 @@ class Shard:
                 self._checked.add(number)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{self.path} is damaged: {one_line(error)}: copy or build the corpus again (bert-corpus verify "
-                f"--input_dir {self.path.parent} names all damaged shards)"
+                f"{self.path} is damaged: {one_line(error)}: copy or build the corpus again"
+                f" (bert-corpus verify --input_dir {self.path.parent} names all damaged shards)"
             ) from error
         return batch
 
@@ -133,49 +146,57 @@ class Shard:
 
 
 def open_shards(files: Mapping[Path, Manifest]) -> tuple[list[Shard], Manifest]:
-    """The Arrow shards that `find_shards` returned, and their manifest; of several folders the first one's, with
-    all `shards`. Raises InputError if their settings differ."""
+    """The Arrow shards that `find_shards` returned, and their manifest; of several folders the
+    first one's, with all `shards`. Raises InputError if their settings differ."""
     first_path, first = next(iter(files.items()))
     shards, shared = [], ("settings", "tokenizer_digest")
     for path, manifest in files.items():
         if different := differences(first, manifest, shared):
-            raise InputError(f"the shards in {first_path.parent} and {path.parent} differ: {different}")
+            raise InputError(
+                f"the shards in {first_path.parent} and {path.parent} differ: {different}"
+            )
         facts = next(shard for shard in manifest["shards"] if shard["file"] == path.name)
         shards.append(Shard(path, facts, manifest["settings"]))
     return shards, first | {"shards": [shard.facts for shard in shards]}
 
 
-# -- the manifest: settings, and the size, digest and number of examples of each shard ----------------------------
+# -- the manifest: settings, and the size, digest and number of examples of each shard -------------
 
 
 def write_manifest(folder: Path, facts: Manifest) -> None:
-    """Makes a folder of shards a corpus. `facts` without the format version and the digest of all entries."""
+    """Makes a folder of shards a corpus. `facts` without the format version and the digest of all
+    entries."""
     facts = {"format_version": FORMAT_VERSION} | facts
     write_json(folder / MANIFEST, facts | {"digest": digest(facts)}, indent=1)
 
 
 def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
-    """The manifest of a finished corpus. Raises InputError: there is none, or it is damaged or cannot be read."""
+    """The manifest of a finished corpus. Raises InputError: there is none, or it is damaged or
+    cannot be read."""
     path = folder / MANIFEST
     if not folder.is_dir():
         raise InputError(f"{flag} {folder}: no such folder")
     if not path.is_file():
         raise InputError(
-            f"{flag}: {folder} has no {MANIFEST}, which bert-corpus build writes last: run the same command again "
-            "to finish it; TFRecord files of other programs are given as FOLDER/*"
+            f"{flag}: {folder} has no {MANIFEST}, which bert-corpus build writes last: run the same"
+            " command again to finish it; TFRecord files of other programs are given as FOLDER/*"
         )
     manifest = read_object(path, f"{flag} {path}")
-    version, others = manifest.get("format_version"), {k: v for k, v in manifest.items() if k != "digest"}
+    version, others = (
+        manifest.get("format_version"),
+        {k: v for k, v in manifest.items() if k != "digest"},
+    )
     if version == FORMAT_VERSION and manifest.get("digest") == digest(others):
         return manifest
     raise InputError(
-        f"{flag}: {path} is damaged, or of another version of RingBERT (its format is {version}, this one reads "
-        f"{FORMAT_VERSION}): copy the corpus again or build it again"
+        f"{flag}: {path} is damaged, or of another version of RingBERT (its format is {version},"
+        f" this one reads {FORMAT_VERSION}): copy the corpus again or build it again"
     )
 
 
 def differences(one: Manifest, other: Manifest, names: Iterable[str]) -> str:
-    """The entries of these names that differ, also within entries, each with both values; "" if none differ."""
+    """The entries of these names that differ, also within entries, each with both values; "" if
+    none differ."""
     parts = []
     for name in names:
         first, second = one.get(name), other.get(name)
@@ -187,14 +208,15 @@ def differences(one: Manifest, other: Manifest, names: Iterable[str]) -> str:
 
 
 def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifest]:
-    """The shards that comma-separated globs and folders name, each with the manifest of its folder: {} for other
-    TFRecord files. Raises InputError: nothing matches, or both formats do; the shards that a glob covers are not
-    those of the manifest, or not of their size."""
+    """The shards that comma-separated globs and folders name, each with the manifest of its folder:
+    {} for other TFRecord files. Raises InputError: nothing matches, or both formats do; the shards
+    that a glob covers are not those of the manifest, or not of their size."""
     shards: dict[Path, Manifest] = {}
     for pattern in filter(None, map(str.strip, patterns.split(","))):
         name = os.path.expanduser(pattern)
         if os.path.isdir(name):
-            read_manifest(Path(name), flag)  # before its files are looked for: there may be none yet
+            # before its files are looked for: there may be none yet
+            read_manifest(Path(name), flag)
             name = os.path.join(name, "*")
         files = list(map(Path, find_files(name, flag)))
         for folder in dict.fromkeys(path.parent for path in files):
@@ -204,13 +226,23 @@ def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifes
                 continue
             manifest = read_manifest(folder, flag)
             named = {folder / shard["file"]: shard["bytes"] for shard in manifest["shards"]}
-            named = {path: named[path] for path in named if fnmatch.fnmatch(str(path), os.path.normpath(name))}
-            sizes = {path: path.stat().st_size for path in here if path in named or path.name.startswith("shard-")}
+            named = {
+                path: named[path]
+                for path in named
+                if fnmatch.fnmatch(str(path), os.path.normpath(name))
+            }
+            sizes = {
+                path: path.stat().st_size
+                for path in here
+                if path in named or path.name.startswith("shard-")
+            }
             if problems := _problems(named, sizes):
                 raise InputError(f"{flag}: {problems[0]}: copy it again, or build the corpus again")
             shards.update(dict.fromkeys(sorted(named), manifest))
     if len({path.suffix == ".arrow" for path in shards}) != 1:
-        raise InputError(f"{flag} {patterns}: no shard matches, or both Arrow and TFRecord shards do")
+        raise InputError(
+            f"{flag} {patterns}: no shard matches, or both Arrow and TFRecord shards do"
+        )
     return shards
 
 
@@ -220,11 +252,14 @@ def is_arrow(shards: Iterable[Path]) -> bool:
 
 
 def verify(folder: Path) -> Manifest:
-    """Compares every byte of a corpus and its tokenizer with its manifest, which it returns. Raises InputError
-    that names each file that is missing, damaged or not in the manifest."""
+    """Compares every byte of a corpus and its tokenizer with its manifest, which it returns. Raises
+    InputError that names each file that is missing, damaged or not in the manifest."""
     manifest = read_manifest(folder, "--input_dir")
     expected = {folder / facts["file"]: facts["sha256"] for facts in manifest["shards"]}
-    expected |= {folder / TOKENIZER / name: value for name, value in manifest.get("tokenizer_files", {}).items()}
+    expected |= {
+        folder / TOKENIZER / name: value
+        for name, value in manifest.get("tokenizer_files", {}).items()
+    }
     files = {*expected, *folder.glob("shard-*")}
     if problems := _problems(expected, {path: sha256(path) for path in files if path.is_file()}):
         raise InputError("; ".join(problems))

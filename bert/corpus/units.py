@@ -1,4 +1,5 @@
-"""The text of a corpus, files or a data set, cut into units of 4 to 8 MiB that are read independently.
+"""The text of a corpus, files or a data set, cut into units of 4 to 8 MiB that are read
+independently.
 
 They depend only on the input, never on the worker that reads them.
 """
@@ -18,13 +19,15 @@ from bert.corpus.settings import TextSettings
 from ringbase.errors import InputError, one_line
 
 LARGEST_UNIT_BYTES, SMALLEST_UNIT_BYTES = 8 << 20, 4 << 20  # of text
-NUM_UNITS = 64  # if their size is then between these limits, so that all workers end at about the same time
+# if their size is then between these limits, so that all workers end at about the same time
+NUM_UNITS = 64
 PACKED_RATIO = 4  # assumed: bytes of text per byte of a compressed file
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 
 
 class Piece(NamedTuple):
-    """A part of a file: bytes [start, stop) of text or JSON lines, row groups of Parquet, rows of a data set."""
+    """A part of a file: bytes [start, stop) of text or JSON lines, row groups of Parquet, rows of a
+    data set."""
 
     path: str
     kind: Literal["text", "json", "parquet", "hub"]
@@ -37,37 +40,57 @@ Unit = tuple[Piece, ...]  # neighbours, read one after the other by one worker
 
 
 def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
-    """The files that comma-separated globs match, each once, sorted within each glob. Raises InputError if one
-    matches no file."""
+    """The files that comma-separated globs match, each once, sorted within each glob. Raises
+    InputError if one matches no file."""
     files: dict[str, None] = {}
     for pattern in filter(None, map(str.strip, patterns.split(","))):
         name = os.path.expanduser(pattern)
         # A file name may have brackets.
-        matches = [path for path in [*sorted(glob.glob(name, recursive=True)), name] if os.path.isfile(path)]
+        matches = [
+            path
+            for path in [*sorted(glob.glob(name, recursive=True)), name]
+            if os.path.isfile(path)
+        ]
         if not matches:
-            reason = f"this is a folder: give '{pattern}/*'" if os.path.isdir(name) else "no file matches"
+            reason = (
+                f"this is a folder: give '{pattern}/*'"
+                if os.path.isdir(name)
+                else "no file matches"
+            )
             raise InputError(f"{flag} {pattern}: {reason}")
         files.update(dict.fromkeys(matches))
     return list(files)
 
 
 def find_units(text: TextSettings) -> list[Unit]:
-    """The units of the input, in order and of similar size. Raises InputError: no file matches, all are empty, a
-    Parquet file or data set cannot be read."""
+    """The units of the input, in order and of similar size. Raises InputError: no file matches, all
+    are empty, a Parquet file or data set cannot be read."""
     if text.dataset_name is not None:
         unit_bytes = LARGEST_UNIT_BYTES
         pieces = list(_pieces_of_data_set(text))
     else:
-        sizes = {p: size * (PACKED_RATIO if packing_of(p) else 1) for p, size in input_sizes(text) if size}
-        unit_bytes = min(LARGEST_UNIT_BYTES, max(SMALLEST_UNIT_BYTES, sum(sizes.values()) // NUM_UNITS))
-        pieces = [piece for path, size in sizes.items() for piece in _pieces_of_file(path, size, text, unit_bytes)]
+        sizes = {
+            p: size * (PACKED_RATIO if packing_of(p) else 1)
+            for p, size in input_sizes(text)
+            if size
+        }
+        unit_bytes = min(
+            LARGEST_UNIT_BYTES, max(SMALLEST_UNIT_BYTES, sum(sizes.values()) // NUM_UNITS)
+        )
+        pieces = [
+            piece
+            for path, size in sizes.items()
+            for piece in _pieces_of_file(path, size, text, unit_bytes)
+        ]
     if not pieces:
         raise InputError(f"{text.source}: all of it is empty")
     ends = list(itertools.accumulate(piece.size for piece in pieces))
     total, count = max(ends[-1], 1), -(-ends[-1] // unit_bytes) or 1
     units: dict[int, list[Piece]] = {}
     for piece, end in zip(pieces, ends, strict=True):
-        units.setdefault(min((2 * end - piece.size) * count // (2 * total), count - 1), []).append(piece)
+        units.setdefault(min((2 * end - piece.size) * count // (2 * total), count - 1), []).append(
+            piece
+        )
     return list(map(tuple, units.values()))
 
 
@@ -80,7 +103,8 @@ def input_sizes(text: TextSettings) -> list[tuple[str, int]]:
 
 @functools.lru_cache(maxsize=1)
 def load_data_set(text: TextSettings) -> Any:
-    """The split "train" of `--dataset_name` as a `datasets.Dataset`. Raises InputError if it cannot be loaded."""
+    """The split "train" of `--dataset_name` as a `datasets.Dataset`. Raises InputError if it cannot
+    be loaded."""
     config = text.dataset_config
     where = f"{text.source}{f' --dataset_config {config}' if config else ''}"
     return hub.load_data_set(str(text.dataset_name), config, "train", where, text.dataset_revision)
@@ -99,10 +123,14 @@ def _pieces_of_file(path: str, size: int, text: TextSettings, unit_bytes: int) -
             with pa.parquet.ParquetFile(path) as file:
                 metadata, columns = file.metadata, file.schema_arrow.names
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise InputError(f"--input_file {path}: not a Parquet file: {one_line(error)}") from error
+            raise InputError(
+                f"--input_file {path}: not a Parquet file: {one_line(error)}"
+            ) from error
         _check_column(text.text_column, columns, f"--input_file {path}")
         for group in range(metadata.num_row_groups):
-            yield Piece(path, "parquet", group, group + 1, metadata.row_group(group).total_byte_size)
+            yield Piece(
+                path, "parquet", group, group + 1, metadata.row_group(group).total_byte_size
+            )
     elif packing_of(path):
         yield Piece(path, kind, 0, None, size)
     else:
@@ -121,4 +149,6 @@ def _pieces_of_data_set(text: TextSettings) -> Iterator[Piece]:
 
 def _check_column(column: str, columns: Sequence[str], where: str) -> None:
     if column not in columns:
-        raise InputError(f"{where}: no column {column}; its columns are {', '.join(columns)} (--text_column)")
+        raise InputError(
+            f"{where}: no column {column}; its columns are {', '.join(columns)} (--text_column)"
+        )

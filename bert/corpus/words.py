@@ -1,4 +1,5 @@
-"""Sentences of a corpus -> the token ids that `Tokenizer.encode` gives, several times faster for WordPiece."""
+"""Sentences of a corpus -> the token ids that `Tokenizer.encode` gives, several times faster for
+WordPiece."""
 
 import itertools
 import json
@@ -20,24 +21,28 @@ _IS_MARK = np.zeros(256, bool)
 _IS_MARK[np.frombuffer(f"\n{punctuation}".encode(), np.uint8)] = True
 # The common characters of three UTF-8 bytes that BERT treats as words of their own.
 _IS_IDEOGRAPH = np.zeros(1 << 16, bool)
-_IS_IDEOGRAPH[0x3400:0x4DC0] = _IS_IDEOGRAPH[0x4E00:0xA000] = True  # tokenization.py, _is_chinese_char
+# tokenization.py, _is_chinese_char
+_IS_IDEOGRAPH[0x3400:0x4DC0] = _IS_IDEOGRAPH[0x4E00:0xA000] = True
 _IS_IDEOGRAPH[[ord(mark) for mark in "“”‘’„‹›–—…、。，！？；：「」『』（）"]] = True
 
 
 class Encoder:
     """Sentences -> token ids.
 
-    WordPiece looks at one word at a time, so each distinct word is tokenized once and its ids are then copied.
-    Other tokenizers, and vocabularies without "!", get whole sentences.
+    WordPiece looks at one word at a time, so each distinct word is tokenized once and its ids are
+    then copied. Other tokenizers, and vocabularies without "!", get whole sentences.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer, self._mark_id = tokenizer, tokenizer.backend.token_to_id(MARK)
-        self._by_word = self._mark_id is not None and _splits_at_white_space(tokenizer.backend.to_str())
+        self._by_word = self._mark_id is not None and _splits_at_white_space(
+            tokenizer.backend.to_str()
+        )
         self._forget()
 
     def __call__(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids of all sentences, int32 [tokens], and the number in each sentence, int64 [sentences].
+        """Token ids of all sentences, int32 [tokens], and the number in each sentence, int64
+        [sentences].
 
         Sentences must not contain line ends.
         """
@@ -49,14 +54,19 @@ class Encoder:
         words = _words_of("".join(f"{sentence}\n" for sentence in sentences).encode())
         distinct, places = words.dictionary.to_pylist(), np.from_dlpack(words.indices)
         self._learn([word for word in distinct if word not in self._numbers])
-        numbers = np.fromiter(map(self._numbers.__getitem__, distinct), np.int64, len(distinct))[places]
+        numbers = np.fromiter(map(self._numbers.__getitem__, distinct), np.int64, len(distinct))[
+            places
+        ]
         starts = self._offsets[numbers]
         lengths = self._offsets[numbers + 1] - starts
         line_ends = np.flatnonzero(numbers == self._numbers.get("\n"))
-        return gather(self._values, starts, lengths), np.diff(np.cumsum(lengths)[line_ends], prepend=0)
+        return gather(self._values, starts, lengths), np.diff(
+            np.cumsum(lengths)[line_ends], prepend=0
+        )
 
     def _forget(self) -> None:
-        """Empties the memory of words: the number of each, and the ids of each number as a ragged array."""
+        """Empties the memory of words: the number of each, and the ids of each number as a ragged
+        array."""
         self._numbers, self._characters = {MARK: 0}, 0
         self._values, self._offsets = np.array([self._mark_id or 0], np.int32), np.arange(2)
 
@@ -72,14 +82,16 @@ class Encoder:
 
 
 def _words_of(text: bytes) -> pa.DictionaryArray:
-    """The words of UTF-8 lines, in order, each with the blanks before it. Line ends are words too."""
+    """The words of UTF-8 lines, in order, each with the blanks before it. Line ends are words
+    too."""
     data = np.frombuffer(text, np.uint8)
     is_mark, is_blank = _IS_MARK[data], data == ord(" ")
     is_start = is_mark.copy()
     is_start[:1] = True
     is_start[1:] |= is_mark[:-1] | (is_blank[1:] & ~is_blank[:-1])
     if not text.isascii():
-        first = np.flatnonzero((data >= 0xE0) & (data < 0xF0))  # first bytes of characters of three UTF-8 bytes
+        # first bytes of characters of three UTF-8 bytes
+        first = np.flatnonzero((data >= 0xE0) & (data < 0xF0))
         high, middle, low = (data[first + place].astype(np.int32) for place in range(3))
         ideographs = first[_IS_IDEOGRAPH[(high & 0x0F) << 12 | (middle & 0x3F) << 6 | low & 0x3F]]
         is_start[ideographs] = is_start[ideographs + 3] = True
@@ -90,9 +102,12 @@ def _words_of(text: bytes) -> pa.DictionaryArray:
 
 
 def _splits_at_white_space(backend: str) -> bool:
-    """Whether it works like BERT's: no token or normalization crosses white space, punctuation or ideographs."""
+    """Whether it works like BERT's: no token or normalization crosses white space, punctuation or
+    ideographs."""
     parts = json.loads(backend)
-    kinds = [(parts.get(name) or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
+    kinds = [
+        (parts.get(name) or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")
+    ]
     if kinds != ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:
         return False
     splits = parts["normalizer"]["clean_text"] and parts["normalizer"]["handle_chinese_chars"]

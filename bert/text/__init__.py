@@ -1,1 +1,2 @@
-"""Text -> token ids: WordPiece and SentencePiece tokenizers, and the training of their vocabularies."""
+"""Text -> token ids: WordPiece and SentencePiece tokenizers, and the training of their
+vocabularies."""

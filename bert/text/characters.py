@@ -14,15 +14,18 @@ Span = tuple[int, int]
 
 
 def word_spans(text: str) -> list[Span]:
-    """The start and end of each run of letters, marks and numbers, and of each other visible character."""
+    """The start and end of each run of letters, marks and numbers, and of each other visible
+    character."""
     return [match.span() for match in _WORD.finditer(text)]
 
 
 def character_starts(text: str) -> set[int]:
-    """The places at which a character begins; at the others stand accents, vowel signs and the like."""
+    """The places at which a character begins; at the others stand accents, vowel signs and the
+    like."""
     return {match.start() for match in _CHARACTER.finditer(text)}
 
 
 def end_of_character(text: str, end: int) -> int:
-    """The end of the character that `text[end - 1]` belongs to: `end`, or a place behind more of its marks."""
+    """The end of the character that `text[end - 1]` belongs to: `end`, or a place behind more of
+    its marks."""
     return _REST_OF_CHARACTER.match(text, end - 1).end()

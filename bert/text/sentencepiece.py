@@ -1,7 +1,9 @@
-"""A SentencePiece model as a tokenizer of the Rust library `tokenizers`: the same ids, with exact spans.
+"""A SentencePiece model as a tokenizer of the Rust library `tokenizers`: the same ids, with exact
+spans.
 
-One object then serves training on all cores, SQuAD answers and `transformers`. The reference is SentencePiece's
-`normalizer.cc` (the model's own character map, then blanks), `unigram_model.cc` and `bpe_model.cc`.
+One object then serves training on all cores, SQuAD answers and `transformers`. The reference is
+SentencePiece's `normalizer.cc` (the model's own character map, then blanks), `unigram_model.cc` and
+`bpe_model.cc`.
 """
 
 import collections
@@ -14,13 +16,23 @@ from typing import Any
 import numpy as np
 from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from ringbase.errors import InputError
 from ringbase.files import SMALL_BYTES, read_json, read_text
 
 BLANK = "▁"
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces in sentencepiece_model.proto
+# types of pieces in sentencepiece_model.proto
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2  # types of models
 SPECIAL = ("pad", "unk", "cls", "sep", "mask")  # written [PAD] or <pad> in different models
 FAIRSEQ = {"cls": "<s>", "sep": "</s>"}  # in RoBERTa and XLM-R
@@ -32,11 +44,13 @@ INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp")  # categories of blanks and of charac
 
 
 def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Tokenizer, list[str]]:
-    """The `tokenizers.Tokenizer` that gives the ids of a `.model` file, and the names of its special tokens.
+    """The `tokenizers.Tokenizer` that gives the ids of a `.model` file, and the names of its
+    special tokens.
 
-    `vocab_file` lists the pieces in the order of their ids, if that is not the model's. It must include all that
-    the model can produce. (KoBERT's own code would map the others to [UNK].) Raises InputError: a special token or
-    a piece is missing, or `tokenizers` cannot represent this kind of model; or an error of a library.
+    `vocab_file` lists the pieces in the order of their ids, if that is not the model's. It must
+    include all that the model can produce. (KoBERT's own code would map the others to [UNK].)
+    Raises InputError: a special token or a piece is missing, or `tokenizers` cannot represent this
+    kind of model; or an error of a library.
     """
     model, source = _read(path), str(vocab_file or path)
     order = pieces_of(vocab_file) if vocab_file else [piece.piece for piece in model.pieces]
@@ -44,11 +58,15 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
     unknown = next((p.piece for p in model.pieces if p.type == UNKNOWN and p.piece in listed), "")
     names = special_names(listed, source, unknown)
     # A model may hold special tokens as user-defined symbols, which would match in a text.
-    usable = {p.piece: p for p in model.pieces if p.type in (NORMAL, USER_DEFINED, BYTE) and p.piece not in names}
+    usable = {
+        p.piece: p
+        for p in model.pieces
+        if p.type in (NORMAL, USER_DEFINED, BYTE) and p.piece not in names
+    }
     if absent := [piece for piece in usable if piece not in listed]:
         raise InputError(
-            f"{source} lacks {len(absent)} of the {len(usable)} pieces of {path}, such as {absent[0]!r}: "
-            "--vocab_file and --spm_model_file do not belong together"
+            f"{source} lacks {len(absent)} of the {len(usable)} pieces of {path}, such as"
+            f" {absent[0]!r}: --vocab_file and --spm_model_file do not belong together"
         )
     symbols = [piece for piece, entry in usable.items() if entry.type == USER_DEFINED]
     backend = Tokenizer(_pieces_model(model, order, names[1], usable, symbols))
@@ -56,14 +74,18 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
         backend.normalizer = normalizers.Sequence(steps)
         for symbol in symbols:
             if BLANK not in symbol and backend.normalizer.normalize_str(symbol) != symbol:
-                raise InputError(f"{path}: its user-defined symbol {symbol!r} is changed by its own normalization")
+                raise InputError(
+                    f"{path}: its user-defined symbol {symbol!r} is changed by its own"
+                    " normalization"
+                )
     never = [piece for piece in order if piece not in usable]
     steps = _pre_tokenizers(model.normalizer_spec.add_dummy_prefix, usable, symbols, never)
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     backend.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
     controls = [p.piece for p in model.pieces if p.type == CONTROL and p.piece in listed]
     add_special(backend, names, controls)
-    return Tokenizer.from_str(backend.to_str()), names  # the scores' last digits as after saving and loading
+    # the scores' last digits as after saving and loading
+    return Tokenizer.from_str(backend.to_str()), names
 
 
 def _read(path: Path) -> ModelProto:
@@ -71,11 +93,13 @@ def _read(path: Path) -> ModelProto:
     model = ModelProto.FromString(content)
     SentencePieceProcessor(model_proto=content)  # checks the pieces
     spec, has_unused = model.trainer_spec, any(piece.type == UNUSED for piece in model.pieces)
-    has_other_blanks = spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces
+    has_other_blanks = (
+        spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces
+    )
     if spec.model_type not in (UNIGRAM, BPE) or has_other_blanks or has_unused:
         raise InputError(
-            f"{path}: only unigram and BPE models can be used, which mark the beginning of words by {BLANK} and "
-            "have no unused pieces: train it again"
+            f"{path}: only unigram and BPE models can be used, which mark the beginning of words by"
+            f" {BLANK} and have no unused pieces: train it again"
         )
     return model
 
@@ -83,53 +107,80 @@ def _read(path: Path) -> ModelProto:
 def _pieces_model(
     model: ModelProto, order: list[str], unknown: str, usable: Mapping[str, Any], symbols: list[str]
 ):
-    """The `tokenizers` model of these pieces, in the order of their ids; a text can produce those in `usable`."""
-    byte_fallback, scores = model.trainer_spec.byte_fallback, {piece: each.score for piece, each in usable.items()}
+    """The `tokenizers` model of these pieces, in the order of their ids; a text can produce those
+    in `usable`."""
+    byte_fallback, scores = (
+        model.trainer_spec.byte_fallback,
+        {piece: each.score for piece, each in usable.items()},
+    )
     if model.trainer_spec.model_type == UNIGRAM:
         best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
-        scores |= {piece: len(piece.encode()) * best - 0.1 for piece in symbols}  # so that they always win
+        # so that they always win
+        scores |= {piece: len(piece.encode()) * best - 0.1 for piece in symbols}
         pieces = [(piece, scores.get(piece, 0.0)) for piece in order]
         return models.Unigram(pieces, order.index(unknown), byte_fallback)
     normal = {piece: scores[piece] for piece, entry in usable.items() if entry.type == NORMAL}
     cuts = ((piece, k, piece[:k], piece[k:]) for piece in normal for k in range(1, len(piece)))
     # SentencePiece merges the pair whose result has the best score.
-    merges = sorted((-normal[piece], k, a, b) for piece, k, a, b in cuts if a in normal and b in normal)
-    ids, pairs = {piece: number for number, piece in enumerate(order)}, [(a, b) for _, _, a, b in merges]
+    merges = sorted(
+        (-normal[piece], k, a, b) for piece, k, a, b in cuts if a in normal and b in normal
+    )
+    ids, pairs = (
+        {piece: number for number, piece in enumerate(order)},
+        [(a, b) for _, _, a, b in merges],
+    )
     options = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": byte_fallback}
     return models.BPE(ids, pairs, **options, ignore_merges=bool(symbols))  # symbols have no merges
 
 
 def lower_casing() -> normalizers.Normalizer:
-    """Decomposes, strips accents and lower-cases, like google-research/albert's preprocess_text; then composes
-    again, so that Hangul syllables stay whole."""
-    steps = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase(), normalizers.NFC()]
+    """Decomposes, strips accents and lower-cases, like google-research/albert's preprocess_text;
+    then composes again, so that Hangul syllables stay whole."""
+    steps = [
+        normalizers.NFKD(),
+        normalizers.StripAccents(),
+        normalizers.Lowercase(),
+        normalizers.NFC(),
+    ]
     return normalizers.Sequence(steps)
 
 
 def _normalizers(spec, lower_case: bool) -> list:
     steps: list = [lower_casing()] if lower_case else []
-    # The character map of these rules also composes, but `tokenizers` looks up single characters only.
+    # The character map of these rules also composes, but `tokenizers` looks up single characters
+    # only.
     composing = [normalizers.NFC()] if spec.name in COMPOSING_RULES else []
     steps += composing
     if spec.precompiled_charsmap:
         charsmap = normalizers.Precompiled(spec.precompiled_charsmap)
-        # `tokenizers` gives wrong spans after a character that the map drops, so drop such characters first.
+        # `tokenizers` gives wrong spans after a character that the map drops, so drop such
+        # characters first.
         if dropped := [c for c in BASIC_PLANE if not charsmap.normalize_str(chr(c))]:
             pattern = "[" + "".join(f"\\x{{{c:04x}}}" for c in dropped) + "]"
             steps.append(normalizers.Replace(Regex(pattern), ""))
         steps.append(charsmap)
     steps += composing
     if spec.remove_extra_whitespaces:
-        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex("^ +| +$"), "")]
+        steps += [
+            normalizers.Replace(Regex(" {2,}"), " "),
+            normalizers.Replace(Regex("^ +| +$"), ""),
+        ]
     return steps
 
 
-def _pre_tokenizers(add_prefix: bool, usable: Mapping[str, Any], symbols: list[str], never: list[str]) -> list:
-    """Cuts a text at blanks, around the user's symbols, and inside the pieces that it must `never` produce.
+def _pre_tokenizers(
+    add_prefix: bool, usable: Mapping[str, Any], symbols: list[str], never: list[str]
+) -> list:
+    """Cuts a text at blanks, around the user's symbols, and inside the pieces that it must `never`
+    produce.
 
-    Such a piece is cut between two characters that are neighbours in no other piece, so that no other is lost.
+    Such a piece is cut between two characters that are neighbours in no other piece, so that no
+    other is lost.
     """
-    split, scheme = not any(BLANK in piece[1:] for piece in usable), "always" if add_prefix else "never"
+    split, scheme = (
+        not any(BLANK in piece[1:] for piece in usable),
+        "always" if add_prefix else "never",
+    )
     inside = [s for s in symbols if len(s) > 1 or any(s in piece for piece in usable if piece != s)]
     pairs = {piece[i : i + 2] for piece in usable for i in range(len(piece) - 1)}
     cuts = []
@@ -138,32 +189,51 @@ def _pre_tokenizers(add_prefix: bool, usable: Mapping[str, Any], symbols: list[s
         cuts.append(f"(?<={re.escape(string[:k])})(?={re.escape(string[k:])})")
     cuts += [CUT_OF_BYTES] * any(entry.type == BYTE for entry in usable.values())
     patterns = [map(re.escape, sorted(inside, key=len, reverse=True)), cuts]
-    splits = [pre_tokenizers.Split(Regex(each), "isolated") for each in map("|".join, patterns) if each]
-    return [pre_tokenizers.Metaspace(replacement=BLANK, prepend_scheme=scheme, split=split), *splits]
+    splits = [
+        pre_tokenizers.Split(Regex(each), "isolated") for each in map("|".join, patterns) if each
+    ]
+    return [
+        pre_tokenizers.Metaspace(replacement=BLANK, prepend_scheme=scheme, split=split),
+        *splits,
+    ]
 
 
-# -- vocabulary files and special tokens, also of WordPiece -----------------------------------------------------
+# -- vocabulary files and special tokens, also of WordPiece ----------------------------------------
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a vocabulary, the tokens in the order of their ids. Raises InputError: one is blank."""
+    """The lines of a vocabulary, the tokens in the order of their ids. Raises InputError: one is
+    blank."""
     where = f"--vocab_file {path}"
     lines = read_text(path, where, SMALL_BYTES).removesuffix("\n").split("\n")
     lines = [line.removesuffix("\r") for line in lines]
     if "" in lines:
-        raise InputError(f"{where}: line {lines.index('') + 1} is blank; each line must hold the token of its id")
+        raise InputError(
+            f"{where}: line {lines.index('') + 1} is blank; each line must hold the token of its id"
+        )
     return lines
 
 
 def pieces_of(path: Path) -> list[str]:
-    """The pieces in the order of their ids: the lines of a text file up to a tab, as in SentencePiece's `.vocab`
-    files, or a list in JSON, perhaps under `idx_to_token` like KoBERT's (GluonNLP's format)."""
+    """The pieces in the order of their ids: the lines of a text file up to a tab, as in
+    SentencePiece's `.vocab` files, or a list in JSON, perhaps under `idx_to_token` like KoBERT's
+    (GluonNLP's format)."""
     where = f"--vocab_file {path}"
-    values = read_json(path, where) if path.suffix == ".json" else [line.split("\t")[0] for line in lines_of(path)]
+    values = (
+        read_json(path, where)
+        if path.suffix == ".json"
+        else [line.split("\t")[0] for line in lines_of(path)]
+    )
     if isinstance(values, dict):
         values = values.get("idx_to_token")
-    if not isinstance(values, list) or not values or not all(isinstance(piece, str) for piece in values):
-        raise InputError(f"{where}: neither a list of pieces nor an object with one under idx_to_token")
+    if (
+        not isinstance(values, list)
+        or not values
+        or not all(isinstance(piece, str) for piece in values)
+    ):
+        raise InputError(
+            f"{where}: neither a list of pieces nor an object with one under idx_to_token"
+        )
     piece, count = collections.Counter(values).most_common(1)[0]
     if count > 1:
         raise InputError(f"{where}: the piece {piece!r:.40} is listed {count} times")
@@ -171,23 +241,27 @@ def pieces_of(path: Path) -> list[str]:
 
 
 def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list[str]:
-    """This vocabulary's names of [PAD], [UNK], [CLS], [SEP] and [MASK], in this order; `unknown` is that of
-    the model, where it is known. Raises InputError: some are missing."""
+    """This vocabulary's names of [PAD], [UNK], [CLS], [SEP] and [MASK], in this order; `unknown` is
+    that of the model, where it is known. Raises InputError: some are missing."""
     present = set(pieces)
     names = [(f"[{kind.upper()}]", f"<{kind}>", FAIRSEQ.get(kind, "")) for kind in SPECIAL]
     chosen = [next((name for name in forms if name in present), "") for forms in names]
     chosen[1] = unknown if unknown in present else chosen[1]
     if absent := [forms[0] for forms, name in zip(names, chosen, strict=True) if not name]:
-        raise InputError(f"{source} has no {', '.join(absent)}: give a --vocab_file that lists all pieces")
+        raise InputError(
+            f"{source} has no {', '.join(absent)}: give a --vocab_file that lists all pieces"
+        )
     return chosen
 
 
 def add_special(
     backend: Tokenizer, names: Sequence[str], others: Iterable[str] = (), separators: int = 1
 ) -> Tokenizer:
-    """Declares the special tokens, and for `transformers` the template of one text, or of two with so many
-    [SEP] between them."""
-    backend.add_special_tokens([AddedToken(name, special=True) for name in dict.fromkeys([*names, *others])])
+    """Declares the special tokens, and for `transformers` the template of one text, or of two with
+    so many [SEP] between them."""
+    backend.add_special_tokens(
+        [AddedToken(name, special=True) for name in dict.fromkeys([*names, *others])]
+    )
     cls, sep = names[2], names[3]
     backend.post_processor = processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
@@ -198,7 +272,8 @@ def add_special(
 
 
 def blanks(normalizer, is_marked: bool = True) -> np.ndarray:
-    """bool [CODE_POINTS]: the characters that this normalization drops or turns into a blank, and ▁ as a mark."""
+    """bool [CODE_POINTS]: the characters that this normalization drops or turns into a blank, and ▁
+    as a mark."""
     table, invisible = np.zeros(CODE_POINTS, bool), [BLANK] * is_marked
     invisible += [c for c in map(chr, range(CODE_POINTS)) if unicodedata.category(c) in INVISIBLE]
     for character in invisible:
@@ -209,10 +284,12 @@ def blanks(normalizer, is_marked: bool = True) -> np.ndarray:
 
 
 def trim(texts: Sequence[str], spans: Sequence[np.ndarray], blank: np.ndarray) -> list[np.ndarray]:
-    """Spans without the blanks around a word, and with the accents that were composed with their last character.
+    """Spans without the blanks around a word, and with the accents that were composed with their
+    last character.
 
-    `▁word` spans `word`. A single `▁` spans the first character of the word that it begins, as in `tokenizers` at
-    the start of a text. The spans of a text are int32 [n, 2]; `blank` is that of `blanks`.
+    `▁word` spans `word`. A single `▁` spans the first character of the word that it begins, as in
+    `tokenizers` at the start of a text. The spans of a text are int32 [n, 2]; `blank` is that of
+    `blanks`.
     """
     # All texts at once, separated by a letter.
     codes = np.frombuffer("a".join(texts).encode("utf-32-le"), np.uint32)
@@ -227,5 +304,7 @@ def trim(texts: Sequence[str], spans: Sequence[np.ndarray], blank: np.ndarray) -
     next_gap = gaps[np.searchsorted(gaps, np.minimum(stop, size))]
     following = np.minimum(np.append(flat[1:, 0], size), end)
     stop = np.maximum(stop, np.minimum(next_gap, following))
-    trimmed = np.where((start < end)[:, None], np.stack([start, stop], axis=1), flat) - begin[:, None]
+    trimmed = (
+        np.where((start < end)[:, None], np.stack([start, stop], axis=1), flat) - begin[:, None]
+    )
     return np.split(trimmed.astype(np.int32), np.cumsum(numbers)[:-1]) if numbers else []

@@ -33,29 +33,44 @@ NORMALIZATION = {
 # Classes, without "Fast", whose ids follow from a folder's files.
 BERT_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 TOKENIZER_CLASSES = (
-    *BERT_CLASSES, "RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer",
-    "XLNetTokenizer", "KoBertTokenizer", "PreTrainedTokenizer", "TokenizersBackend",
-)  # fmt: skip
-LOWER_CASE_CHECKPOINTS = ("multilingual_l-12_h-768_a-12", "chinese_l-12_h-768_a-12")  # besides "uncased" ones
+    *BERT_CLASSES,
+    "RobertaTokenizer",
+    "XLMRobertaTokenizer",
+    "CamembertTokenizer",
+    "AlbertTokenizer",
+    "XLNetTokenizer",
+    "KoBertTokenizer",
+    "PreTrainedTokenizer",
+    "TokenizersBackend",
+)
+# besides "uncased" ones
+LOWER_CASE_CHECKPOINTS = ("multilingual_l-12_h-768_a-12", "chinese_l-12_h-768_a-12")
 
 
 class Tokenizer:
     """A WordPiece or SentencePiece tokenizer, over one of the Rust library `tokenizers`.
 
-    `lower_case` says whether text is lower-cased and stripped of accents. `vocab_size` is the largest id + 1.
-    Equal digests mean equal ids.
+    `lower_case` says whether text is lower-cased and stripped of accents. `vocab_size` is the
+    largest id + 1. Equal digests mean equal ids.
     """
 
     def __init__(
-        self, backend: RustTokenizer, lower_case: bool, source: str, names: Sequence[str], spm: bytes | None
+        self,
+        backend: RustTokenizer,
+        lower_case: bool,
+        source: str,
+        names: Sequence[str],
+        spm: bytes | None,
     ):
-        """`source` is the file, `names` are those of the special tokens, `spm` is a SentencePiece model's file."""
+        """`source` is the file, `names` are those of the special tokens, `spm` is a SentencePiece
+        model's file."""
         self.backend, self.lower_case, self.source = backend, lower_case, source
         self._names, self._spm = tuple(names), spm
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = True  # "[SEP]" written in a text is text
-        self.kind, self.word_mark = "sentencepiece", sentencepiece.BLANK  # of pieces that begin a word
+        # of pieces that begin a word
+        self.kind, self.word_mark = "sentencepiece", sentencepiece.BLANK
         if isinstance(backend.model, models.WordPiece):
             backend.model.max_input_chars_per_word = MAX_CHARACTERS_PER_WORD
             self.kind, self.word_mark = "wordpiece", "##"  # of pieces that continue one
@@ -80,10 +95,13 @@ class Tokenizer:
 
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
-        """bool [vocab_size]: the pieces that continue a word, so that whole words can be masked: those with ## in
-        front (WordPiece) or without ▁ (SentencePiece) or Ġ (bytes), never special tokens."""
+        """bool [vocab_size]: the pieces that continue a word, so that whole words can be masked:
+        those with ## in front (WordPiece) or without ▁ (SentencePiece) or Ġ (bytes), never special
+        tokens."""
         begins = self.kind != "wordpiece"
-        table = np.array([token.startswith(self.word_mark) != begins for token in self._tokens], bool)
+        table = np.array(
+            [token.startswith(self.word_mark) != begins for token in self._tokens], bool
+        )
         added = self.backend.get_added_tokens_decoder().items()
         table[[number for number, token in added if token.special]] = False
         return table
@@ -97,7 +115,8 @@ class Tokenizer:
         return [self._tokens[number] for number in ids]
 
     def encode(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Token ids (int32 [n]) and character spans (int32 [n, 2], start and end in the text) of each text.
+        """Token ids (int32 [n]) and character spans (int32 [n, 2], start and end in the text) of
+        each text.
 
         No special tokens are added. The Rust library uses all cores.
         """
@@ -110,33 +129,57 @@ class Tokenizer:
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The token ids that `encode` gives, without the spans, which take extra time."""
-        parts = (texts[start : start + TEXTS_AT_ONCE] for start in range(0, len(texts), TEXTS_AT_ONCE))
-        encodings = (self.backend.encode_batch_fast(list(part), add_special_tokens=False) for part in parts)
+        parts = (
+            texts[start : start + TEXTS_AT_ONCE] for start in range(0, len(texts), TEXTS_AT_ONCE)
+        )
+        encodings = (
+            self.backend.encode_batch_fast(list(part), add_special_tokens=False) for part in parts
+        )
         return [np.asarray(encoding.ids, np.int32) for part in encodings for encoding in part]
 
     @property
     def case_problem(self) -> str:
         """What this vocabulary loses without lower-casing, and the flag to give; "" if nothing."""
         used = set("".join(token for token in self._tokens if not re.fullmatch(r"\[.*\]", token)))
-        if not self.lower_case and used >= set(ascii_lowercase) and used.isdisjoint(ascii_uppercase):
-            return f"{self.source} has no capital letters, so that they become [UNK]: give --do_lower_case"
+        if (
+            not self.lower_case
+            and used >= set(ascii_lowercase)
+            and used.isdisjoint(ascii_uppercase)
+        ):
+            return (
+                f"{self.source} has no capital letters, so that they become [UNK]: give"
+                " --do_lower_case"
+            )
         return ""
 
     def save(self, folder: Path, has_types: bool = True) -> None:
-        """Writes the tokenizer's files, from which `transformers.AutoTokenizer` gives the same ids, and types of
-        tokens if the model has some."""
+        """Writes the tokenizer's files, from which `transformers.AutoTokenizer` gives the same ids,
+        and types of tokens if the model has some."""
         folder.mkdir(parents=True, exist_ok=True)
         self.backend.save(str(folder / "tokenizer.json"))
-        # The class BertTokenizer would rebuild it from the vocabulary, with a limit of 100 characters per word.
+        # The class BertTokenizer would rebuild it from the vocabulary, with a limit of 100
+        # characters per word.
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": self.lower_case}
         if isinstance(self.backend.normalizer, normalizers.BertNormalizer):
-            settings |= {theirs: getattr(self.backend.normalizer, ours) for theirs, ours in NORMALIZATION.items()}
-        settings["model_input_names"] = ["input_ids", *["token_type_ids"] * has_types, "attention_mask"]
-        settings |= {f"{kind}_token": name for kind, name in zip(sentencepiece.SPECIAL, self._names, strict=True)}
+            settings |= {
+                theirs: getattr(self.backend.normalizer, ours)
+                for theirs, ours in NORMALIZATION.items()
+            }
+        settings["model_input_names"] = [
+            "input_ids",
+            *["token_type_ids"] * has_types,
+            "attention_mask",
+        ]
+        settings |= {
+            f"{kind}_token": name
+            for kind, name in zip(sentencepiece.SPECIAL, self._names, strict=True)
+        }
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / "tokenizer_config.json").write_text(f"{text}\n", encoding="utf-8")
         if self.kind == "wordpiece":
-            (folder / "vocab.txt").write_text("".join(f"{line}\n" for line in self._tokens), encoding="utf-8")
+            (folder / "vocab.txt").write_text(
+                "".join(f"{line}\n" for line in self._tokens), encoding="utf-8"
+            )
         if self._spm is not None:
             (folder / "spiece.model").write_bytes(self._spm)
 
@@ -148,20 +191,24 @@ def load(
     checkpoint_name: str = "",
     spm_model_file: str | None = None,
 ) -> Tokenizer:
-    """The tokenizer of a SentencePiece model, a vocabulary file or a model folder, whichever is given first.
+    """The tokenizer of a SentencePiece model, a vocabulary file or a model folder, whichever is
+    given first.
 
-    A SentencePiece model takes its ids from `vocab_file`, if that is given too. In a folder, the first of these
-    that exists is used: tokenizer.json; a `.model` file, with ids from vocab.txt if there is one; vocab.txt.
-    The tokenizer_config.json beside `vocab_file`, or in the folder, decides about lower case, accents and Chinese
-    characters, before tokenizer.json unless its class is that of tokenizer.json (as transformers' AutoTokenizer).
-    Without any statement and `do_lower_case`, text is lower-cased for WordPiece only. The names of Google's
-    published checkpoints, if `checkpoint_name` is one, tell their case.
+    A SentencePiece model takes its ids from `vocab_file`, if that is given too. In a folder, the
+    first of these that exists is used: tokenizer.json; a `.model` file, with ids from vocab.txt if
+    there is one; vocab.txt. The tokenizer_config.json beside `vocab_file`, or in the folder,
+    decides about lower case, accents and Chinese characters, before tokenizer.json unless its class
+    is that of tokenizer.json (as transformers' AutoTokenizer). Without any statement and
+    `do_lower_case`, text is lower-cased for WordPiece only. The names of Google's published
+    checkpoints, if `checkpoint_name` is one, tell their case.
 
-    Raises InputError: there is no vocabulary; a file is damaged, or lacks a special token; `do_lower_case`
-    contradicts the files or the name; the tokenizer's class needs other code; the SentencePiece model and the
-    vocabulary do not belong together.
+    Raises InputError: there is no vocabulary; a file is damaged, or lacks a special token;
+    `do_lower_case` contradicts the files or the name; the tokenizer's class needs other code; the
+    SentencePiece model and the vocabulary do not belong together.
     """
-    vocabulary, model = (Path(name).expanduser() if name else None for name in (vocab_file, spm_model_file))
+    vocabulary, model = (
+        Path(name).expanduser() if name else None for name in (vocab_file, spm_model_file)
+    )
     statements = [_stated(place) for place in (vocabulary and vocabulary.parent, folder) if place]
     normalization, is_bert = next((each for each in statements if each is not UNSTATED), UNSTATED)
     saved = None
@@ -177,13 +224,16 @@ def load(
             normalization = {"lowercase": '"Lowercase"' in text or '"lowercase": true' in text}
         stated = normalization.get("lowercase")
         if None not in (stated, do_lower_case) and stated != do_lower_case:
-            raise InputError(f"--do_lower_case={do_lower_case}, but {folder} says do_lower_case={stated}")
+            raise InputError(
+                f"--do_lower_case={do_lower_case}, but {folder} says do_lower_case={stated}"
+            )
     cases = do_lower_case, normalization.get("lowercase"), model is None
     lower_case = next(value for value in cases if value is not None)
     _check_case(lower_case, checkpoint_name)
     if (source := saved or model or vocabulary) is None:
         raise InputError(
-            "no vocabulary: give --vocab_file, --spm_model_file, or --model with a folder or hub name that has one"
+            "no vocabulary: give --vocab_file, --spm_model_file, or --model with a folder or hub"
+            " name that has one"
         )
     normalization = normalization | {"lowercase": lower_case}
     try:
@@ -193,14 +243,19 @@ def load(
             backend, names = sentencepiece.convert(model, vocabulary, lower_case)
         else:
             backend, names = _wordpiece(source, normalization)
-        return Tokenizer(backend, lower_case, str(source), names, model.read_bytes() if model else None)
+        return Tokenizer(
+            backend, lower_case, str(source), names, model.read_bytes() if model else None
+        )
     except InputError:
         raise
-    except BaseException as error:  # the libraries' errors have no class in common; Rust's panics are no Exception
+    # the libraries' errors have no class in common; Rust's panics are no Exception
+    except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         flag = "--model" if saved else "--spm_model_file"
-        raise InputError(f"{flag} {source}: damaged or unusable: {one_line(error)[:300]}") from error
+        raise InputError(
+            f"{flag} {source}: damaged or unusable: {one_line(error)[:300]}"
+        ) from error
 
 
 def _wordpiece(path: Path, normalization: Mapping[str, bool]) -> tuple[RustTokenizer, list[str]]:
@@ -215,10 +270,12 @@ def _wordpiece(path: Path, normalization: Mapping[str, bool]) -> tuple[RustToken
 
 
 def _saved(path: Path, normalization: Mapping[str, bool] | None) -> tuple[RustTokenizer, list[str]]:
-    """What a tokenizer.json holds, ours or another's; with BERT's `normalization` instead of its own if that is
-    given and it is WordPiece. Raises InputError: neither WordPiece nor SentencePiece."""
+    """What a tokenizer.json holds, ours or another's; with BERT's `normalization` instead of its
+    own if that is given and it is WordPiece. Raises InputError: neither WordPiece nor
+    SentencePiece."""
     backend = RustTokenizer.from_file(str(path))
-    if (largest := max(backend.get_vocab().values(), default=0)) >= MOST_IDS:  # `to_str` takes 4 bytes for each
+    # `to_str` takes 4 bytes for each
+    if (largest := max(backend.get_vocab().values(), default=0)) >= MOST_IDS:
         raise InputError(f"--model {path}: ids must be below {MOST_IDS:,}, got {largest:,}")
     if backend.normalizer:  # a damaged character map panics when it meets a character
         backend.normalizer.normalize_str("".join(map(chr, sentencepiece.BASIC_PLANE)))
@@ -227,20 +284,27 @@ def _saved(path: Path, normalization: Mapping[str, bool] | None) -> tuple[RustTo
     is_bytes = kind is models.BPE and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
     if kind is not models.WordPiece and not is_bytes and "Metaspace" not in text:
         raise InputError(
-            f"--model {path}: a {kind.__name__} tokenizer is not WordPiece, SentencePiece or RoBERTa's"
+            f"--model {path}: a {kind.__name__} tokenizer is not WordPiece, SentencePiece or"
+            " RoBERTa's"
         )
     core = json.loads(text)["model"]
-    unknown = core["vocab"][core["unk_id"]][0] if kind is models.Unigram else core["unk_token"] or ""
+    unknown = (
+        core["vocab"][core["unk_id"]][0] if kind is models.Unigram else core["unk_token"] or ""
+    )
     pair = backend.encode("a", "a").tokens  # as the file says that two texts are joined
     names = sentencepiece.special_names(backend.get_vocab(), str(path), unknown)
     if normalization is not None and kind is models.WordPiece:
         backend.normalizer = normalizers.BertNormalizer(**normalization)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return sentencepiece.add_special(backend, names, separators=max(1, pair.count(names[3]) - 1)), names
+    return (
+        sentencepiece.add_special(backend, names, separators=max(1, pair.count(names[3]) - 1)),
+        names,
+    )
 
 
 class _Stated(NamedTuple):
-    """What a tokenizer_config.json says of BERT's normalization, by the names of `BertNormalizer`."""
+    """What a tokenizer_config.json says of BERT's normalization, by the names of
+    `BertNormalizer`."""
 
     normalization: dict[str, bool]
     is_bert: bool  # its class is one of BERT's, which take no normalization from tokenizer.json
@@ -258,7 +322,8 @@ def _stated(folder: Path) -> _Stated:
     name = str(config.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
     if name not in TOKENIZER_CLASSES:
         raise InputError(
-            f"--model {path}: a {name} cuts texts by code of its own; RingBERT has {', '.join(TOKENIZER_CLASSES)}"
+            f"--model {path}: a {name} cuts texts by code of its own; RingBERT has"
+            f" {', '.join(TOKENIZER_CLASSES)}"
         )
     normalization = dict[str, bool]()
     for theirs, ours in NORMALIZATION.items():
@@ -271,7 +336,8 @@ def _stated(folder: Path) -> _Stated:
 
 
 def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:
-    """Google's `validate_case_matches_checkpoint`: the folder names of published checkpoints tell their case."""
+    """Google's `validate_case_matches_checkpoint`: the folder names of published checkpoints tell
+    their case."""
     path = PurePath(checkpoint_name)
     name = (path.parent if "ckpt" in path.name else path).name.lower()
     words = re.split("[_-]", name)
@@ -287,20 +353,25 @@ def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:
 
 
 def tokens_per_character(ids: Sequence[np.ndarray], texts: Iterable[str]) -> float:
-    """How many tokens the texts with these ids have per character: about 0.3, and 1.0 or more if the vocabulary
-    knows no words of their script. Blanks do not count, nor ideographs, which are tokens of their own for BERT."""
+    """How many tokens the texts with these ids have per character: about 0.3, and 1.0 or more if
+    the vocabulary knows no words of their script. Blanks do not count, nor ideographs, which are
+    tokens of their own for BERT."""
     tokens, characters = sum(map(len, ids)), 0
     for text in texts:
         ideographs = len(IDEOGRAPHS.findall(text))
-        tokens, characters = tokens - ideographs, characters + len(text) - text.count(" ") - ideographs
+        tokens, characters = (
+            tokens - ideographs,
+            characters + len(text) - text.count(" ") - ideographs,
+        )
     return tokens / max(1, characters)
 
 
 def check_unknown(share: float, where: str, tokenizer: Tokenizer, allow_unknown: bool) -> None:
-    """Raises InputError when this share of a text's tokens, more than 10 %, is [UNK], unless `allow_unknown`."""
+    """Raises InputError when this share of a text's tokens, more than 10 %, is [UNK], unless
+    `allow_unknown`."""
     if share > MOST_UNKNOWN_SHARE and not allow_unknown:
         raise InputError(
-            f"{where}: {share:.1%} of the tokens are [UNK] with {tokenizer.source}, lower case "
-            f"{tokenizer.lower_case}: check --vocab_file and --do_lower_case (--nodo_lower_case for a cased "
-            "vocabulary), or give --allow_unknown"
+            f"{where}: {share:.1%} of the tokens are [UNK] with {tokenizer.source}, lower case"
+            f" {tokenizer.lower_case}: check --vocab_file and --do_lower_case (--nodo_lower_case"
+            " for a cased vocabulary), or give --allow_unknown"
         )

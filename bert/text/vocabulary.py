@@ -1,4 +1,5 @@
-"""Trains a vocabulary on a text: WordPiece with `tokenizers`, unigram or BPE with `sentencepiece`."""
+"""Trains a vocabulary on a text: WordPiece with `tokenizers`, unigram or BPE with
+`sentencepiece`."""
 
 import io
 import itertools
@@ -15,7 +16,8 @@ from bert.text import sentencepiece, tokenizer
 from ringbase.errors import InputError
 from ringbase.files import filled_beside
 
-FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")  # written in this order
+# written in this order
+FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")
 LONGEST_LINE_BYTES = 1 << 24
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPM_THREADS = 8  # constant, because the last digits of the pieces' scores depend on it
@@ -26,19 +28,25 @@ NO_TEXT = "the text to train a vocabulary on is empty (--input_file)"
 
 
 def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettings) -> Path:
-    """Trains on a stream of texts, read once; returns `output_dir/vocab.txt` or `output_dir/spiece.model`.
+    """Trains on a stream of texts, read once; returns `output_dir/vocab.txt` or
+    `output_dir/spiece.model`.
 
-    The folder also gets what `tokenizer.load` and `transformers.AutoTokenizer` read. The same texts in the same
-    order give the same bytes. Memory holds a count of each distinct word (WordPiece), or all texts
-    (SentencePiece). Raises InputError: the text does not suffice for `vocab_size`, or the folder already holds a
-    tokenizer.
+    The folder also gets what `tokenizer.load` and `transformers.AutoTokenizer` read. The same texts
+    in the same order give the same bytes. Memory holds a count of each distinct word (WordPiece),
+    or all texts (SentencePiece). Raises InputError: the text does not suffice for `vocab_size`, or
+    the folder already holds a tokenizer.
     """
     present = [name for name in FILES if (output_dir / name).exists()]
     if present or (output_dir.exists() and not output_dir.is_dir()):
         raise InputError(
-            f"--output_dir {output_dir} is a file, or holds {' '.join(present or FILES)}: give another folder"
+            f"--output_dir {output_dir} is a file, or holds {' '.join(present or FILES)}: give"
+            " another folder"
         )
-    name, made = ("vocab.txt", _wordpiece) if settings.kind == "wordpiece" else ("spiece.model", _sentencepiece)
+    name, made = (
+        ("vocab.txt", _wordpiece)
+        if settings.kind == "wordpiece"
+        else ("spiece.model", _sentencepiece)
+    )
 
     def fill(folder: Path) -> None:
         (folder / name).write_bytes(made(sentences, settings))
@@ -57,36 +65,46 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
     kept = _frequent_characters(words, settings.character_coverage)
     firsts = {word[0] for word in words} & kept
     others = {character for word in words for character in word[1:]} & kept
-    initial = [*SPECIAL_TOKENS, *sorted(firsts), *(f"##{character}" for character in sorted(others))]
+    initial = [
+        *SPECIAL_TOKENS,
+        *sorted(firsts),
+        *(f"##{character}" for character in sorted(others)),
+    ]
     size = settings.vocab_size
     if len(initial) > size:
         raise InputError(
-            f"--vocab_size {size} cannot hold the {len(initial)} special tokens and characters of the text: "
-            "increase it, or lower --character_coverage"
+            f"--vocab_size {size} cannot hold the {len(initial)} special tokens and characters of"
+            " the text: increase it, or lower --character_coverage"
         )
     extra = others - firsts  # the trainer accepts `##x` only if it knows `x`
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     trained.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # As special tokens the characters keep this order. The trainer's own order of them, and with it the choice
-    # between equally frequent pairs, changes from run to run.
+    # As special tokens the characters keep this order. The trainer's own order of them, and with it
+    # the choice between equally frequent pairs, changes from run to run.
     trainer = trainers.WordPieceTrainer(
-        vocab_size=size + len(extra), min_frequency=settings.min_frequency, limit_alphabet=0,
-        special_tokens=[*initial, *sorted(extra)], continuing_subword_prefix="##", show_progress=False,
-    )  # fmt: skip
+        vocab_size=size + len(extra),
+        min_frequency=settings.min_frequency,
+        limit_alphabet=0,
+        special_tokens=[*initial, *sorted(extra)],
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
     trained.train_from_iterator(_repeated(words), trainer)
     ids = trained.get_vocab(with_added_tokens=False)
     pieces = [piece for piece in sorted(ids, key=ids.__getitem__) if piece not in extra]
     if len(pieces) < size:
         raise InputError(
-            f"--vocab_size {size} is more than the {len(pieces)} entries that the text gives with --min_frequency "
-            f"{settings.min_frequency}: give more text, or a smaller size"
+            f"--vocab_size {size} is more than the {len(pieces)} entries that the text gives with"
+            f" --min_frequency {settings.min_frequency}: give more text, or a smaller size"
         )
     return "".join(f"{piece}\n" for piece in pieces).encode()
 
 
 def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
-    """How often each word of the normalized text occurs. Raises InputError: no word, or Korean in lower case."""
-    # BERT's normalization keeps the white space between words, so only distinct words need to be normalized.
+    """How often each word of the normalized text occurs. Raises InputError: no word, or Korean in
+    lower case."""
+    # BERT's normalization keeps the white space between words, so only distinct words need to be
+    # normalized.
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(ANY_WORD.findall(sentence))
@@ -95,10 +113,13 @@ def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
     korean = sum(count for word, count in counts.items() if HANGUL.search(word)) / counts.total()
     if lower_case and korean > MOST_KOREAN_SHARE:
         raise InputError(
-            f"{korean:.0%} of the words are Korean, and BERT's lower-casing, which strips accents, takes Hangul "
-            "syllables apart into letters: give --nodo_lower_case"
+            f"{korean:.0%} of the words are Korean, and BERT's lower-casing, which strips accents,"
+            " takes Hangul syllables apart into letters: give --nodo_lower_case"
         )
-    normalizer, splitter = normalizers.BertNormalizer(lowercase=lower_case), pre_tokenizers.BertPreTokenizer()
+    normalizer, splitter = (
+        normalizers.BertNormalizer(lowercase=lower_case),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     words: Counter[str] = Counter()
     for chunk, count in counts.items():
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(chunk)):
@@ -115,7 +136,11 @@ def _frequent_characters(words: Counter[str], coverage: float) -> set[str]:
     ordered = sorted(counts, key=lambda character: (-counts[character], character))
     before = itertools.accumulate(map(counts.__getitem__, ordered), initial=0)
     needed = coverage * counts.total()
-    return {character for character, sum_before in zip(ordered, before, strict=False) if sum_before < needed}
+    return {
+        character
+        for character, sum_before in zip(ordered, before, strict=False)
+        if sum_before < needed
+    }
 
 
 def _repeated(words: Counter[str]) -> Iterator[str]:
@@ -130,17 +155,35 @@ def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> by
     texts = [text.replace("\n", " ").replace("▅", " ") for text in sentences if text.strip()]
     if not texts:
         raise InputError(NO_TEXT)
-    lowered = map(sentencepiece.lower_casing().normalize_str, texts) if settings.lower_case else iter(texts)
+    lowered = (
+        map(sentencepiece.lower_casing().normalize_str, texts)
+        if settings.lower_case
+        else iter(texts)
+    )
     written = io.BytesIO()
     try:
         SentencePieceTrainer.train(
-            sentence_iterator=lowered, model_writer=written, model_type=settings.kind,
-            vocab_size=settings.vocab_size, character_coverage=settings.character_coverage,
-            shuffle_input_sentence=False, max_sentence_length=LONGEST_LINE_BYTES, num_threads=SPM_THREADS,
-            pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]",
-            control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=3,
-        )  # fmt: skip
-    except RuntimeError as error:  # such as "Vocabulary size too high (9000). Please set it to a value <= 5012."
+            sentence_iterator=lowered,
+            model_writer=written,
+            model_type=settings.kind,
+            vocab_size=settings.vocab_size,
+            character_coverage=settings.character_coverage,
+            shuffle_input_sentence=False,
+            max_sentence_length=LONGEST_LINE_BYTES,
+            num_threads=SPM_THREADS,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            pad_piece="[PAD]",
+            unk_piece="[UNK]",
+            control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+            minloglevel=3,
+        )
+    # such as "Vocabulary size too high (9000). Please set it to a value <= 5012."
+    except RuntimeError as error:
         reason = " ".join(str(error).split()).split("] ")[-1]
-        raise InputError(f"--vocab_size {settings.vocab_size}, {len(texts):,} texts: {reason}") from error
+        raise InputError(
+            f"--vocab_size {settings.vocab_size}, {len(texts):,} texts: {reason}"
+        ) from error
     return written.getvalue()

@@ -1,7 +1,8 @@
 """Sums over ranks, with one module per backend (`BACKENDS`).
 
-A backend's module has `open(world, name) -> Collectives`, called before the first TensorFlow operation, because
-TensorFlow's own collectives must be configured by then. Control messages and broadcasts use MPI instead.
+A backend's module has `open(world, name) -> Collectives`, called before the first TensorFlow
+operation, because TensorFlow's own collectives must be configured by then. Control messages and
+broadcasts use MPI instead.
 """
 
 import importlib
@@ -22,29 +23,46 @@ class Collectives:
     in_graph = True  # whether XLA can compile a function that calls `all_reduce_sum`
 
     def all_reduce_sum(self, tensors: Sequence[Any], compresses: bool = False) -> list[Any]:
-        """The sum over ranks of each tensor, with the same bits on every rank; valid until the next call. All
-        ranks call it in the same order, with tensors of one dtype and equal, known shapes. With `compresses`,
-        large float32 tensors, but no loss sums, cross the network as bfloat16, if the backend can."""
+        """The sum over ranks of each tensor, with the same bits on every rank; valid until the next
+        call. All ranks call it in the same order, with tensors of one dtype and equal, known
+        shapes. With `compresses`, large float32 tensors, but no loss sums, cross the network as
+        bfloat16, if the backend can."""
         return list(tensors)
 
 
 def open_collectives(world: Any, backend: str = "auto") -> Collectives:
-    """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU, else "mpi"."""
+    """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU,
+    else "mpi"."""
     if backend == "auto":
         backend = "local" if world.size == 1 else "mpi"
         if world.size > 1 and not world.is_elastic and own_gpus(world):
             backend = "nccl"
     if world.size > 1 if backend == "local" else world.comm is None:
-        needed = "one rank" if backend == "local" else "several ranks, which mpirun or bert-launch starts"
-        raise InputError(f"--backend {backend} needs {needed}, and there are {world.size}: use --backend auto")
+        needed = (
+            "one rank"
+            if backend == "local"
+            else "several ranks, which mpirun or bert-launch starts"
+        )
+        raise InputError(
+            f"--backend {backend} needs {needed}, and there are {world.size}: use --backend auto"
+        )
     if backend == "local":
         return Collectives()
     if world.is_elastic and backend != "mpi":
-        raise InputError(f"--elastic needs --backend mpi, got {backend}, which cannot lose a rank: use --restarts")
+        raise InputError(
+            f"--elastic needs --backend mpi, got {backend}, which cannot lose a rank: use"
+            " --restarts"
+        )
     with world.operation(f"the start of the backend {backend}"):
-        return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}").open(world, backend)
+        return importlib.import_module(f"distributed.collectives.{BACKENDS[backend]}").open(
+            world, backend
+        )
 
 
 def own_gpus(world: Any) -> bool:
-    """Whether every rank computes on a card of its own; NCCL also refuses two instances (MIG) of one card."""
-    return world.device.is_gpu and len(set(world.all_gather((world.node, world.device.bus_id)))) == world.size
+    """Whether every rank computes on a card of its own; NCCL also refuses two instances (MIG) of
+    one card."""
+    return (
+        world.device.is_gpu
+        and len(set(world.all_gather((world.node, world.device.bus_id)))) == world.size
+    )

@@ -1,10 +1,11 @@
 """Sums over MPI, through host memory.
 
-MPI's Allreduce moves every value through main memory several times. Here the ranks of a machine pass each other
-their values through a few MiB of shared memory that stay in cache, each adds up one share of them, and the result
-is written once per machine. With several machines, one rank of each then sends every other machine its share of
-the machine's sum, adds up the shares that it receives and sends the result to all. So each value crosses the
-network once each way. Ranks that share no memory count as machines.
+MPI's Allreduce moves every value through main memory several times. Here the ranks of a machine
+pass each other their values through a few MiB of shared memory that stay in cache, each adds up one
+share of them, and the result is written once per machine. With several machines, one rank of each
+then sends every other machine its share of the machine's sum, adds up the shares that it receives
+and sends the result to all. So each value crosses the network once each way. Ranks that share no
+memory count as machines.
 """
 
 import functools
@@ -25,17 +26,19 @@ from distributed.world import World
 
 ALIGNMENT_BYTES = 64  # a cache line; TensorFlow aborts on a DLPack buffer with a smaller alignment
 LEAST_COMPRESSED = 1024  # numbers in a tensor that `--compression` rounds
-# The ranks of a machine wait for each other after each piece. Where other programs use their cores, a rank may get
-# its core only some milliseconds later: there large pieces are two to four times as fast, with the same sums.
+# The ranks of a machine wait for each other after each piece. Where other programs use their cores,
+# a rank may get its core only some milliseconds later: there large pieces are two to four times as
+# fast, with the same sums.
 SLOT_BYTES = 1 << 24  # for one piece of a rank's vector
 CACHED_BYTES = 1 << 21  # a piece that stays in cache until the others have read it
-SLOW_S = 1e-3  # for such a piece: some rank waits for its core (2 ranks with a core each take 0.2 ms)
+# for such a piece: some rank waits for its core (2 ranks with a core each take 0.2 ms)
+SLOW_S = 1e-3
 TRIED_EVERY = 16  # sums after which small pieces are tried again
 
 
 class MpiCollectives(Collectives):
-    """Sums with mpi4py's buffer calls; works with every MPI and every device. After a death it is opened anew, on
-    the new communicator of the world."""
+    """Sums with mpi4py's buffer calls; works with every MPI and every device. After a death it is
+    opened anew, on the new communicator of the world."""
 
     name = "mpi"
     in_graph = False
@@ -51,14 +54,22 @@ class MpiCollectives(Collectives):
         self._machine = self._part_of(world.comm, world.node)
         if self._machine.size > 1:
             try:
-                memory = shared_bytes(self._machine, ALIGNMENT_BYTES + self._machine.size * 2 * SLOT_BYTES)
+                memory = shared_bytes(
+                    self._machine, ALIGNMENT_BYTES + self._machine.size * 2 * SLOT_BYTES
+                )
                 self._slots = memory[ALIGNMENT_BYTES:].reshape(self._machine.size, 2, SLOT_BYTES)
                 self._large_left = memory[:8].view(np.int64)  # of the next sums have large pieces
             except OSError as error:
-                problem, self._machine = str(error), self._part_of(self._machine, self._machine.rank)
+                problem, self._machine = (
+                    str(error),
+                    self._part_of(self._machine, self._machine.rank),
+                )
         if reason := next(filter(None, world.all_gather(problem)), None):
-            world.say(f"warning: a machine's ranks share no memory ({reason}): MPI sums, more slowly")
-        self._heads = self._part_of(world.comm, self._machine.rank)  # with this local rank, on all machines
+            world.say(
+                f"warning: a machine's ranks share no memory ({reason}): MPI sums, more slowly"
+            )
+        # with this local rank, on all machines
+        self._heads = self._part_of(world.comm, self._machine.rank)
         self._num_machines = self._machine.bcast(self._heads.size)
         self.compresses = self._num_machines > 1
 
@@ -67,8 +78,11 @@ class MpiCollectives(Collectives):
         self._world.derived.append(part)
         return part
 
-    def all_reduce_sum(self, tensors: Sequence[tf.Tensor], compresses: bool = False) -> list[tf.Tensor]:
-        """What is compressed is rounded once per machine, and once more after the sum in float32."""
+    def all_reduce_sum(
+        self, tensors: Sequence[tf.Tensor], compresses: bool = False
+    ) -> list[tf.Tensor]:
+        """What is compressed is rounded once per machine, and once more after the sum in
+        float32."""
         if self._world.comm is not self._comm:
             self._open()
         own = [host_view(tensor) for tensor in tensors]
@@ -87,14 +101,18 @@ class MpiCollectives(Collectives):
             self._machine.Barrier()
         return list(sums)
 
-    def _sum_on_machine(self, own: Sequence[np.ndarray], starts: tuple[int, ...], total: np.ndarray) -> None:
-        """Adds up the vectors of this machine's ranks, in order of rank. `own` are the parts of this rank's."""
+    def _sum_on_machine(
+        self, own: Sequence[np.ndarray], starts: tuple[int, ...], total: np.ndarray
+    ) -> None:
+        """Adds up the vectors of this machine's ranks, in order of rank. `own` are the parts of
+        this rank's."""
         comm, rank, size = self._machine, self._machine.rank, self._machine.size
         large_left, start_s = int(self._large_left[0]), time.perf_counter()
         step = (SLOT_BYTES if large_left else CACHED_BYTES) // total.itemsize
         pieces = pieces_of(starts, tuple(part.size for part in own), step, rank, size)
         for number, (start, theirs, mine) in enumerate(pieces):
-            # Two slots alternate: after the barrier this piece is complete, and the one before it has been read.
+            # Two slots alternate: after the barrier this piece is complete, and the one before it
+            # has been read.
             slots = self._slots[:, number % 2].view(total.dtype)
             for place, low, high, at in theirs:
                 slots[rank, at : at + high - low] = own[place][low:high]
@@ -105,7 +123,8 @@ class MpiCollectives(Collectives):
                 added = np.add(parts[0], parts[1], out=total[start + at : start + at + high - low])
                 for part in parts[2:]:
                     np.add(added, part, out=added)
-        if rank == 0 and total.nbytes > CACHED_BYTES:  # after a barrier, before which all ranks have read it
+        # after a barrier, before which all ranks have read it
+        if rank == 0 and total.nbytes > CACHED_BYTES:
             is_slow = time.perf_counter() - start_s > SLOW_S * total.nbytes / CACHED_BYTES
             self._large_left[0] = large_left - 1 if large_left else TRIED_EVERY if is_slow else 0
         comm.Barrier()
@@ -121,8 +140,9 @@ class MpiCollectives(Collectives):
             total[:] = unpack(received)
 
     def _layout_of(self, parts: Sequence[np.ndarray], compresses: bool) -> tuple:
-        """How these arrays are parts of one vector: where each begins, at a cache line; where those begin that are
-        sent as bfloat16; memory for the sum, which all calls reuse; and tensors of the same memory."""
+        """How these arrays are parts of one vector: where each begins, at a cache line; where those
+        begin that are sent as bfloat16; memory for the sum, which all calls reuse; and tensors of
+        the same memory."""
         key = (compresses, parts[0].dtype, *(part.shape for part in parts))
         if key not in self._layouts:
             line, starts, ends = ALIGNMENT_BYTES // parts[0].itemsize, [0] * len(parts), [0, 0]
@@ -136,7 +156,9 @@ class MpiCollectives(Collectives):
             num_bytes = ends[1] * parts[0].itemsize
             total = shared_bytes(self._machine, max(num_bytes, 1))[:num_bytes].view(parts[0].dtype)
             places = zip(starts, parts, strict=True)
-            arrays = [total[start : start + part.size].reshape(part.shape) for start, part in places]
+            arrays = [
+                total[start : start + part.size].reshape(part.shape) for start, part in places
+            ]
             tensors = [tf.experimental.dlpack.from_dlpack(array.__dlpack__()) for array in arrays]
             self._layouts[key] = tuple(starts), ends[0], total, tensors
         return self._layouts[key]
@@ -150,8 +172,8 @@ def open(world: World, name: str) -> MpiCollectives:
 def pieces_of(
     starts: tuple[int, ...], sizes: tuple[int, ...], step: int, rank: int, num_ranks: int
 ) -> list[tuple[int, list, list]]:
-    """Where each piece of `step` numbers begins, what this rank passes to the others, and what it adds itself:
-    which parts, from where to where in them, and where in the piece."""
+    """Where each piece of `step` numbers begins, what this rank passes to the others, and what it
+    adds itself: which parts, from where to where in them, and where in the piece."""
 
     def segments(piece: int, low: int, high: int) -> list[tuple[int, int, int, int]]:
         return [
@@ -170,10 +192,11 @@ def pieces_of(
 
 
 def shared_bytes(comm: Any, size: int) -> np.ndarray:
-    """Zeros, uint8 [size], the same memory on every rank of a machine. Raises OSError on every rank if they cannot
-    share memory, as in different containers.
+    """Zeros, uint8 [size], the same memory on every rank of a machine. Raises OSError on every rank
+    if they cannot share memory, as in different containers.
 
-    No file system knows it, so nothing is left when the ranks are killed, and the size of /dev/shm is no limit.
+    No file system knows it, so nothing is left when the ranks are killed, and the size of /dev/shm
+    is no limit.
     """
     name, descriptor, problem, memory = f"ringbert-{secrets.token_hex(8)}", -1, "", None
     if comm.rank == 0:
@@ -181,7 +204,8 @@ def shared_bytes(comm: Any, size: int) -> np.ndarray:
         os.truncate(descriptor, size)
     place, name = comm.bcast((f"/proc/{os.getpid()}/fd/{descriptor}", name))
     try:
-        if name not in os.readlink(place):  # in another container, rank 0's process id may be another process's
+        # in another container, rank 0's process id may be another process's
+        if name not in os.readlink(place):
             raise OSError(f"{place} belongs to another process")
         with Path(place).open("r+b", buffering=0) as file:
             memory = np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)

@@ -1,9 +1,10 @@
-"""Sums with TensorFlow's own collective operations: NCCL between GPUs, or a ring over gRPC between CPUs.
+"""Sums with TensorFlow's own collective operations: NCCL between GPUs, or a ring over gRPC between
+CPUs.
 
-With NCCL, gradients never pass through host memory. The ring runs the same code on CPUs, where MPI is faster.
-Every process runs a TensorFlow server. Whoever reaches it can read files as the user who trains, and TensorFlow
-binds it to all networks (a constant of its grpc_server_lib.cc): so a socket filter lets only the job's machines
-connect.
+With NCCL, gradients never pass through host memory. The ring runs the same code on CPUs, where MPI
+is faster. Every process runs a TensorFlow server. Whoever reaches it can read files as the user who
+trains, and TensorFlow binds it to all networks (a constant of its grpc_server_lib.cc): so a socket
+filter lets only the job's machines connect.
 """
 
 import contextlib
@@ -24,14 +25,20 @@ from distributed.world import World
 from ringbase.errors import InputError
 
 OPEN_VARIABLE = "RINGBERT_OPEN_PORTS"  # 1: whoever reaches a job's servers may connect
-NETWORK_VARIABLE = "RINGBERT_NETWORK"  # unlike an address, the same for all machines; bert-launch forwards it
-ADVICE = f"set {NETWORK_VARIABLE} to a network that joins all machines, such as 10.0.0.0/24, or use --backend mpi"
+# unlike an address, the same for all machines; bert-launch forwards it
+NETWORK_VARIABLE = "RINGBERT_NETWORK"
+ADVICE = (
+    f"set {NETWORK_VARIABLE} to a network that joins all machines, such as 10.0.0.0/24, or use"
+    " --backend mpi"
+)
 JOB = "worker"
-# The key of the group of ranks, and how many parts of a sum are sent at once: a ring is slow with -1, the default.
+# The key of the group of ranks, and how many parts of a sum are sent at once: a ring is slow with
+# -1, the default.
 GROUP_KEYS, SUBDIVISIONS = {"nccl": 1, "ring": 2}, {"nccl": -1, "ring": 16}
 CONNECT_S = 20  # time limit for a rank to accept a connection
 PORTS = range(15000, 32000)  # below those that Linux assigns to connections
-# NCCL refuses two ranks on one card of one host. Under these variables each rank is a host, and sockets join them.
+# NCCL refuses two ranks on one card of one host. Under these variables each rank is a host, and
+# sockets join them.
 NCCL_SHARING = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
 _started = False  # whether this process has its server, which lives as long as the process
@@ -39,29 +46,41 @@ _instance_keys: dict[tuple, int] = {}  # one table per process, like TensorFlow'
 
 
 class TensorflowCollectives(Collectives):
-    """Sums with CollectiveReduceV2 on the device of this rank. TensorFlow's nccl_manager.cc refuses bfloat16."""
+    """Sums with CollectiveReduceV2 on the device of this rank. TensorFlow's nccl_manager.cc refuses
+    bfloat16."""
 
     def __init__(self, world: World, name: str):
-        self.name, self.in_graph = name, name == "nccl"  # XLA compiles NCCL's sums, not those of the ring
+        # XLA compiles NCCL's sums, not those of the ring
+        self.name, self.in_graph = name, name == "nccl"
         self._compiled, self._size = tf.function(self._sums, autograph=False), world.size
-        self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0")
+        self._device = tf.device(
+            f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0"
+        )
 
-    def all_reduce_sum(self, tensors: Sequence[tf.Tensor], compresses: bool = False) -> list[tf.Tensor]:
+    def all_reduce_sum(
+        self, tensors: Sequence[tf.Tensor], compresses: bool = False
+    ) -> list[tf.Tensor]:
         return self._compiled(list(tensors))
 
     def _sums(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         total = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-        # The ranks' calls find each other by a key. All sums of one dtype and size share one, as every rank makes
-        # them in the same order: TensorFlow never forgets a key, so new ones would fill the memory.
+        # The ranks' calls find each other by a key. All sums of one dtype and size share one, as
+        # every rank makes them in the same order: TensorFlow never forgets a key, so new ones would
+        # fill the memory.
         kind = (self.name, total.dtype, total.shape[0])
         if total.shape[0]:
             with self._device:
                 total = tf.raw_ops.CollectiveReduceV2(
-                    input=total, merge_op="Add", final_op="Id", ordering_token=[], communication_hint=self.name,
-                    max_subdivs_per_device=SUBDIVISIONS[self.name], group_size=self._size,
+                    input=total,
+                    merge_op="Add",
+                    final_op="Id",
+                    ordering_token=[],
+                    communication_hint=self.name,
+                    max_subdivs_per_device=SUBDIVISIONS[self.name],
+                    group_size=self._size,
                     group_key=GROUP_KEYS[self.name],
                     instance_key=_instance_keys.setdefault(kind, len(_instance_keys) + 1),
-                )  # fmt: skip
+                )
         parts = tf.split(total, [tensor.shape.num_elements() for tensor in tensors])
         return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
@@ -71,8 +90,9 @@ def open(world: World, name: str) -> TensorflowCollectives:
     if name == "nccl" and not own_gpus(world):
         if not world.device.may_be_shared:
             raise InputError(
-                f"--backend nccl needs a GPU of its own for each of these {world.size} ranks: use --backend auto; "
-                "--share_gpus allows to test NCCL on one GPU, slowly, over sockets"
+                f"--backend nccl needs a GPU of its own for each of these {world.size} ranks: use"
+                " --backend auto; --share_gpus allows to test NCCL on one GPU, slowly, over"
+                " sockets"
             )
         os.environ.update(NCCL_SHARING, NCCL_HOSTID=f"rank-{world.rank}")
     if not _started:
@@ -80,9 +100,10 @@ def open(world: World, name: str) -> TensorflowCollectives:
             _start_server(world, closes_port=os.environ.get(OPEN_VARIABLE) != "1")
         except OSError as error:
             raise InputError(
-                f"--backend {name}: its port on {socket.gethostname()} cannot be closed to strangers "
-                f"({error.strerror or error}), who could read files as you: use --backend mpi, or set "
-                f"{OPEN_VARIABLE}=1 if you trust all who can reach these machines"
+                f"--backend {name}: its port on {socket.gethostname()} cannot be closed to"
+                f" strangers ({error.strerror or error}), who could read files as you: use"
+                f" --backend mpi, or set {OPEN_VARIABLE}=1 if you trust all who can reach these"
+                " machines"
             ) from None
     return TensorflowCollectives(world, name)
 
@@ -101,12 +122,16 @@ def _start_server(world: World, closes_port: bool) -> None:
         # gRPC would connect to the other ranks through a proxy that the environment names.
         os.environ["no_grpc_proxy"] = ",".join(server.rpartition(":")[0] for server in servers)  # noqa: SIM112
         context.context().configure_collective_ops(
-            collective_leader=f"/job:{JOB}/replica:0/task:0", use_nccl_communication=world.device.is_gpu
+            collective_leader=f"/job:{JOB}/replica:0/task:0",
+            use_nccl_communication=world.device.is_gpu,
         )
         server = tensorflow_server_pb2.ServerDef(
-            cluster=tf.train.ClusterSpec({JOB: servers}).as_cluster_def(), job_name=JOB, task_index=world.rank,
-            protocol="grpc", default_session_config=context.context().config,
-        )  # fmt: skip
+            cluster=tf.train.ClusterSpec({JOB: servers}).as_cluster_def(),
+            job_name=JOB,
+            task_index=world.rank,
+            protocol="grpc",
+            default_session_config=context.context().config,
+        )
         context.context().enable_collective_ops(server)
         context.context().ensure_initialized()
         _started = True
@@ -117,9 +142,10 @@ def _start_server(world: World, closes_port: bool) -> None:
 
 
 def host_address(world: World) -> str:
-    """The IPv4 address at which the other ranks reach this one: that in the network that RINGBERT_NETWORK names,
-    else the loopback address on a single machine, else that of the interface that routes to another machine (by
-    its name) or to the Internet. Raises InputError when there is none."""
+    """The IPv4 address at which the other ranks reach this one: that in the network that
+    RINGBERT_NETWORK names, else the loopback address on a single machine, else that of the
+    interface that routes to another machine (by its name) or to the Internet. Raises InputError
+    when there is none."""
     names = world.all_gather((world.node, socket.gethostname()))
     wanted = os.environ.get(NETWORK_VARIABLE)
     if not wanted and world.num_nodes == 1:
@@ -127,23 +153,29 @@ def host_address(world: World) -> str:
     try:
         network = ipaddress.IPv4Network(wanted or "0.0.0.0/0", strict=False)
     except ValueError as error:
-        raise InputError(f"{NETWORK_VARIABLE}={wanted} is not a network such as 10.0.0.0/24 ({error})") from None
+        raise InputError(
+            f"{NETWORK_VARIABLE}={wanted} is not a network such as 10.0.0.0/24 ({error})"
+        ) from None
     others = [*(name for node, name in names if node != world.node), "192.0.2.1"]
     for target in [str(next(iter(network.hosts())))] if wanted else others:
         # Suppressed: the name is not known, or there is no route.
-        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe,
+        ):
             probe.connect((target, 9))  # sends nothing, only chooses the interface
             address = ipaddress.IPv4Address(probe.getsockname()[0])
             if address in network and (wanted or not address.is_loopback):
                 return str(address)
     raise InputError(
-        f"{socket.gethostname()} has no address in {wanted or 'a network with the other machines'}: {ADVICE}"
+        f"{socket.gethostname()} has no address in {wanted or 'a network with the other machines'}:"
+        f" {ADVICE}"
     )
 
 
 def _check_reachable(world: World, servers: Sequence[str]) -> set[str]:
-    """The addresses from which the machines connect to the ranks' servers. Raises InputError on every rank unless
-    each machine can connect to every rank; gRPC would wait forever."""
+    """The addresses from which the machines connect to the ranks' servers. Raises InputError on
+    every rank unless each machine can connect to every rank; gRPC would wait forever."""
     refused, sources = None, set()
     try:
         for server in servers if world.local_rank == 0 else ():

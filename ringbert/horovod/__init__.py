@@ -5,10 +5,12 @@
     hvd.init()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3 * hvd.size()))
     model.compile(optimizer, loss)
-    model.fit(dataset.shard(hvd.size(), hvd.rank()), callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    model.fit(dataset.shard(hvd.size(), hvd.rank()),
+      callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 
-Start it with `bert-launch -np 4 -- python script.py`. The same names stand in `ringbert.horovod.tensorflow`,
-`ringbert.horovod.keras` and `ringbert.horovod.tensorflow.keras`. What has no counterpart says so in one line.
+Start it with `bert-launch -np 4 -- python script.py`. The same names stand in
+`ringbert.horovod.tensorflow`, `ringbert.horovod.keras` and `ringbert.horovod.tensorflow.keras`.
+What has no counterpart says so in one line.
 """
 
 import os
@@ -18,22 +20,39 @@ from typing import Any, NoReturn
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
-# fmt: off
 from tensorflow import constant
 from tensorflow.test import is_built_with_cuda as cuda_built
 
 from distributed.joining import communicator, started
 from ringbert.horovod import callbacks, elastic
 from ringbert.horovod.operations import (
-    Average, Compression, Max, Min, Product, Sum, allgather, allgather_object, allreduce, alltoall, barrier,
-    broadcast, broadcast_, broadcast_object, grouped_allgather, grouped_allreduce, grouped_reducescatter, join,
+    Average,
+    Compression,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather,
+    allgather_object,
+    allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_object,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    join,
     reducescatter,
 )
 from ringbert.horovod.session import Unsupported, current, init, is_initialized, shutdown
 from ringbert.horovod.training import (
-    DistributedGradientTape, DistributedOptimizer, SyncBatchNormalization, load_model,
+    DistributedGradientTape,
+    DistributedOptimizer,
+    SyncBatchNormalization,
+    load_model,
 )
-# fmt: on
 
 broadcast_variables = broadcast_
 PartialDistributedGradientTape = DistributedGradientTape  # with `local_layers`
@@ -41,7 +60,10 @@ PartialDistributedOptimizer = DistributedOptimizer
 keras = tensorflow = sys.modules[__name__]
 for _name in ("tensorflow", "keras", "tensorflow.keras"):  # Horovod's names for the same
     sys.modules[f"{__name__}.{_name}"] = keras
-    sys.modules |= {f"{__name__}.{_name}.{module}": getattr(keras, module) for module in ("callbacks", "elastic")}
+    sys.modules |= {
+        f"{__name__}.{_name}.{module}": getattr(keras, module)
+        for module in ("callbacks", "elastic")
+    }
 
 
 def _number(attribute: str, what: str) -> tuple[Callable[[], int], Callable[..., Any]]:
@@ -56,7 +78,9 @@ def _number(attribute: str, what: str) -> tuple[Callable[[], int], Callable[...,
 
 rank, rank_op = _number("rank", "The number of this rank, from 0.")
 size, size_op = _number("size", "How many ranks there are.")
-local_rank, local_rank_op = _number("local_rank", "The number of this rank among those of its machine.")
+local_rank, local_rank_op = _number(
+    "local_rank", "The number of this rank among those of its machine."
+)
 local_size, local_size_op = _number("local_size", "How many ranks this machine has.")
 cross_rank, _ = _number("node", "The number of this machine.")
 cross_size, _ = _number("num_nodes", "How many machines there are.")
@@ -78,17 +102,23 @@ nccl_built = cuda_built  # TensorFlow for GPUs has NCCL
 
 # What Horovod has and RingBERT has not, and what to do instead.
 ABSENT = {
-    "ProcessSet add_process_set remove_process_set global_process_set process_set_included_op":
-        "all ranks always work together: leave out process_set",
-    "BroadcastGlobalVariablesHook broadcast_global_variables broadcast_object_fn":
-        "TensorFlow 1's sessions are gone: hvd.broadcast_variables(model.variables, 0), or hvd.broadcast_object",
+    "ProcessSet add_process_set remove_process_set global_process_set process_set_included_op": (
+        "all ranks always work together: leave out process_set"
+    ),
+    "BroadcastGlobalVariablesHook broadcast_global_variables broadcast_object_fn": (
+        "TensorFlow 1's sessions are gone: hvd.broadcast_variables(model.variables, 0), or"
+        " hvd.broadcast_object"
+    ),
     "Adasum": "only op=hvd.Average, Sum, Min, Max and Product",
     "run runner spark ray": "start the script with bert-launch or mpirun",
     "data": "use tf.data.experimental.service itself, or give each rank its shard of the data",
-    "common": "errors of use are ValueErrors, and a rank that dies ends the job: there is no HorovodInternalError",
+    "common": (
+        "errors of use are ValueErrors, and a rank that dies ends the job: there is no"
+        " HorovodInternalError"
+    ),
     "torch mxnet": "it is for Keras and TensorFlow; PyTorch has torch.distributed",
     "start_timeline stop_timeline": "use TensorFlow's profiler, or keras.callbacks.TensorBoard",
-}  # fmt: skip
+}
 
 
 def __getattr__(name: str) -> NoReturn:

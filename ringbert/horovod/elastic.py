@@ -1,4 +1,5 @@
-"""Horovod's `hvd.elastic`: a state that is committed, and a function that starts from it. No rank is replaced."""
+"""Horovod's `hvd.elastic`: a state that is committed, and a function that starts from it. No rank
+is replaced."""
 
 import copy
 import functools
@@ -16,7 +17,8 @@ from ringbert.horovod.session import current
 
 
 class TensorFlowState:
-    """Variables and attributes (`epoch`) that all ranks share, and copies of them as of the last `commit`."""
+    """Variables and attributes (`epoch`) that all ranks share, and copies of them as of the last
+    `commit`."""
 
     def __init__(self, variables: Sequence[Any] = (), **attributes: Any):
         self.variables, self._names = list(variables), tuple(attributes)
@@ -52,7 +54,9 @@ class TensorFlowState:
 class TensorFlowKerasState(TensorFlowState):
     """A state that holds a model's weights and its optimizer's variables too."""
 
-    def __init__(self, model: keras.Model, optimizer: Any = None, backend: Any = None, **attributes: Any):
+    def __init__(
+        self, model: keras.Model, optimizer: Any = None, backend: Any = None, **attributes: Any
+    ):
         if not model.built:
             raise InputError("the model must be built first: call model.build(input_shape)")
         if (optimizer := optimizer or getattr(model, "optimizer", None)) is None:
@@ -71,7 +75,8 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def synchronized(state: TensorFlowState, *args: Any, **options: Any) -> Any:
         current().world.say(
-            "hvd.elastic replaces no ranks: bert-launch --restarts N starts a job again when one dies"
+            "hvd.elastic replaces no ranks: bert-launch --restarts N starts a job again when one"
+            " dies"
         )
         state.sync()
         return function(state, *args, **options)
@@ -86,7 +91,9 @@ def CommitStateCallback(state: Any, batches_per_commit: int = 1) -> keras.callba
         if (batch + 1) % batches_per_commit == 0:
             state.commit()
 
-    return LambdaCallback(on_train_batch_end=after_batch, on_epoch_end=lambda epoch, logs: state.commit())
+    return LambdaCallback(
+        on_train_batch_end=after_batch, on_epoch_end=lambda epoch, logs: state.commit()
+    )
 
 
 def UpdateBatchStateCallback(state: Any) -> keras.callbacks.Callback:
@@ -98,5 +105,6 @@ def UpdateBatchStateCallback(state: Any) -> keras.callbacks.Callback:
 
 
 def UpdateEpochStateCallback(state: Any) -> keras.callbacks.Callback:
-    """Keeps the number of epochs that are done, also by earlier calls of `fit`, in `state.epoch`."""
+    """Keeps the number of epochs that are done, also by earlier calls of `fit`, in
+    `state.epoch`."""
     return LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(state, "epoch", state.epoch + 1))

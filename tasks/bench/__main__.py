@@ -1,9 +1,11 @@
 """bert-bench: measures training steps over all ranks.
 
-    mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision bf16
+    mpirun -np 2 bert-bench step --model_size minilm --batch_size 8 --seq_length 384 --precision
+      bf16
 
-`step` prints what Horovod's synthetic benchmark printed for ResNet: examples per second of each rank and in total.
-Sums, scaling and comparisons with other people's programs are in the folder `benchmarks` of the sources.
+`step` prints what Horovod's synthetic benchmark printed for ResNet: examples per second of each
+rank and in total. Sums, scaling and comparisons with other people's programs are in the folder
+`benchmarks` of the sources.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""bert-bench step: times whole training steps and their parts, those of bert-squad, on random tokens."""
+"""bert-bench step: times whole training steps and their parts, those of bert-squad, on random
+tokens."""
 
 import math
 import resource
@@ -42,7 +43,8 @@ def run(config: StepConfig) -> None:
             world.say(f"rank {rank}: {mean:.2f} +- {deviation:.2f} examples/sec")
         times = {part.removesuffix("_s"): figures[part] for part in PARTS}
         parts = (
-            f"{name} {part_s * 1e3:.0f} ms ({part_s / sum(times.values()):.0%})" for name, part_s in times.items()
+            f"{name} {part_s * 1e3:.0f} ms ({part_s / sum(times.values()):.0%})"
+            for name, part_s in times.items()
         )
         world.say(f"step (median): {', '.join(parts)}")
         world.say(f"rank 0: {figures['flop_per_s'] / 1e9:.0f} GFLOP/s")
@@ -54,7 +56,8 @@ def run(config: StepConfig) -> None:
 
 
 def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> dict[str, Any]:
-    """The speed over all ranks in examples and tokens; the parts of a step, and the FLOP per second, of rank 0."""
+    """The speed over all ranks in examples and tokens; the parts of a step, and the FLOP per
+    second, of rank 0."""
     config, job = config_of(load), Job(world, collectives, Run(Path(), is_writer=False))
     measured = measured_steps(load, config, job)
     rates = [step["examples_per_s"] for step in measured]
@@ -62,33 +65,44 @@ def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> 
     examples, deviation = (float(value) for value in np.sum(of_ranks, axis=0))
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
-        "world_size": world.size, "examples_per_s": examples, "deviation": deviation, "of_ranks": of_ranks,
-        "tokens_per_s": examples * load.seq_length, **medians(measured, PARTS),
+        "world_size": world.size,
+        "examples_per_s": examples,
+        "deviation": deviation,
+        "of_ranks": of_ranks,
+        "tokens_per_s": examples * load.seq_length,
+        **medians(measured, PARTS),
         "flop_per_s": of_ranks[0][0] * model_flop(config, load.seq_length),
         "parameters": sum(math.prod(variable.shape) for variable in job.model.trainable_variables),
         "peak_host_bytes": max(world.all_gather(peak_bytes)),
-    }  # fmt: skip
+    }
 
 
 def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dict[str, float]]:
-    """Trains on every rank. Returns the seconds of each measured step's parts, and the rank's examples/s."""
+    """Trains on every rank. Returns the seconds of each measured step's parts, and the rank's
+    examples/s."""
     world, rows_of_rank = job.world, load.batch_size * load.gradient_accumulation_steps
     values = flat(load.step) | {
-        "global_batch_size": rows_of_rank * world.size, "xla": load.xla,
+        "global_batch_size": rows_of_rank * world.size,
+        "xla": load.xla,
         "gradient_accumulation_steps": load.gradient_accumulation_steps,
-        "num_train_steps": max(OPTIMIZED_FROM, load.num_warmup + load.num_steps),  # graphs of a long training
-    }  # fmt: skip
+        # graphs of a long training
+        "num_train_steps": max(OPTIMIZED_FROM, load.num_warmup + load.num_steps),
+    }
     settings, task = made(TrainingSettings, values), SpanTask(load.seq_length)
     rows = random_rows(rows_of_rank * world.size, load.seq_length, config.vocab_size)
     plan = make_plan(settings.plan, len(rows), world.size)
-    feed = feed_of(task, rows, Order(len(rows), SEED), plan, config, load.step.packing, load.xla == "on")
+    feed = feed_of(
+        task, rows, Order(len(rows), SEED), plan, config, load.step.packing, load.xla == "on"
+    )
     set_precision(load.machine.precision, load.machine.tf32)
     job.make_model(config, task.head, SEED)
     step = training_step(task, feed, plan, settings, job)
     step.synchronize()
     clock, measured = StepClock(rows_of_rank, world.device.is_gpu), []
     positions = [number * len(rows) for number in range(load.num_warmup + load.num_steps)]
-    with closing(prefetched(partial(feed.micro_batches, plan, world.rank), positions)) as batches_of_steps:
+    with closing(
+        prefetched(partial(feed.micro_batches, plan, world.rank), positions)
+    ) as batches_of_steps:
         for number in range(len(positions)):
             line_up(world)
             clock.skip()
@@ -110,7 +124,9 @@ def model_config(size: str, **others: Any) -> BertConfig:
     """The configuration of a published size, uncased."""
     hidden, layers, heads, inner = SIZES[size]
     heads_and_layers = {"num_attention_heads": heads, "num_hidden_layers": layers}
-    return BertConfig(**{"hidden_size": hidden, "intermediate_size": inner, **heads_and_layers, **others})
+    return BertConfig(
+        **{"hidden_size": hidden, "intermediate_size": inner, **heads_and_layers, **others}
+    )
 
 
 def random_rows(count: int, length: int, vocab_size: int) -> Rows:
@@ -127,8 +143,9 @@ def random_rows(count: int, length: int, vocab_size: int) -> Rows:
 
 
 def model_flop(config: BertConfig, length: int) -> float:
-    """Floating-point operations of the matrix products of a row's training, forward and backward. Counted as in
-    Narayanan et al. 2021 (Megatron-LM, appendix) for the layers, without recomputation and the vocabulary."""
+    """Floating-point operations of the matrix products of a row's training, forward and backward.
+    Counted as in Narayanan et al. 2021 (Megatron-LM, appendix) for the layers, without
+    recomputation and the vocabulary."""
     hidden = config.hidden_size
     linear = 2 * length * (4 * hidden * hidden + 2 * hidden * config.intermediate_size)
     attention = 2 * 2 * length**2 * hidden

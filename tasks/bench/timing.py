@@ -1,4 +1,5 @@
-"""What bert-bench shares with the programs in `benchmarks`, without TensorFlow, which they import later."""
+"""What bert-bench shares with the programs in `benchmarks`, without TensorFlow, which they import
+later."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,8 @@ def medians(turns: Sequence[Mapping[str, float]], names: Iterable[str]) -> dict[
 
 
 def line_up(world: World) -> None:
-    """Waits for all ranks in a busy loop. `World.barrier` sleeps while it waits: some ranks would start late."""
+    """Waits for all ranks in a busy loop. `World.barrier` sleeps while it waits: some ranks would
+    start late."""
     if world.comm is not None:
         world.comm.Barrier()
 

@@ -1,4 +1,5 @@
-"""What the report shows of an evaluation: figures of each label, confused labels, and texts with wrong ones.
+"""What the report shows of an evaluation: figures of each label, confused labels, and texts with
+wrong ones.
 
 Arrays have their shape as a suffix: B rows, L labels.
 """
@@ -15,15 +16,27 @@ from tasks.classifier.named_tasks import Labels
 from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.scoring import true_labels
 from tasks.classifier.several import THRESHOLDS, thresholds_of
-from tasks.details import MOST_LABELS, MOST_ROWS, REPORT, Section, figures, marked, matrix, table, table_of_figures
+from tasks.details import (
+    MOST_LABELS,
+    MOST_ROWS,
+    REPORT,
+    Section,
+    figures,
+    marked,
+    matrix,
+    table,
+    table_of_figures,
+)
 
 KINDS = "label", "examples"
 Columns = Mapping[str, Sequence[Any]]  # by their heads
 
 
-def details(sets: Sequence[tuple[Source, Prepared]], outputs: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
-    """For result.json, of the dev sets and the outputs for each: the figures of each label, and sections. On rank
-    0."""
+def details(
+    sets: Sequence[tuple[Source, Prepared]], outputs: Mapping[str, Any], labels: Labels
+) -> dict[str, Any]:
+    """For result.json, of the dev sets and the outputs for each: the figures of each label, and
+    sections. On rank 0."""
     facts, sections = dict[str, Any](), list[Section]()
     for source, data in sets:
         true, scores_BL = true_labels(source, data, labels), np.array(outputs[source.split])
@@ -43,7 +56,11 @@ def details(sets: Sequence[tuple[Source, Prepared]], outputs: Mapping[str, Any],
 
 
 def several_labels(
-    labels: Sequence[str], texts: Texts, true_BL: np.ndarray, scores_BL: np.ndarray, thresholds_L: np.ndarray
+    labels: Sequence[str],
+    texts: Texts,
+    true_BL: np.ndarray,
+    scores_BL: np.ndarray,
+    thresholds_L: np.ndarray,
 ) -> tuple[dict[str, Any], list[Section]]:
     """The figures of each label with its threshold, and the texts with the largest loss."""
     tuned_BL = expit(scores_BL.astype(float)) > thresholds_L
@@ -67,8 +84,8 @@ def several_labels(
 def mistakes(
     name: str, texts: Texts, true: np.ndarray, probabilities_BL: np.ndarray, labels: Sequence[str]
 ) -> tuple[dict[str, Any], list[Section]]:
-    """The labels' figures and how often one is taken for another, and the texts about which the model is wrong, or
-    least sure."""
+    """The labels' figures and how often one is taken for another, and the texts about which the
+    model is wrong, or least sure."""
     best_B, sure_B = probabilities_BL.argmax(1), probabilities_BL.max(1)
     lead_B = np.diff(np.sort(probabilities_BL, 1)[:, -2:])[:, 0]
     columns = {
@@ -77,7 +94,10 @@ def mistakes(
         "probability": [f"{value:.3f}" for value in sure_B.tolist()],
     }
     surest, nearest = (np.argsort(key, kind="stable") for key in (-sure_B, lead_B))
-    wrong, note = surest[best_B[surest] != true[surest]], "the smallest lead over the second label first"
+    wrong, note = (
+        surest[best_B[surest] != true[surest]],
+        "the smallest lead over the second label first",
+    )
     sections = [
         examples(f"Wrong, the surest first{name}", "", texts, wrong, columns),
         examples(f"Least sure{name}", note, texts, nearest, columns),
@@ -107,7 +127,10 @@ def examples(title: str, note: str, texts: Texts, rows: np.ndarray, columns: Col
     """A table of the first of these rows: their texts, and other columns."""
     first = {"text": texts.first} | ({"second text": texts.second} if texts.second else {})
     cells = [
-        [*(marked(values[row]) for values in first.values()), *(values[row] for values in columns.values())]
+        [
+            *(marked(values[row]) for values in first.values()),
+            *(values[row] for values in columns.values()),
+        ]
         for row in rows[:MOST_ROWS].tolist()
     ]
     return table(title, note, [*first, *columns], cells)

@@ -1,7 +1,9 @@
-"""The named classifier tasks: one table entry each, with files, columns, labels, metrics and submission files.
+"""The named classifier tasks: one table entry each, with files, columns, labels, metrics and
+submission files.
 
-Labels are in the order of the processors of google-research/bert `run_classifier.py`, because the order decides
-what the outputs of a checkpoint mean. Tasks that it lacks have sorted labels (QNLI and RTE: entailment first).
+Labels are in the order of the processors of google-research/bert `run_classifier.py`, because the
+order decides what the outputs of a checkpoint mean. Tasks that it lacks have sorted labels (QNLI
+and RTE: entailment first).
 """
 
 from collections.abc import Mapping
@@ -16,22 +18,26 @@ FILE_FLAGS = {"train": "train_file", "dev": "dev_file", "test": "predict_file"}
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns that are read; of names with | the first that a file or data set has."""
+    """The names of the columns that are read; of names with | the first that a file or data set
+    has."""
 
     text: str
     pair: str | None = None  # the second text of a pair
     label: str = "label"
     id: str | None = "index|idx"  # for the submission; without it rows are numbered from 0
     language: str | None = None  # what --language filters by
-    labels: tuple[str, ...] = ()  # with several labels per text, the columns of 0 and 1; none: `label` has lists
-    skips_short_rows: bool = False  # rows with too few columns are left out and counted, if they are few
+    # with several labels per text, the columns of 0 and 1; none: `label` has lists
+    labels: tuple[str, ...] = ()
+    # rows with too few columns are left out and counted, if they are few
+    skips_short_rows: bool = False
 
 
 @dataclass(frozen=True)
 class Split:
     """One part of a task's data."""
 
-    files: tuple[str, ...]  # in the task's folder, read one after another; of names with | the first that exists
+    # in the task's folder, read one after another; of names with | the first that exists
+    files: tuple[str, ...]
     hub: str = ""  # the split's name on the hub
     submission: str | None = None  # the file name that gluebenchmark.com asks for
     header: tuple[str, ...] = ()  # the names of all columns of files that have no header
@@ -44,30 +50,40 @@ class NamedTask:
     name: str
     folder: str  # in the GLUE folder; `--data_dir` may be either of the two
     labels: Labels  # in Google's order; empty when they are those of the data
-    metrics: tuple[str, ...]  # names in `tasks.classifier.scoring.metrics`; the first chooses the best checkpoint
+    # names in `tasks.classifier.scoring.metrics`; the first chooses the best checkpoint
+    metrics: tuple[str, ...]
     columns: Columns
-    splits: Mapping[str, Split]  # "train", "dev", "test"; with several dev or test sets "dev_matched" and so on
+    # "train", "dev", "test"; with several dev or test sets "dev_matched" and so on
+    splits: Mapping[str, Split]
     hub: str | None = None  # the data set; None if no maintained one is known
     hub_config: str | None = None  # `{language}` is filled in, as in the names of files
-    hub_revision: str | None = None  # the hub's conversion to Parquet of a script, which `datasets` refuses
-    spellings: Mapping[str, str] = field(default_factory=dict)  # of labels in the files, and what they mean
+    # the hub's conversion to Parquet of a script, which `datasets` refuses
+    hub_revision: str | None = None
+    # of labels in the files, and what they mean
+    spellings: Mapping[str, str] = field(default_factory=dict)
     range: tuple[float, float] | None = None  # to which submitted numbers are clipped
     has_several: bool = False  # labels per text
 
 
 def task_of(settings: TextSettings, has_pairs: bool = False) -> NamedTask:
-    """The task of `--task_name`, or one made for the user's own files. The lines of standard input are pairs with
-    `--text_pair_column`, or with `has_pairs`."""
+    """The task of `--task_name`, or one made for the user's own files. The lines of standard input
+    are pairs with `--text_pair_column`, or with `has_pairs`."""
     if settings.task_name:
         return find_task(settings.task_name)
-    columns = Columns(settings.text_column, settings.text_pair_column, settings.label_column, id=None)
+    columns = Columns(
+        settings.text_column, settings.text_pair_column, settings.label_column, id=None
+    )
     files = {split: getattr(settings, flag) for split, flag in FILE_FLAGS.items()}
     splits = {split: Split((file,)) for split, file in files.items() if file}
     if settings.reads_lines:
         pair = columns.pair or ("second text" if has_pairs else None)
         columns = replace(columns, pair=pair)
-        splits["test"] = replace(splits["test"], header=(columns.text, pair) if pair else (columns.text,))
-    labels, metrics = (None, _CORRELATION) if settings.regression else ((), ("accuracy", "mcc", "macro_f1"))
+        splits["test"] = replace(
+            splits["test"], header=(columns.text, pair) if pair else (columns.text,)
+        )
+    labels, metrics = (
+        (None, _CORRELATION) if settings.regression else ((), ("accuracy", "mcc", "macro_f1"))
+    )
     if settings.multi_label:
         names = tuple(map(str.strip, settings.label_column.split(",")))
         columns = replace(columns, labels=names if len(names) > 1 else ())
@@ -76,7 +92,8 @@ def task_of(settings: TextSettings, has_pairs: bool = False) -> NamedTask:
 
 
 def find_task(name: str) -> NamedTask:
-    """The task named by `--task_name`, in upper or lower case, with or without dashes (sts-b, STSB)."""
+    """The task named by `--task_name`, in upper or lower case, with or without dashes (sts-b,
+    STSB)."""
     letters = name.lower().replace("-", "").replace("_", "")
     for task in TASKS.values():
         if task.name.replace("-", "") == letters:
@@ -85,75 +102,162 @@ def find_task(name: str) -> NamedTask:
 
 
 def is_on_pairs(settings: Mapping[str, object]) -> bool | None:
-    """Whether the run with these settings trained a classifier on pairs of texts; None if they do not tell."""
+    """Whether the run with these settings trained a classifier on pairs of texts; None if they do
+    not tell."""
     if name := settings.get("task_name"):
         return find_task(str(name)).columns.pair is not None
     return settings["text_pair_column"] is not None if "text_pair_column" in settings else None
 
 
-def _splits(train: str, dev: str, test: str, hub: tuple = ("train", "validation", "test")) -> dict[str, Split]:
+def _splits(
+    train: str, dev: str, test: str, hub: tuple = ("train", "validation", "test")
+) -> dict[str, Split]:
     """Three sets; files with + between their names are read one after another."""
     names = zip(FILE_FLAGS, (train, dev, test), hub, strict=True)
     return {split: Split(tuple(files.split("+")), on_hub) for split, files, on_hub in names}
 
 
 def _glue(
-    folder: str, labels: Labels, metrics: tuple, columns: Columns, splits: Mapping[str, Split] | None = None
+    folder: str,
+    labels: Labels,
+    metrics: tuple,
+    columns: Columns,
+    splits: Mapping[str, Split] | None = None,
 ) -> NamedTask:
     """A task with the usual three files of GLUE, unless `splits` names others."""
     if splits is None:
         splits = _splits("train.tsv", "dev.tsv", "test.tsv")
         splits["test"] = replace(splits["test"], submission=f"{folder}.tsv")
     config = folder.lower().replace("-", "")
-    return NamedTask(folder.lower(), folder, labels, metrics, columns, splits, "nyu-mll/glue", config)
+    return NamedTask(
+        folder.lower(), folder, labels, metrics, columns, splits, "nyu-mll/glue", config
+    )
 
 
 _NUMBERS = ("0", "1")
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
-_ACCURACY, _F1, _CORRELATION = ("accuracy",), ("acc_and_f1", "accuracy", "f1"), ("corr", "pearson", "spearmanr")
-_ONE, _TWO, _COLA = Columns("sentence"), Columns("sentence1", "sentence2"), ("source", "label", "mark", "sentence")
+_ACCURACY, _F1, _CORRELATION = (
+    ("accuracy",),
+    ("acc_and_f1", "accuracy", "f1"),
+    ("corr", "pearson", "spearmanr"),
+)
+_ONE, _TWO, _COLA = (
+    Columns("sentence"),
+    Columns("sentence1", "sentence2"),
+    ("source", "label", "mark", "sentence"),
+)
 _MNLI = Columns("sentence1|premise", "sentence2|hypothesis", "gold_label|label")
 
 _ALL = (
-    _glue("CoLA", _NUMBERS, ("mcc", "accuracy"), _ONE, {
-        "train": Split(("train.tsv",), "train", header=_COLA),
-        "dev": Split(("dev.tsv",), "validation", header=_COLA),
-        "test": Split(("test.tsv",), "test", "CoLA.tsv"),
-    }),
+    _glue(
+        "CoLA",
+        _NUMBERS,
+        ("mcc", "accuracy"),
+        _ONE,
+        {
+            "train": Split(("train.tsv",), "train", header=_COLA),
+            "dev": Split(("dev.tsv",), "validation", header=_COLA),
+            "test": Split(("test.tsv",), "test", "CoLA.tsv"),
+        },
+    ),
     _glue("SST-2", _NUMBERS, _ACCURACY, _ONE),
-    _glue("MRPC", _NUMBERS, _F1, Columns("#1 String|sentence1", "#2 String|sentence2", "Quality|label")),
-    replace(_glue("STS-B", None, _CORRELATION, replace(_TWO, label="score|label")), range=(0.0, 5.0)),
-    # Two dozen questions of the published train.tsv hold a line break; `datasets` leaves their halves out too.
-    _glue("QQP", _NUMBERS, _F1,
-        Columns("question1", "question2", "is_duplicate|label", "id|idx", skips_short_rows=True)),
-    _glue("MNLI", _NLI, _ACCURACY, _MNLI, {
-        "train": Split(("train.tsv",), "train"),
-        "dev_matched": Split(("dev_matched.tsv",), "validation_matched"),
-        "dev_mismatched": Split(("dev_mismatched.tsv",), "validation_mismatched"),
-        "test_matched": Split(("test_matched.tsv",), "test_matched", "MNLI-m.tsv"),
-        "test_mismatched": Split(("test_mismatched.tsv",), "test_mismatched", "MNLI-mm.tsv"),
-    }),
+    _glue(
+        "MRPC",
+        _NUMBERS,
+        _F1,
+        Columns("#1 String|sentence1", "#2 String|sentence2", "Quality|label"),
+    ),
+    replace(
+        _glue("STS-B", None, _CORRELATION, replace(_TWO, label="score|label")), range=(0.0, 5.0)
+    ),
+    # Two dozen questions of the published train.tsv hold a line break; `datasets` leaves their
+    # halves out too.
+    _glue(
+        "QQP",
+        _NUMBERS,
+        _F1,
+        Columns("question1", "question2", "is_duplicate|label", "id|idx", skips_short_rows=True),
+    ),
+    _glue(
+        "MNLI",
+        _NLI,
+        _ACCURACY,
+        _MNLI,
+        {
+            "train": Split(("train.tsv",), "train"),
+            "dev_matched": Split(("dev_matched.tsv",), "validation_matched"),
+            "dev_mismatched": Split(("dev_mismatched.tsv",), "validation_mismatched"),
+            "test_matched": Split(("test_matched.tsv",), "test_matched", "MNLI-m.tsv"),
+            "test_mismatched": Split(("test_mismatched.tsv",), "test_mismatched", "MNLI-mm.tsv"),
+        },
+    ),
     _glue("QNLI", _ENTAILMENT, _ACCURACY, Columns("question", "sentence")),
     _glue("RTE", _ENTAILMENT, _ACCURACY, _TWO),
     _glue("WNLI", _NUMBERS, _ACCURACY, _TWO),
-    replace(_glue("AX", _NLI, ("mcc", "accuracy"), _MNLI, {
-        "test": Split(("diagnostic.tsv|AX.tsv|test.tsv",), "test", "AX.tsv"),
-    }), folder="diagnostic"),
-    NamedTask("xnli", "XNLI", _NLI, _ACCURACY,
-        Columns("sentence1|premise", "sentence2|hypothesis|hypo", "gold_label|label", "pairID|idx", "language"),
+    replace(
+        _glue(
+            "AX",
+            _NLI,
+            ("mcc", "accuracy"),
+            _MNLI,
+            {
+                "test": Split(("diagnostic.tsv|AX.tsv|test.tsv",), "test", "AX.tsv"),
+            },
+        ),
+        folder="diagnostic",
+    ),
+    NamedTask(
+        "xnli",
+        "XNLI",
+        _NLI,
+        _ACCURACY,
+        Columns(
+            "sentence1|premise",
+            "sentence2|hypothesis|hypo",
+            "gold_label|label",
+            "pairID|idx",
+            "language",
+        ),
         _splits("multinli/multinli.train.{language}.tsv", "xnli.dev.tsv", "xnli.test.tsv"),
-        "facebook/xnli", "{language}", spellings={"contradictory": "contradiction"}),
+        "facebook/xnli",
+        "{language}",
+        spellings={"contradictory": "contradiction"},
+    ),
     # NSMC has no dev set; published scores are measured on these 50,000 test examples.
-    NamedTask("nsmc", "nsmc", _NUMBERS, _ACCURACY, Columns("document", id="id"),
-        _splits("ratings_train.txt", "ratings_test.txt", "ratings_test.txt", ("train", "test", "test")),
-        "e9t/nsmc", hub_revision="refs/convert/parquet"),
-    NamedTask("kornli", "KorNLI", _NLI, _ACCURACY, replace(_MNLI, id=None),
-        _splits("multinli.train.ko.tsv+snli_1.0_train.ko.tsv", "xnli.dev.ko.tsv", "xnli.test.ko.tsv")),
+    NamedTask(
+        "nsmc",
+        "nsmc",
+        _NUMBERS,
+        _ACCURACY,
+        Columns("document", id="id"),
+        _splits(
+            "ratings_train.txt", "ratings_test.txt", "ratings_test.txt", ("train", "test", "test")
+        ),
+        "e9t/nsmc",
+        hub_revision="refs/convert/parquet",
+    ),
+    NamedTask(
+        "kornli",
+        "KorNLI",
+        _NLI,
+        _ACCURACY,
+        replace(_MNLI, id=None),
+        _splits(
+            "multinli.train.ko.tsv+snli_1.0_train.ko.tsv", "xnli.dev.ko.tsv", "xnli.test.ko.tsv"
+        ),
+    ),
     # The column id of KorSTS is that of the source, not unique.
-    NamedTask("korsts", "KorSTS", None, ("spearmanr", "pearson", "corr"),
-        Columns("sentence1", "sentence2", "score", None), _splits("sts-train.tsv", "sts-dev.tsv", "sts-test.tsv"),
-        "dkoterwa/kor-sts", range=(0.0, 5.0)),
-)  # fmt: skip
+    NamedTask(
+        "korsts",
+        "KorSTS",
+        None,
+        ("spearmanr", "pearson", "corr"),
+        Columns("sentence1", "sentence2", "score", None),
+        _splits("sts-train.tsv", "sts-dev.tsv", "sts-test.tsv"),
+        "dkoterwa/kor-sts",
+        range=(0.0, 5.0),
+    ),
+)
 
 TASKS: Mapping[str, NamedTask] = {task.name: task for task in _ALL}

@@ -1,6 +1,8 @@
-"""bert-classifier: fine-tune BERT to label texts or pairs of texts (google-research/bert `run_classifier.py`).
+"""bert-classifier: fine-tune BERT to label texts or pairs of texts (google-research/bert
+`run_classifier.py`).
 
-The data are those of a task in named_tasks.py, or your own files. Start reading at `run_classifier`, below.
+The data are those of a task in named_tasks.py, or your own files. Start reading at
+`run_classifier`, below.
 """
 
 import contextlib
@@ -33,8 +35,9 @@ def run(config: ClassifierConfig) -> None:
 
 
 def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
-    """Runs once, or once for each of `--seeds` and writes means and standard deviations into `output_dir`. Returns
-    the scores, or their means. The runs share what is compiled (`tasks.job.Workspace`)."""
+    """Runs once, or once for each of `--seeds` and writes means and standard deviations into
+    `output_dir`. Returns the scores, or their means. The runs share what is compiled
+    (`tasks.job.Workspace`)."""
     if config.seeds is None:
         return run_classifier(config, job)
     job.run.remove(result_file(config.do_train))
@@ -44,11 +47,18 @@ def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
         folder = job.run.folder / f"seed-{seed}"
         values = flat(config) | {"seed": int(seed), "output_dir": str(folder), "seeds": None}
         with contextlib.closing(Run(folder, job.world.rank == 0)) as run:
-            results[seed] = run_classifier(made(ClassifierConfig, values), replace(job, run=run, config=values))
-    columns = {name: [scores[name] for scores in results.values()] for name in next(iter(results.values()))}
+            results[seed] = run_classifier(
+                made(ClassifierConfig, values), replace(job, run=run, config=values)
+            )
+    columns = {
+        name: [scores[name] for scores in results.values()] for name in next(iter(results.values()))
+    }
     means = {name: statistics.mean(values) for name, values in columns.items()}
     deviations = {name: statistics.stdev(v) if len(v) > 1 else 0.0 for name, v in columns.items()}
-    lines = [f"{name} = {means[name]:.4f} ± {deviations[name]:.4f} ({len(results)} seeds)" for name in means]
+    lines = [
+        f"{name} = {means[name]:.4f} ± {deviations[name]:.4f} ({len(results)} seeds)"
+        for name in means
+    ]
     job.run.write("eval_results.txt", "\n".join(lines) + "\n")
     job.run.say("\n".join(lines))
     job.finish(config.do_train, means, {"standard_deviations": deviations, "seeds": results})
@@ -57,16 +67,22 @@ def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
 
 def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    # Configuration, tokenizer, weights and labels are found on rank 0; the rows are built once per machine.
+    # Configuration, tokenizer, weights and labels are found on rank 0; the rows are built once per
+    # machine.
     world, run, training, evaluation = job.world, job.run, config.training, config.evaluation
     max_seq_length, resume = config.examples.max_seq_length, job.resume(config.training.resume)
-    start = world.on_first(find_start, config.model, resume, run, config.do_train, Needs(max_seq_length))
+    start = world.on_first(
+        find_start, config.model, resume, run, config.do_train, Needs(max_seq_length)
+    )
     task, start = world.on_first(with_labels, config, start, run)
     labels = labels_of(start.bert_config)
 
     def sets(kind: str, is_needed: bool) -> list[tuple[Source, Prepared]]:
         needed = sources(config.texts, task, kind) if is_needed else []
-        return [(source, open_set(source, labels, config.examples, start.words, world, run)) for source in needed]
+        return [
+            (source, open_set(source, labels, config.examples, start.words, world, run))
+            for source in needed
+        ]
 
     train_sets = sets("train", config.do_train)
     dev_sets = sets("dev", evaluation.needs_dev_set(config.do_train))
@@ -75,7 +91,9 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     weights = class_weights(config.class_weights, labels, examples) if examples else None
     num_labels = len(labels or ()) if task.has_several else 0
     label_task = LabelTask(max_seq_length, weights, saved_settings(config), num_labels)
-    job.make_model(start.bert_config, label_task.head, training.loop.seed, start.weights is not None)
+    job.make_model(
+        start.bert_config, label_task.head, training.loop.seed, start.weights is not None
+    )
     predictor = Predictor(job, label_task.batch, max_seq_length)
 
     dev_outputs = dict[str, Any]()  # of the last evaluation
@@ -83,7 +101,9 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     def dev_scores() -> Scores:
         scores: Scores = {}
         for source, data in dev_sets:
-            outputs = dev_outputs[source.split] = predictor(data.tables["examples"], evaluation.eval_batch_size)
+            outputs = dev_outputs[source.split] = predictor(
+                data.tables["examples"], evaluation.eval_batch_size
+            )
             scores |= world.on_first(measure, "eval", source, data, labels, outputs)
         return scores
 

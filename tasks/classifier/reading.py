@@ -1,8 +1,10 @@
-"""Texts and labels for the classifier: of a named task's files, of the hub, or of the user's own files.
+"""Texts and labels for the classifier: of a named task's files, of the hub, or of the user's own
+files.
 
-Files are not repaired: a row with too few or too many columns, a broken quote, or a byte that is not UTF-8 is an
-error that names the line. pyarrow reads Parquet only: its readers of CSV and JSON repair broken quotes, give
-numbers of rows instead of lines, take "2020-01-01" for a date, and refuse labels of which some are numbers.
+Files are not repaired: a row with too few or too many columns, a broken quote, or a byte that is
+not UTF-8 is an error that names the line. pyarrow reads Parquet only: its readers of CSV and JSON
+repair broken quotes, give numbers of rows instead of lines, take "2020-01-01" for a date, and
+refuse labels of which some are numbers.
 """
 
 import csv
@@ -38,11 +40,20 @@ csv.field_size_limit(sys.maxsize)  # the default of 128 KiB is too small for som
 QUOTED = re.compile('"(?:[^"]|"")*""(?:[^"]|"")*"')
 IN_QUOTES = "with quotes doubled as in CSV, which .tsv does not undo (save it as .csv)"
 SHORT_ROWS = "rows with too few columns left out"
-KINDS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+KINDS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".txt": "tsv",
+    ".jsonl": "json",
+    ".json": "json",
+    ".parquet": "parquet",
+}
 MAX_SHORT_ROWS_SHARE = 0.001
-MISSING, NO_LABEL = object(), {"", "?", "-1", "-1.0", "nan"}  # what stands for it in a set to predict
+# what stands for it in a set to predict
+MISSING, NO_LABEL = object(), {"", "?", "-1", "-1.0", "nan"}
 
-standard_input = functools.cache(read_standard_input)  # it can be read once, and the runs of all seeds need it
+# it can be read once, and the runs of all seeds need it
+standard_input = functools.cache(read_standard_input)
 
 
 @dataclass(frozen=True)
@@ -70,11 +81,16 @@ class Source:
 
     @property
     def limit(self) -> int | None:
-        return self.settings.max_train_examples if self.split == "train" else self.settings.max_predict_examples
+        return (
+            self.settings.max_train_examples
+            if self.split == "train"
+            else self.settings.max_predict_examples
+        )
 
     @property
     def suffix(self) -> str:
-        """Of scores and file names: empty but for MNLI's second sets, which run_classifier.py lacks."""
+        """Of scores and file names: empty but for MNLI's second sets, which run_classifier.py
+        lacks."""
         return "_mismatched" if self.split.endswith("_mismatched") else ""
 
     @property
@@ -82,7 +98,9 @@ class Source:
         """The hub's, of the task's data set."""
         if not (self.settings.from_hub and self.task.hub):
             return None
-        return cached_commit(self.task.hub, self.settings.dataset_revision or self.task.hub_revision)
+        return cached_commit(
+            self.task.hub, self.settings.dataset_revision or self.task.hub_revision
+        )
 
     def files(self) -> list[Path]:
         """The files with the examples; none for the hub."""
@@ -91,30 +109,39 @@ class Source:
         if not self.task.name:
             return [Path(self.part.files[0]).expanduser()]
         folder, files = Path(str(self.settings.data_dir)).expanduser(), []
-        if (folder / self.task.folder).is_dir():  # --data_dir is the GLUE folder that contains the task's
+        # --data_dir is the GLUE folder that contains the task's
+        if (folder / self.task.folder).is_dir():
             folder = folder / self.task.folder
         for names in self.part.files:
-            either = [folder / name for name in names.format(language=self.settings.language).split("|")]
+            either = [
+                folder / name for name in names.format(language=self.settings.language).split("|")
+            ]
             files.append(next(filter(Path.is_file, either), either[0]))
         return files
 
 
 def sources(settings: TextSettings, task: NamedTask, kind: str) -> list[Source]:
-    """The "train", "dev" or "test" sets of a task: two for MNLI's "dev". Raises InputError if there is none."""
+    """The "train", "dev" or "test" sets of a task: two for MNLI's "dev". Raises InputError if there
+    is none."""
     names = [name for name in task.splits if name.split("_")[0] == kind]
     if not names:
-        raise InputError(f"--task_name {task.name} has no {kind} set, only {', '.join(task.splits)}")
+        raise InputError(
+            f"--task_name {task.name} has no {kind} set, only {', '.join(task.splits)}"
+        )
     return [Source(settings, task, name) for name in names]
 
 
-# -- files to rows ------------------------------------------------------------------------------------------------
+# -- files to rows ---------------------------------------------------------------------------------
 
 
 def _named(header: Sequence[str], column: str) -> str:
     """The columns of a file that lacks one, and what may be wrong."""
     names, near = ", ".join(header) or "an empty line", get_close_matches(column, header, 1)
     if mark := next((mark for mark in ";|\t" if len(header) == 1 and mark in names), None):
-        return f"{names!r}; {mark!r} separates no columns here: save it with commas, or as .tsv with tabs"
+        return (
+            f"{names!r}; {mark!r} separates no columns here: save it with commas, or as .tsv with"
+            " tabs"
+        )
     if "," in column:
         return f"{names}; several columns of labels need --multi_label"
     return names + (f"; did you mean {near[0]!r}?" if near else "")
@@ -130,29 +157,45 @@ def _opened(source: Source, counts: Counter[str]) -> Iterator[tuple[str, Sequenc
     if source.settings.from_hub:
         yield _hub_rows(source)
     for path in source.files():
-        where, header = f"--data_dir {path}" if source.task.name else str(source), source.part.header
+        where, header = (
+            f"--data_dir {path}" if source.task.name else str(source),
+            source.part.header,
+        )
         is_standard_input = str(path) == STANDARD_INPUT
-        kind = "tsv" if is_standard_input else KINDS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
+        kind = (
+            "tsv"
+            if is_standard_input
+            else KINDS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
+        )
         if kind is None:
-            raise InputError(f"{where}: the extension must be {', '.join(KINDS)} (all but .parquet also with .gz)")
+            raise InputError(
+                f"{where}: the extension must be {', '.join(KINDS)} (all but .parquet also with"
+                " .gz)"
+            )
         if kind == "parquet":
             yield where, *_parquet_rows(path, where, source.task.columns)
             continue
         text = standard_input(where) if is_standard_input else read_text(path, where)
         if (nul := text.find("\0")) >= 0:  # UTF-16 has one in each letter
-            raise InputError(f"{where}: line {text.count(chr(10), 0, nul) + 1} holds a NUL, which is no text")
+            raise InputError(
+                f"{where}: line {text.count(chr(10), 0, nul) + 1} holds a NUL, which is no text"
+            )
         if kind == "json":
             yield where, *_json_rows(text, where)
         else:
             # Published files are as they are.
             counts_of_tsv = Counter() if source.task.name or is_standard_input else counts
-            rows = _csv_rows(text, where, counts) if kind == "csv" else _tsv_rows(text, len(header), counts_of_tsv)
+            rows = (
+                _csv_rows(text, where, counts)
+                if kind == "csv"
+                else _tsv_rows(text, len(header), counts_of_tsv)
+            )
             yield where, header or next(rows, ("", ()))[1], rows
 
 
 def _tsv_rows(text: str, most: int, counts: Counter[str]) -> Rows:
-    """The cells of each line; the last of at most `most` may hold tabs. Blank lines are allowed at the end only,
-    where a file has several columns."""
+    """The cells of each line; the last of at most `most` may hold tabs. Blank lines are allowed at
+    the end only, where a file has several columns."""
     lines = lines_of(text)
     if not lines[-1]:  # behind the last line's end
         lines.pop()
@@ -201,10 +244,14 @@ def _hub_rows(source: Source) -> tuple[str, Sequence[str], Rows]:
     """A split of a hub data set, with labels as the task spells them."""
     task, settings, split = source.task, source.settings, source.part.hub
     if task.hub is None:
-        raise InputError(f"--task_name {task.name} has no known data set on the hub; give --data_dir")
+        raise InputError(
+            f"--task_name {task.name} has no known data set on the hub; give --data_dir"
+        )
     config = task.hub_config and task.hub_config.format(language=settings.language)
     where = f"--task_name {task.name}: {task.hub}{f' {config}' if config else ''}"
-    data = load_data_set(task.hub, config, split, where, settings.dataset_revision, task.hub_revision)
+    data = load_data_set(
+        task.hub, config, split, where, settings.dataset_revision, task.hub_revision
+    )
     columns = {name: data[name][:] for name in data.column_names}
     label = task.columns.label.split("|")[-1]
     if all(value in (-1, None) for value in columns.get(label, ())):
@@ -218,7 +265,7 @@ def _numbered(columns: Sequence[Iterable[Any]]) -> Rows:
     return ((f"row {number}", cells) for number, cells in enumerate(zip(*columns, strict=False), 1))
 
 
-# -- rows to texts ------------------------------------------------------------------------------------------------
+# -- rows to texts ---------------------------------------------------------------------------------
 
 
 class Texts(NamedTuple):
@@ -226,7 +273,8 @@ class Texts(NamedTuple):
 
     first: list[str]
     second: list[str] | None  # None without pairs
-    # As the task spells them; tuples where a text has several; numbers for regression; None without labels.
+    # As the task spells them; tuples where a text has several; numbers for regression; None without
+    # labels.
     labels: list[Any] | None
     ids: list[str]  # those in the file, or the numbers from 0
     counts: Mapping[str, int] = {}  # of what the user may not expect, by its description
@@ -263,17 +311,22 @@ class Column:
 
 
 def read(source: Source, labels: Labels = ()) -> Texts:
-    """The examples of a set, at most as many as the flags say. A label must be one of `labels`, if there are any,
-    or for regression a finite number. In a set to predict it may be missing."""
+    """The examples of a set, at most as many as the flags say. A label must be one of `labels`, if
+    there are any, or for regression a finite number. In a set to predict it may be missing."""
     columns, language, counts = source.task.columns, source.settings.language, Counter[str]()
-    first, second = Column(columns.text, _string, "a string"), Column(columns.pair, _string, "a string")
+    first, second = (
+        Column(columns.text, _string, "a string"),
+        Column(columns.pair, _string, "a string"),
+    )
     ids = Column(columns.id, str, "", is_needed=False)
     label, a_label = _label_of(source, labels)
     names = columns.labels or (columns.label,)
     of_labels = [Column(name, label, a_label, source.needs_labels) for name in names]
     num_rows, languages = 0, set[str]()
     for where, header, rows in _opened(source, counts):
-        indices = [(column, column.index_in(header, where)) for column in (first, second, *of_labels, ids)]
+        indices = [
+            (column, column.index_in(header, where)) for column in (first, second, *of_labels, ids)
+        ]
         used = [(column, index) for column, index in indices if index is not None]
         of_language = header.index(columns.language) if columns.language in header else None
         for place, cells in rows:
@@ -291,7 +344,9 @@ def read(source: Source, labels: Labels = ()) -> Texts:
                 for column, index in used:
                     column.read(cells[index], f"{where}: {place}")
     if not num_rows:
-        others = f" in --language {language}, only {', '.join(sorted(languages))}" if languages else ""
+        others = (
+            f" in --language {language}, only {', '.join(sorted(languages))}" if languages else ""
+        )
         raise InputError(f"{where} has no row with a text{others}")
     if counts[SHORT_ROWS] > MAX_SHORT_ROWS_SHARE * num_rows:
         of_all = f"{counts[SHORT_ROWS]} of {counts[SHORT_ROWS] + num_rows}"
@@ -301,7 +356,9 @@ def read(source: Source, labels: Labels = ()) -> Texts:
         counts["without a label, so there are no scores"] = missing
         found = []
     numbers = [*map(str, range(num_rows))]
-    return Texts(first.values, second.values or None, found or None, ids.values or numbers, dict(counts))
+    return Texts(
+        first.values, second.values or None, found or None, ids.values or numbers, dict(counts)
+    )
 
 
 def _labels_of_examples(columns: Sequence[Column], source: Source, labels: Labels) -> list[Any]:
@@ -310,9 +367,14 @@ def _labels_of_examples(columns: Sequence[Column], source: Source, labels: Label
     names, found = source.task.columns.labels, columns[0].values
     if names and found:
         if labels and (unknown := [name for name in names if name not in labels]):
-            raise InputError(f"{source}: the model has no label {unknown[0]!r}, only {', '.join(labels)}")
+            raise InputError(
+                f"{source}: the model has no label {unknown[0]!r}, only {', '.join(labels)}"
+            )
         rows = zip(*(column.values for column in columns), strict=True)
-        return [MISSING if MISSING in flags else tuple(itertools.compress(names, flags)) for flags in rows]
+        return [
+            MISSING if MISSING in flags else tuple(itertools.compress(names, flags))
+            for flags in rows
+        ]
     # What stands for no label at all may also be read as one: no labels in a list, -1 as a number.
     nothing = () if source.task.has_several else -1.0 if source.task.labels is None else MISSING
     if not source.needs_labels and all(value in (nothing, MISSING) for value in found):
@@ -351,10 +413,14 @@ def _needed_label_of(task: NamedTask, labels: Labels) -> tuple[Callable[[Any], A
     known, of_known = set(labels or ()), ", ".join(labels or ())
     if task.has_several:
         a_list = "with commas between labels, or a JSON list"
-        return partial(labels_in, known=known), f"some of {of_known}, {a_list}" if known else f"labels, {a_list}"
+        return partial(labels_in, known=known), (
+            f"some of {of_known}, {a_list}" if known else f"labels, {a_list}"
+        )
 
     def label(value: Any) -> str | None:
-        is_label = isinstance(value, str | int | float) and str(value).strip() != "" and value == value
+        is_label = (
+            isinstance(value, str | int | float) and str(value).strip() != "" and value == value
+        )
         name = task.spellings.get(str(value), str(value)) if is_label else None
         return name if not known or name in known else None
 

@@ -1,4 +1,5 @@
-"""The classifier's texts as rows of tokens, cut by Google's rules (google-research/bert `run_classifier.py`)."""
+"""The classifier's texts as rows of tokens, cut by Google's rules (google-research/bert
+`run_classifier.py`)."""
 
 import os
 from collections.abc import Sequence
@@ -21,11 +22,17 @@ from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.settings import STANDARD_INPUT, ExampleSettings
 from tasks.texts import open_tokenized, rows_of_texts
 
-VERSION = 6  # increase when reading or the code below writes something else: old folders are not used
+# increase when reading or the code below writes something else: old folders are not used
+VERSION = 6
 
 
 def open_set(
-    source: Source, labels: Labels, settings: ExampleSettings, tokenizer: Tokenizer, world: World, run: Run
+    source: Source,
+    labels: Labels,
+    settings: ExampleSettings,
+    tokenizer: Tokenizer,
+    world: World,
+    run: Run,
 ) -> Prepared:
     """The tables of a set, as `tables` makes them, on every rank. Raises InputError as `read` and
     `open_tokenized`."""
@@ -41,28 +48,37 @@ def open_set(
         content = [(path.suffixes[-2:], sha256(path)) for path in files] or load()
         facts = [task.name, task.has_several, asdict(task.columns), source.part.header]
         facts += [source.needs_labels, source.settings.language]
-        key = digest("classifier", VERSION, tokenizer.digest, length, labels, facts, source.limit, content)
+        key = digest(
+            "classifier", VERSION, tokenizer.digest, length, labels, facts, source.limit, content
+        )
         return key, lambda: tables(load(), labels, tokenizer, length, run, task.has_several)
 
     return open_tokenized(recipe, source, tokenizer, settings.allow_unknown, world, run)
 
 
 def tables(
-    texts: Texts, labels: Labels, tokenizer: Tokenizer, max_seq_length: int, run: Run, has_several: bool = False
+    texts: Texts,
+    labels: Labels,
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    run: Run,
+    has_several: bool = False,
 ) -> Tables:
     """Tokenizes texts.
 
-    A row of `examples` has the columns of `rows_of_texts` and `label` (its index in `labels`, int32, -1 without a
-    label; if `labels` is None, the number itself, float32, NaN without a label; with `has_several` a list of
-    indices). A row of `ids` has the `id` of the example. The facts are those of `open_tokenized`, the digest that
-    checkpoints have of their data, and "is_labelled".
+    A row of `examples` has the columns of `rows_of_texts` and `label` (its index in `labels`,
+    int32, -1 without a label; if `labels` is None, the number itself, float32, NaN without a label;
+    with `has_several` a list of indices). A row of `ids` has the `id` of the example. The facts are
+    those of `open_tokenized`, the digest that checkpoints have of their data, and "is_labelled".
     """
     number = len(texts.first)
     second: Sequence[str | None] = texts.second or [None] * number
     columns, fit, cut = rows_of_texts(texts.first, second, max_seq_length, tokenizer, run)
     counts = {
         f"cut to --max_seq_length {max_seq_length}": int((cut > 0).sum()),
-        "with an empty text": sum(not text.strip() for text in (*texts.first, *(texts.second or ()))),
+        "with an empty text": sum(
+            not text.strip() for text in (*texts.first, *(texts.second or ()))
+        ),
         **texts.counts,
     }
     if has_several:
@@ -70,13 +86,24 @@ def tables(
         lists = ([number_of[label] for label in row] for row in texts.labels or [()] * number)
         numbers = ragged(map(np.array, lists), pa.int32())
     else:
-        label = pa.array(texts.labels or [None] * number, pa.float32() if labels is None else pa.string())
-        numbers = label.fill_null(np.nan) if labels is None else pc.index_in(label, pa.array(labels)).fill_null(-1)
+        label = pa.array(
+            texts.labels or [None] * number, pa.float32() if labels is None else pa.string()
+        )
+        numbers = (
+            label.fill_null(np.nan)
+            if labels is None
+            else pc.index_in(label, pa.array(labels)).fill_null(-1)
+        )
     content = [texts.first, texts.second, texts.labels]
     facts = {
         "digest": digest("classifier", VERSION, tokenizer.digest, max_seq_length, labels, content),
-        "notes": [f"{number:,} examples", *(f"{count:,} {text}" for text, count in counts.items() if count)],
+        "notes": [
+            f"{number:,} examples",
+            *(f"{count:,} {text}" for text, count in counts.items() if count),
+        ],
         "is_labelled": texts.labels is not None,
         **fit,
     }
-    return with_facts({"examples": columns | {"label": numbers}, "ids": {"id": pa.array(texts.ids)}}, facts)
+    return with_facts(
+        {"examples": columns | {"label": numbers}, "ids": {"id": pa.array(texts.ids)}}, facts
+    )

@@ -14,41 +14,66 @@ class TextSettings(Settings):
     """Which texts and labels are read."""
 
     task_name: str | None = setting(
-        None, "one of cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax xnli nsmc kornli korsts; leave out for own "
-        "files", "data", is_saved=True, needs=("data_dir", "from_hub"),
-    )  # fmt: skip
+        None,
+        "one of cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax xnli nsmc kornli korsts; leave out"
+        " for own files",
+        "data",
+        is_saved=True,
+        needs=("data_dir", "from_hub"),
+    )
     data_dir: str | None = setting(None, "folder of the task's files, in GLUE's layout", "data")
-    from_hub: bool = setting(False, "take the task's data from the hub instead of --data_dir", "data")
+    from_hub: bool = setting(
+        False, "take the task's data from the hub instead of --data_dir", "data"
+    )
     dataset_revision: str | None = setting(
-        None, "commit, tag or branch of the hub data set that --from_hub takes", "data", shown_default="the newest"
+        None,
+        "commit, tag or branch of the hub data set that --from_hub takes",
+        "data",
+        shown_default="the newest",
     )
     language: str = setting("en", "language of XNLI's examples", "data", is_saved=True)
-    train_file: str | None = setting(None, "CSV, TSV, JSON lines or Parquet file to train on", "data")
+    train_file: str | None = setting(
+        None, "CSV, TSV, JSON lines or Parquet file to train on", "data"
+    )
     dev_file: str | None = setting(
         None, "file of the same kinds to evaluate on", "data", aliases=("validation_file",)
     )
     predict_file: str | None = setting(
-        None, "file of the same kinds to predict; - for lines of standard input, whose predictions are printed "
-        "too: a text per line, with --text_pair_column, or if the model was trained on pairs, a tab and a second "
-        "text", "data", aliases=("test_file",),
-    )  # fmt: skip
+        None,
+        "file of the same kinds to predict; - for lines of standard input, whose predictions are"
+        " printed too: a text per line, with --text_pair_column, or if the model was trained on"
+        " pairs, a tab and a second text",
+        "data",
+        aliases=("test_file",),
+    )
     text_column: str = setting("text", "name of the column with the text", "data", is_saved=True)
-    text_pair_column: str | None = setting(None, "name of the column with the second text", "data", is_saved=True)
+    text_pair_column: str | None = setting(
+        None, "name of the column with the second text", "data", is_saved=True
+    )
     label_column: str = setting("label", "name of the column with the label", "data", is_saved=True)
-    regression: bool = setting(False, "predict numbers: the label column holds numbers", "data", is_saved=True)
+    regression: bool = setting(
+        False, "predict numbers: the label column holds numbers", "data", is_saved=True
+    )
     multi_label: bool = setting(
-        False, "a text may have several labels, or none: --label_column names a column of lists (in CSV and TSV "
-        "with commas between labels, or as JSON), or several columns of 0 and 1, with commas between them", "data",
+        False,
+        "a text may have several labels, or none: --label_column names a column of lists (in CSV"
+        " and TSV with commas between labels, or as JSON), or several columns of 0 and 1, with"
+        " commas between them",
+        "data",
         is_saved=True,
-    )  # fmt: skip
-    max_train_examples: int | None = setting(None, "train on the first N examples", "data", at_least=1)
+    )
+    max_train_examples: int | None = setting(
+        None, "train on the first N examples", "data", at_least=1
+    )
     max_predict_examples: int | None = setting(
         None, "evaluate and predict the first N examples", "data", at_least=1
     )
 
     def check(self) -> None:
         if self.task_name and not (self.data_dir or self.from_hub):
-            raise ValueError("--task_name needs --data_dir, the folder of its files (or --from_hub)")
+            raise ValueError(
+                "--task_name needs --data_dir, the folder of its files (or --from_hub)"
+            )
         for flag, needed in (("from_hub", "task_name"), ("dataset_revision", "from_hub")):
             if getattr(self, flag) and not getattr(self, needed):
                 raise ValueError(f"--{flag} needs --{needed}")
@@ -56,7 +81,9 @@ class TextSettings(Settings):
             raise ValueError("--multi_label and --regression exclude each other")
         for flag in ("train_file", "dev_file", "predict_file", "regression", "multi_label"):
             if getattr(self, flag) and self.task_name:
-                raise ValueError(f"--{flag} is for files of your own: --task_name has its files and labels")
+                raise ValueError(
+                    f"--{flag} is for files of your own: --task_name has its files and labels"
+                )
 
     @property
     def reads_lines(self) -> bool:
@@ -69,9 +96,16 @@ class ExampleSettings(Settings):
     """How texts become rows; name and default of run_classifier.py."""
 
     max_seq_length: int = setting(
-        128, "maximum number of tokens per example", "data", at_least=4, at_most=LONGEST_ROW, is_saved=True
+        128,
+        "maximum number of tokens per example",
+        "data",
+        at_least=4,
+        at_most=LONGEST_ROW,
+        is_saved=True,
     )
-    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
+    allow_unknown: bool = setting(
+        False, "continue even if more than 10 % of the tokens are [UNK]", "data"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +116,32 @@ class ClassifierConfig(ProgramConfig):
     examples: ExampleSettings
     evaluation: DevSettings
     seeds: str | None = setting(
-        None, "train once per seed, such as 1,2,3, in OUTPUT_DIR/seed-N; report mean and deviation", "training"
+        None,
+        "train once per seed, such as 1,2,3, in OUTPUT_DIR/seed-N; report mean and deviation",
+        "training",
     )
     class_weights: str | None = setting(
-        None, "weight of each label in the loss: LABEL=WEIGHT,…, a JSON object of labels and weights, or "
-        "balanced", "training",
-    )  # fmt: skip
+        None,
+        "weight of each label in the loss: LABEL=WEIGHT,…, a JSON object of labels and weights, or "
+        "balanced",
+        "training",
+    )
     do_predict: bool = setting(False, "predict the test set", "prediction")
     predict_batch_size: int = batch_size("examples", "prediction")
 
     def check(self) -> None:
         dev = self.evaluation.needs_dev_set(self.do_train)
-        self.check_files(self.texts, "task_name", train=self.do_train, dev=dev, predict=self.do_predict)
+        self.check_files(
+            self.texts, "task_name", train=self.do_train, dev=dev, predict=self.do_predict
+        )
         seeds = [] if self.seeds is None else self.seeds.split(",")
-        numbers = {int(seed) for seed in seeds if re.fullmatch("[0-9]{1,10}", seed) and int(seed) <= MOST_SEED}
+        numbers = {
+            int(seed)
+            for seed in seeds
+            if re.fullmatch("[0-9]{1,10}", seed) and int(seed) <= MOST_SEED
+        }
         if len(numbers) < len(seeds):
-            raise ValueError(f"--seeds must be different numbers up to {MOST_SEED}, such as 1,2, got {self.seeds}")
+            raise ValueError(
+                f"--seeds must be different numbers up to {MOST_SEED}, such as 1,2, got"
+                f" {self.seeds}"
+            )

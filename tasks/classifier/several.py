@@ -16,7 +16,8 @@ from ringbase.ragged import Ragged
 
 THRESHOLDS = "thresholds"  # of each label, in result.json and beside the model
 HALF = 0.5  # the probability from which a text has a label, before thresholds are chosen
-FLAGS = {"0": False, "1": True, "0.0": False, "1.0": True, "False": False, "True": True}  # in columns of labels
+# in columns of labels
+FLAGS = {"0": False, "1": True, "0.0": False, "1.0": True, "False": False, "True": True}
 
 
 def labels_in(value: Any, known: set[str]) -> tuple[str, ...] | None:
@@ -52,8 +53,8 @@ def targets(labels: Ragged, num_labels: int) -> np.ndarray:
 
 
 def thresholds_of(true_BL: np.ndarray, scores_BL: np.ndarray) -> np.ndarray:
-    """For each label the threshold of its probability with the highest F1, float64 [L], in the middle between the
-    probabilities of two texts. 0.5 for a label that no text has."""
+    """For each label the threshold of its probability with the highest F1, float64 [L], in the
+    middle between the probabilities of two texts. 0.5 for a label that no text has."""
     probabilities_BL = expit(scores_BL.astype(float))
     chosen = np.full(true_BL.shape[1], HALF)
     for label, (true, probabilities) in enumerate(zip(true_BL.T, probabilities_BL.T, strict=True)):

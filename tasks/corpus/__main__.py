@@ -1,4 +1,5 @@
-"""bert-corpus: text -> shards of pretraining examples (Google's create_pretraining_data.py), and vocabularies.
+"""bert-corpus: text -> shards of pretraining examples (Google's create_pretraining_data.py), and
+vocabularies.
 
     bert-corpus vocab  --input_file 'text/*.txt' --output_dir vocab --vocab_size 30522
     bert-corpus build  --input_file 'text/*.txt' --output_dir shards --vocab_file vocab/vocab.txt

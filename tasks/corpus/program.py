@@ -29,23 +29,38 @@ def run(name: str, config: Any) -> None:
 def build(config: BuildConfig, world: World) -> None:
     settings, files = config.corpus, config.tokenizer
     if settings.output_dir.endswith(".tfrecord"):
-        world.say(f"note: {settings.output_dir} becomes a folder of Arrow shards, which bert-pretraining reads")
-    folder = world.on_each_machine(weights.find, config.model, config.model_revision) if config.model else None
+        world.say(
+            f"note: {settings.output_dir} becomes a folder of Arrow shards, which bert-pretraining"
+            " reads"
+        )
+    folder = (
+        world.on_each_machine(weights.find, config.model, config.model_revision)
+        if config.model
+        else None
+    )
     if folder is not None and not folder.is_dir():
         folder = folder.parent  # of a TensorFlow checkpoint
-    words = tokenizer.load(files.vocab_file, folder, files.do_lower_case, config.model or "", files.spm_model_file)
+    words = tokenizer.load(
+        files.vocab_file, folder, files.do_lower_case, config.model or "", files.spm_model_file
+    )
     if words.case_problem:
         world.say(f"warning: {words.case_problem}")
     num_cores = world.device.threads if world.size > 1 else len(os.sched_getaffinity(0))
-    ranks: dict[str, Any] = {"share": (world.rank, world.size), "barrier": world.barrier, "say": world.say}
+    ranks: dict[str, Any] = {
+        "share": (world.rank, world.size),
+        "barrier": world.barrier,
+        "say": world.say,
+    }
     with world.watchdog.working():  # the shares of the ranks may take hours more or less
-        manifest = corpus.build(settings, words, num_workers=config.num_workers or num_cores, **ranks)
+        manifest = corpus.build(
+            settings, words, num_workers=config.num_workers or num_cores, **ranks
+        )
     counts, num_shards = manifest["counts"], len(manifest["shards"])
     cut = f", {counts['cut_tokens']:,} cut off" if counts.get("cut_tokens") else ""
     world.say(
-        f"{settings.output_dir}: {counts['documents']:,} documents, {counts['sentences']:,} sentences, "
-        f"{counts['tokens']:,} tokens ({counts['unknown_share']:.2%} [UNK]{cut}) -> "
-        f"{counts['examples']:,} examples in {num_shards} shard{'s' * (num_shards > 1)}"
+        f"{settings.output_dir}: {counts['documents']:,} documents, {counts['sentences']:,}"
+        f" sentences, {counts['tokens']:,} tokens ({counts['unknown_share']:.2%} [UNK]{cut}) ->"
+        f" {counts['examples']:,} examples in {num_shards} shard{'s' * (num_shards > 1)}"
     )
 
 

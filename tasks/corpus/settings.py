@@ -14,15 +14,24 @@ class BuildConfig(Settings):
     corpus: BuildSettings
     tokenizer: TokenizerSettings
     model: str | None = setting(
-        None, "hub name or folder of a model whose vocabulary to use, instead of --vocab_file", "model"
+        None,
+        "hub name or folder of a model whose vocabulary to use, instead of --vocab_file",
+        "model",
     )
     model_revision: str | None = setting(
-        None, "commit, tag or branch of the hub model that --model names", "model", shown_default="main"
+        None,
+        "commit, tag or branch of the hub model that --model names",
+        "model",
+        shown_default="main",
     )
     num_workers: int | None = setting(
-        None, "worker processes per rank", "machine", shown_default="the number of its cores",
-        at_least=1, at_most=1024,
-    )  # fmt: skip
+        None,
+        "worker processes per rank",
+        "machine",
+        shown_default="the number of its cores",
+        at_least=1,
+        at_most=1024,
+    )
 
     def check(self) -> None:
         if self.model_revision and not self.model:
@@ -44,6 +53,9 @@ class VocabConfig(Settings):
     vocabulary: VocabularySettings
     output_dir: str = setting(help="folder to write the vocabulary to", group="output")
     max_bytes: int | None = setting(
-        None, "train on a sample of about N bytes, spread evenly over the text", "data", at_least=1,
+        None,
+        "train on a sample of about N bytes, spread evenly over the text",
+        "data",
+        at_least=1,
         shown_default="the whole text; 256 MiB of it for unigram and bpe, which keep it in memory",
-    )  # fmt: skip
+    )

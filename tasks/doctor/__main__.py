@@ -10,14 +10,18 @@ from tasks.settings import MachineSettings
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig(Settings):
-    """Check whether RingBERT works on this machine or cluster, and print one page with what to do. Run it as you
-    would run a training: under the same launcher, on the same hosts, with the same number of ranks. The exit
-    status is 0 if no check failed, else 1."""
+    """Check whether RingBERT works on this machine or cluster, and print one page with what to do.
+    Run it as you would run a training: under the same launcher, on the same hosts, with the same
+    number of ranks. The exit status is 0 if no check failed, else 1."""
 
     machine: MachineSettings
-    output_dir: str = setting(".", "folder whose disk is checked, such as the --output_dir of a run", "data")
+    output_dir: str = setting(
+        ".", "folder whose disk is checked, such as the --output_dir of a run", "data"
+    )
     json: bool = setting(False, "print JSON instead of a page", "output")
-    quick: bool = setting(False, "leave out what computes with models, which takes a minute or more", "machine")
+    quick: bool = setting(
+        False, "leave out what computes with models, which takes a minute or more", "machine"
+    )
 
 
 main = partial(run_command, "bert-doctor", DoctorConfig)

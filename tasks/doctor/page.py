@@ -1,4 +1,5 @@
-"""bert-doctor's page: what the checks found on all ranks, what to do, and the verdict; or all of it as JSON."""
+"""bert-doctor's page: what the checks found on all ranks, what to do, and the verdict; or all of it
+as JSON."""
 
 import json
 import shutil
@@ -18,8 +19,8 @@ from ringbase.errors import InputError, one_line
 MARKS = {"ok": "ok", "warning": "!!", "failed": "XX"}  # the worst last
 MAX_WIDTH, NAME_WIDTH = 99, 20
 UNKNOWN = (
-    "this should not happen on a healthy machine: the same command on one rank, with --device cpu, or with "
-    "--backend mpi shows what is at fault; please report it with this page"
+    "this should not happen on a healthy machine: the same command on one rank, with --device cpu,"
+    " or with --backend mpi shows what is at fault; please report it with this page"
 )
 
 
@@ -33,9 +34,11 @@ class Finding:
 
 
 class Page:
-    """Checks on all ranks, and their results so far, the same on every rank; rank 0 prints them as they come.
+    """Checks on all ranks, and their results so far, the same on every rank; rank 0 prints them as
+    they come.
 
-    The watchdog of `world` names the ranks that do not reach the end of a check, and ends the job in time.
+    The watchdog of `world` names the ranks that do not reach the end of a check, and ends the job
+    in time.
     """
 
     def __init__(self, world: World, as_json: bool):
@@ -44,10 +47,13 @@ class Page:
         self._began = time.monotonic()
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may be ASCII only
         place = f"ranks: {world.size}, hosts: {world.num_nodes}"
-        self._print(f"RingBERT {ringbase.__version__}, {place}, {time.strftime('%Y-%m-%d %H:%M')}\n")
+        self._print(
+            f"RingBERT {ringbase.__version__}, {place}, {time.strftime('%Y-%m-%d %H:%M')}\n"
+        )
 
     def check(self, name: str, find: Callable[[], Finding]) -> bool:
-        """Runs a check on every rank and prints what they found together. Returns whether it did not fail."""
+        """Runs a check on every rank and prints what they found together. Returns whether it did
+        not fail."""
         began = time.monotonic()
         try:
             finding = find()
@@ -60,9 +66,13 @@ class Page:
             print(f"rank {self.world.rank}: {name}: {finding.text}", file=sys.stderr, flush=True)
         with self.world.operation(f"the end of the check {name}"):
             whole = combined(self.world.all_gather(finding))
-        self.results.append({"name": name, **asdict(whole), "seconds": round(time.monotonic() - began, 2)})
+        self.results.append(
+            {"name": name, **asdict(whole), "seconds": round(time.monotonic() - began, 2)}
+        )
         head = f"  {MARKS[whole.status]} {name:<{NAME_WIDTH}}"
-        width = max(20, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns) - len(head))
+        width = max(
+            20, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns) - len(head)
+        )
         wrap = textwrap.TextWrapper(width, break_on_hyphens=False).wrap
         self._print(head + f"\n{' ' * len(head)}".join([*wrap(whole.text), *wrap(whole.advice)]))
         return whole.status != "failed"
@@ -70,12 +80,27 @@ class Page:
     def end(self) -> int:
         """Prints the verdict, or everything as JSON. Returns the exit status."""
         counts = Counter(result["status"] for result in self.results)
-        verdict, seconds = "red" if counts["failed"] else "green", round(time.monotonic() - self._began, 1)
+        verdict, seconds = (
+            "red" if counts["failed"] else "green",
+            round(time.monotonic() - self._began, 1),
+        )
         if self.world.rank == 0 and not self.is_shown:
-            facts = {"ringbert": ringbase.__version__, "ranks": self.world.size, "hosts": self.world.num_nodes}
-            whole = {"verdict": verdict, **facts, "seconds": seconds, "counts": counts, "checks": self.results}
+            facts = {
+                "ringbert": ringbase.__version__,
+                "ranks": self.world.size,
+                "hosts": self.world.num_nodes,
+            }
+            whole = {
+                "verdict": verdict,
+                **facts,
+                "seconds": seconds,
+                "counts": counts,
+                "checks": self.results,
+            }
             print(json.dumps(whole, indent=1), flush=True)
-        numbers = ", ".join(f"{counts[status]} {status}" for status in reversed(MARKS) if counts[status])
+        numbers = ", ".join(
+            f"{counts[status]} {status}" for status in reversed(MARKS) if counts[status]
+        )
         self._print(f"\n{verdict}: {numbers}; {seconds:.0f} s")
         return int(verdict == "red")
 
@@ -85,10 +110,13 @@ class Page:
 
 
 def combined(findings: list[Finding]) -> Finding:
-    """The worst of the ranks' findings; if not all ranks have it, each with the ranks that have it."""
+    """The worst of the ranks' findings; if not all ranks have it, each with the ranks that have
+    it."""
     worst = max((finding.status for finding in findings), key=list(MARKS).index)
     ranks = {rank: finding for rank, finding in enumerate(findings) if finding.status == worst}
     if worst == "ok" or len(set(findings)) == 1:
         return next(iter(ranks.values()))
     text = by_value({rank: finding.text for rank, finding in ranks.items()})
-    return Finding(worst, text, "; ".join(dict.fromkeys(finding.advice for finding in ranks.values())))
+    return Finding(
+        worst, text, "; ".join(dict.fromkeys(finding.advice for finding in ranks.values()))
+    )

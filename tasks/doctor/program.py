@@ -1,8 +1,9 @@
-"""bert-doctor: one page, green or red, with what to do. docs/machines.md shows how to start it, and a page.
+"""bert-doctor: one page, green or red, with what to do. docs/machines.md shows how to start it, and
+a page.
 
-It starts as a training does, so what keeps trainings from starting ends it in the same way, with one line. Then it
-looks at the software, the hosts, the disks and the GPUs, opens the backend, and trains small models. A check that
-needs one that failed is left out.
+It starts as a training does, so what keeps trainings from starting ends it in the same way, with
+one line. Then it looks at the software, the hosts, the disks and the GPUs, opens the backend, and
+trains small models. A check that needs one that failed is left out.
 """
 
 import contextlib
@@ -50,26 +51,37 @@ WRITTEN_BYTES = 1 << 26
 FEW_BYTES, SLOW_BYTES_PER_S = 25e9, 30e6
 SIZE = 300_001  # numbers in a sum: odd, and more than one piece of every backend
 STEPS, LENGTH = 4, 64  # of a training; tokens of its rows
-# How far losses and gradient norms may be apart, as a share: sums in another order; other number formats.
+# How far losses and gradient norms may be apart, as a share: sums in another order; other number
+# formats.
 ROUNDING, OTHER_FORMAT = 1e-3, 3e-2
 WRONG = (
-    "training cannot be right here: update the driver and TensorFlow with its CUDA libraries, try another GPU, "
-    "--device cpu, --backend mpi or another --precision, and report it with this page"
+    "training cannot be right here: update the driver and TensorFlow with its CUDA libraries, try"
+    " another GPU, --device cpu, --backend mpi or another --precision, and report it with this page"
 )
 
 
 def run(config: DoctorConfig) -> None:
     with World.join(config.machine.device, "bert-doctor", stalls=config.machine.stalls) as world:
         world.agree({"Python": platform.python_version(), "the versions of packages": versions()})
-        page, output_dir = Page(world, config.json), nearest_folder(Path(config.output_dir).expanduser())
+        page, output_dir = (
+            Page(world, config.json),
+            nearest_folder(Path(config.output_dir).expanduser()),
+        )
         page.check("versions", check_versions)
         page.check("MPI", partial(check_mpi, world))
         page.check("hosts", partial(check_hosts, world))
         page.check("devices", partial(check_devices, world))
         other = "give another folder as --output_dir, or free some space"
-        can_write = page.check("output folder", partial(world.on_first, check_disk, output_dir, other))
-        other, cache = "set RINGBERT_CACHE to a folder on another disk, or free some space", cache_folder()
-        page.check("cache folder", partial(world.on_each_machine, check_disk, nearest_folder(cache), other))
+        can_write = page.check(
+            "output folder", partial(world.on_first, check_disk, output_dir, other)
+        )
+        other, cache = (
+            "set RINGBERT_CACHE to a folder on another disk, or free some space",
+            cache_folder(),
+        )
+        page.check(
+            "cache folder", partial(world.on_each_machine, check_disk, nearest_folder(cache), other)
+        )
         opened: list[Collectives] = []
 
         def open_backend() -> Finding:
@@ -88,7 +100,7 @@ def run(config: DoctorConfig) -> None:
         sys.exit(status)
 
 
-# -- the machine --------------------------------------------------------------------------------------------------
+# -- the machine -----------------------------------------------------------------------------------
 
 
 def check_versions() -> Finding:
@@ -96,10 +108,14 @@ def check_versions() -> Finding:
     installed, build = versions(), tf.sysconfig.get_build_info()
     if {"tensorflow", "tensorflow-cpu"} <= installed.keys():
         text = "tensorflow and tensorflow-cpu are both installed and overwrite each other's files"
-        return Finding("failed", text, "make a new environment with one of ringbert's extras, cpu or gpu")
+        return Finding(
+            "failed", text, "make a new environment with one of ringbert's extras, cpu or gpu"
+        )
     kind = f"CUDA {build['cuda_version']}" if build["is_cuda_build"] else "CPUs"
     shown = ", ".join(f"{name} {version}" for name, version in installed.items())
-    return Finding("ok", f"Python {platform.python_version()}, {shown}; TensorFlow is built for {kind}")
+    return Finding(
+        "ok", f"Python {platform.python_version()}, {shown}; TensorFlow is built for {kind}"
+    )
 
 
 def check_mpi(world: World) -> Finding:
@@ -107,7 +123,10 @@ def check_mpi(world: World) -> Finding:
     try:
         ours, version = started().get_vendor()
     except (ImportError, RuntimeError):
-        advice = "for several ranks pip install '.[mpi]' in ringbert's checkout, or load the cluster's MPI module"
+        advice = (
+            "for several ranks pip install '.[mpi]' in ringbert's checkout, or load the cluster's"
+            " MPI module"
+        )
         return Finding("warning", "one rank only: there is no mpi4py or no MPI library", advice)
     text = f"mpi4py uses {ours} {'.'.join(map(str, version))}"
     if world.size > 1:
@@ -115,25 +134,37 @@ def check_mpi(world: World) -> Finding:
     try:
         mpi = find_mpi()
     except InputError as error:
-        return Finding("warning", f"{text}, but {error}", "only one rank can be started until there is an mpirun")
+        return Finding(
+            "warning",
+            f"{text}, but {error}",
+            "only one rank can be started until there is an mpirun",
+        )
     text = f"{text}, and bert-launch {mpi}"
     if mpi.implementation != ours or (ours == OPEN_MPI and mpi.version != version[:2]):
-        advice = "load the MPI module that mpi4py was built with, or pip install '.[mpi]' into this environment"
+        advice = (
+            "load the MPI module that mpi4py was built with, or pip install '.[mpi]' into this"
+            " environment"
+        )
         return Finding("failed", f"{text}: each rank would be alone", advice)
     return Finding("ok", text)
 
 
 def check_hosts(world: World) -> Finding:
-    """The name, the address and the ranks of each host, and how many threads each rank computes with."""
+    """The name, the address and the ranks of each host, and how many threads each rank computes
+    with."""
     ranks_of = Counter(world.all_gather((socket.gethostname(), host_address(world))))
-    text = shortened(f"{name} ({address}), ranks: {count}" for (name, address), count in ranks_of.items())
+    text = shortened(
+        f"{name} ({address}), ranks: {count}" for (name, address), count in ranks_of.items()
+    )
     if len(set(ranks_of.values())) > 1:
         advice = "start equally many ranks on each host; a step waits for the slowest"
         return Finding("warning", f"{text}: different numbers of ranks", advice)
     if world.device.notes and "bound" in world.device.notes[0]:
         note, _, advice = world.device.notes[0].partition("; ")
         return Finding("warning", note, advice)
-    return Finding("ok", f"{text}; threads per rank: {world.device.threads}, cores: {os.cpu_count()}")
+    return Finding(
+        "ok", f"{text}; threads per rank: {world.device.threads}, cores: {os.cpu_count()}"
+    )
 
 
 def check_devices(world: World) -> Finding:
@@ -143,7 +174,9 @@ def check_devices(world: World) -> Finding:
     kinds = Counter(world.all_gather(world.device.name))
     text = "; ".join(f"{number} x {name}" for name, number in kinds.items())
     if world.device.may_be_shared:
-        return Finding("warning", f"{text}, which ranks may share", "start one rank per GPU to train")
+        return Finding(
+            "warning", f"{text}, which ranks may share", "start one rank per GPU to train"
+        )
     if len(kinds) > 1:
         return Finding("warning", text, "use GPUs of one kind: a step waits for the slowest")
     return Finding("ok", text)
@@ -160,10 +193,15 @@ def check_disk(folder: Path, advice: str) -> Finding:
             os.fsync(file.fileno())
     except OSError as error:
         return Finding("failed", f"{place}: {error.strerror}", advice)
-    speed, free_bytes = WRITTEN_BYTES / (time.perf_counter() - start_s), shutil.disk_usage(folder).free
+    speed, free_bytes = (
+        WRITTEN_BYTES / (time.perf_counter() - start_s),
+        shutil.disk_usage(folder).free,
+    )
     text = f"{place}: {free_bytes / 1e9:.3g} GB free, {speed / 1e6:.0f} MB/s written"
     if free_bytes < FEW_BYTES or speed < SLOW_BYTES_PER_S:
-        return Finding("warning", f"{text}: little for BERT-large, whose checkpoints have 4 GB", advice)
+        return Finding(
+            "warning", f"{text}: little for BERT-large, whose checkpoints have 4 GB", advice
+        )
     return Finding("ok", text)
 
 
@@ -172,12 +210,15 @@ def nearest_folder(path: Path) -> Path:
     return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
 
 
-# -- what training does -------------------------------------------------------------------------------------------
+# -- what training does ----------------------------------------------------------------------------
 
 
 def check_sums(world: World, collectives: Collectives) -> Finding:
     """The backend's sum of float32 against NumPy's, and the same bits on every rank."""
-    parts = [np.random.default_rng(rank).standard_normal(SIZE).astype(np.float32) for rank in range(world.size)]
+    parts = [
+        np.random.default_rng(rank).standard_normal(SIZE).astype(np.float32)
+        for rank in range(world.size)
+    ]
     with world.operation("a sum on trial"):
         total = np.array(collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0])
     bound = world.size * np.finfo(np.float32).eps * np.sum(np.abs(parts), axis=0, dtype=np.float64)
@@ -189,8 +230,8 @@ def check_sums(world: World, collectives: Collectives) -> Finding:
 
 
 def check_trainings(world: World, collectives: Collectives, output_dir: Path, page: Page) -> None:
-    """The losses and gradient norms of a training, and of others that must have the same to rounding: of a small
-    model without dropout on random tokens."""
+    """The losses and gradient norms of a training, and of others that must have the same to
+    rounding: of a small model without dropout on random tokens."""
     tf.get_logger().setLevel("ERROR")  # each model is traced once, which looks like retracing
     folder = Path(world.on_first(lambda: tempfile.mkdtemp(prefix=".bert-doctor.", dir=output_dir)))
     num_rows = max(8, 2 * world.size)
@@ -203,7 +244,11 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
             if len(found) == 1:
                 return Finding("ok", f"a small model trains, {STEPS} steps")
             difference = float(np.max(np.abs(found[0] / found[-1] - 1)))
-            text = f"losses and gradients differ by {difference:.1e}" if difference else "the same bits"
+            text = (
+                f"losses and gradients differ by {difference:.1e}"
+                if difference
+                else "the same bits"
+            )
             if not difference <= tolerance:
                 return Finding("failed", f"{text}, must be at most {tolerance:g}", WRONG)
             return Finding("ok", text)
@@ -212,7 +257,9 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
 
     def resume() -> np.ndarray:
         """Goes on from the checkpoint before the last."""
-        world.on_first(lambda: shutil.rmtree(max(folder.glob(f"{world.size}-fp32-off/checkpoints/rows-*"))))
+        world.on_first(
+            lambda: shutil.rmtree(max(folder.glob(f"{world.size}-fp32-off/checkpoints/rows-*")))
+        )
         return train()
 
     try:
@@ -234,18 +281,30 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
 
 
 def train_on_trial(
-    folder: Path, num_rows: int, world: World, collectives: Collectives, precision: str = "fp32", xla: str = "off"
+    folder: Path,
+    num_rows: int,
+    world: World,
+    collectives: Collectives,
+    precision: str = "fp32",
+    xla: str = "off",
 ) -> np.ndarray:
     """Trains, or goes on from the last checkpoint. Returns every step's loss and gradient norm."""
     values = {
-        "global_batch_size": num_rows, "num_train_steps": STEPS, "num_warmup_steps": 0, "log_steps": 1,
-        "save_checkpoints_steps": STEPS // 2, "xla": xla,
-    }  # fmt: skip
+        "global_batch_size": num_rows,
+        "num_train_steps": STEPS,
+        "num_warmup_steps": 0,
+        "log_steps": 1,
+        "save_checkpoints_steps": STEPS // 2,
+        "xla": xla,
+    }
     config = model_config("tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     rows = random_rows(num_rows, LENGTH, config.vocab_size)
     set_precision(precision)
     output_dir = folder / f"{world.size}-{precision}-{xla}"
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.closing(Run(output_dir, world.rank == 0)) as run:
+    with (
+        contextlib.redirect_stderr(io.StringIO()),
+        contextlib.closing(Run(output_dir, world.rank == 0)) as run,
+    ):
         job = Job(world, collectives, run)
         job.make_model(config, "span", seed=0)
         path, state = world.on_first(newest_checkpoint, "auto", output_dir, run.say) or (None, None)
@@ -262,4 +321,6 @@ def check_speed(world: World, collectives: Collectives, machine: MachineSettings
     values = {"batch_size": 32, "seq_length": 384, "xla": "on"} if world.device.is_gpu else on_cpu
     load = made(LoadSettings, values | flat(machine) | {"model_size": "base"})
     figures = step_figures(load, world, collectives)
-    return Finding("ok", f"{load}: {figures['examples_per_s']:.3g} examples/s; bert-bench step tells more")
+    return Finding(
+        "ok", f"{load}: {figures['examples_per_s']:.3g} examples/s; bert-bench step tells more"
+    )

@@ -12,7 +12,8 @@ class ExportConfig(Settings):
     """Write a trained model as a TensorFlow SavedModel."""
 
     folder: str = setting(
-        help="a run's folder, its model/, a Hugging Face folder, a checkpoint or a hub name", is_positional=True
+        help="a run's folder, its model/, a Hugging Face folder, a checkpoint or a hub name",
+        is_positional=True,
     )
     out: str = setting(help="new folder to write", is_positional=True)
     model_revision: str | None = setting(

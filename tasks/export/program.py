@@ -2,10 +2,11 @@
 
     bert-export squad_output exported
 
-A SavedModel takes token ids and needs only TensorFlow; its tokenizer is beside it. A run's `model/` itself is a
-folder that transformers loads.
+A SavedModel takes token ids and needs only TensorFlow; its tokenizer is beside it. A run's `model/`
+itself is a folder that transformers loads.
 
-Shapes, as suffixes: B rows, T tokens of the longest row, L labels, H hidden size. Ids are int32, scores float32.
+Shapes, as suffixes: B rows, T tokens of the longest row, L labels, H hidden size. Ids are int32,
+scores float32.
 """
 
 import tempfile
@@ -48,7 +49,8 @@ def run(config: ExportConfig) -> None:
 
 
 def head_of(tensors: Tensors) -> str:
-    """The head of a model, by the names of its tensors. Of a pretrained one the encoder is exported."""
+    """The head of a model, by the names of its tensors. Of a pretrained one the encoder is
+    exported."""
     if "cls/squad/output_weights" in tensors:
         return "span"
     if "output_weights" in tensors:
@@ -57,20 +59,29 @@ def head_of(tensors: Tensors) -> str:
 
 
 class Exported(tf.Module):
-    """A model as the function of a SavedModel, which needs nothing of ours. `pooler` holds the kernel [H, H] and
-    the bias [H] of an encoder that has one."""
+    """A model as the function of a SavedModel, which needs nothing of ours. `pooler` holds the
+    kernel [H, H] and the bias [H] of an encoder that has one."""
 
     def __init__(self, model: Bert, pooler: Tensors):
         super().__init__(name="bert")
         self._head, self._config = model.head_name, model.config
         object.__setattr__(self, "_model", model)  # Keras' own parts of it would be saved too
-        self.weights = [variable.value for variable in model.trainable_variables]  # keeps them in the file
-        self.pooler = [tf.Variable(pooler[name]) for name in POOLER if self._head == "features" and name in pooler]
-        self.labels = (labels_of(self._config) if self._head in ("classifier", "tagger") else None) or ()
+        # keeps them in the file
+        self.weights = [variable.value for variable in model.trainable_variables]
+        self.pooler = [
+            tf.Variable(pooler[name])
+            for name in POOLER
+            if self._head == "features" and name in pooler
+        ]
+        self.labels = (
+            labels_of(self._config) if self._head in ("classifier", "tagger") else None
+        ) or ()
         specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS}
         self.function = tf.function(self.outputs, autograph=False).get_concrete_function(**specs)
 
-    def outputs(self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, attention_mask: tf.Tensor) -> dict:
+    def outputs(
+        self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, attention_mask: tf.Tensor
+    ) -> dict:
         """What the model says about rows [B, T]; `attention_mask` is 0 for padding, else 1."""
         most = self._config.num_positions
         batch, length = tf.unstack(tf.shape(input_ids))
@@ -90,7 +101,9 @@ class Exported(tf.Module):
             start_BT, end_BT = tf.unstack(tf.reshape(scores, [batch, length, 2]), axis=2)
             return {"start_logits": start_BT, "end_logits": end_BT}
         if self._head == "features":
-            outputs = {"sequence_output": tf.reshape(scores, [batch, length, self._config.hidden_size])}
+            outputs = {
+                "sequence_output": tf.reshape(scores, [batch, length, self._config.hidden_size])
+            }
             if self.pooler:
                 kernel, bias = self.pooler
                 first_BH = outputs["sequence_output"][:, 0]
@@ -107,7 +120,8 @@ class Exported(tf.Module):
 
 
 def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[str]:
-    """Writes the SavedModel, with its tokenizer and the labels' names. Returns its signature as lines."""
+    """Writes the SavedModel, with its tokenizer and the labels' names. Returns its signature as
+    lines."""
     with tempfile.TemporaryDirectory() as assets:
         if exported.labels:
             path = Path(assets) / "labels.txt"
@@ -121,4 +135,7 @@ def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[s
 
         replace_folder(folder, fill)
     outputs = ", ".join(sorted(exported.function.structured_outputs))
-    return [f"{folder}: a SavedModel, its tokenizer in {ASSETS}", f"  {', '.join(INPUTS)} -> {outputs}"]
+    return [
+        f"{folder}: a SavedModel, its tokenizer in {ASSETS}",
+        f"  {', '.join(INPUTS)} -> {outputs}",
+    ]

@@ -15,22 +15,32 @@ class FeaturesConfig(Settings):
 
     model: ModelSettings
     machine: MachineSettings
-    input_file: str = setting(help="UTF-8 text, one text or pair `text ||| text` per line", group="data")
+    input_file: str = setting(
+        help="UTF-8 text, one text or pair `text ||| text` per line", group="data"
+    )
     output_file: str = setting(help="JSON lines, or Parquet if it ends in .parquet", group="data")
-    layers: str = setting("-1,-2,-3,-4", "layer numbers, separated by commas; -1 is the last layer", "data")
+    layers: str = setting(
+        "-1,-2,-3,-4", "layer numbers, separated by commas; -1 is the last layer", "data"
+    )
     max_seq_length: int = setting(
         128, "maximum number of tokens per line", "data", at_least=4, at_most=LONGEST_ROW
     )
-    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
+    allow_unknown: bool = setting(
+        False, "continue even if more than 10 % of the tokens are [UNK]", "data"
+    )
     batch_size: int = setting(32, "lines per batch", "machine", at_least=1, at_most=MOST_ROWS)
 
     def check(self) -> None:
         if not (self.model.init_checkpoint or self.model.model):
-            raise ValueError("weights are needed: give --init_checkpoint, or --model with a folder or hub name")
+            raise ValueError(
+                "weights are needed: give --init_checkpoint, or --model with a folder or hub name"
+            )
         if "://" in self.output_file:
             raise ValueError(f"--output_file must be a local file, got {self.output_file[:80]}")
         if not re.fullmatch(r"-?\d{1,4}(,-?\d{1,4})*", self.layers):
-            raise ValueError(f"--layers must be integers separated by commas, got {self.layers[:80]}")
+            raise ValueError(
+                f"--layers must be integers separated by commas, got {self.layers[:80]}"
+            )
 
 
 main = partial(run_command, "bert-features", FeaturesConfig)

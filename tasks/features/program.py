@@ -1,6 +1,8 @@
-"""bert-features: hidden-state vectors of texts (google-research/bert `extract_features.py`), over all ranks.
+"""bert-features: hidden-state vectors of texts (google-research/bert `extract_features.py`), over
+all ranks.
 
-A line of the input is a text, or a pair `text ||| text`. The output is JSON lines in Google's form, or Parquet.
+A line of the input is a text, or a pair `text ||| text`. The output is JSON lines in Google's form,
+or Parquet.
 """
 
 import contextlib
@@ -31,10 +33,12 @@ from tasks.predict import Predictor
 from tasks.start import Needs, start_of_model
 from tasks.texts import rows_of_texts
 
-Vectors = tuple[int, list[str], np.ndarray]  # a line's number, n tokens, states float32 [n, layers, H]
+# a line's number, n tokens, states float32 [n, layers, H]
+Vectors = tuple[int, list[str], np.ndarray]
 
 BATCHES_AT_ONCE = 64  # rank 0 collects the vectors of this many in memory before it writes them
-LINES_PER_ROW_GROUP = 64  # of Parquet: 100 MB at most, for four layers of BERT-base and lines of 128 tokens
+# of Parquet: 100 MB at most, for four layers of BERT-base and lines of 128 tokens
+LINES_PER_ROW_GROUP = 64
 PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
@@ -51,8 +55,13 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
     table = world.on_first(tokenize, config, start.words, run)
     job.make_model(start.bert_config, "features", seed=0, is_loaded=True)
     load_on_all(job, start.weights)
-    predictor = Predictor(job, batch_of_texts, config.max_seq_length, states_of(job.model, list(layers.values())))
-    bar, at_once = run.progress(table.num_rows, "features", "line"), BATCHES_AT_ONCE * config.batch_size
+    predictor = Predictor(
+        job, batch_of_texts, config.max_seq_length, states_of(job.model, list(layers.values()))
+    )
+    bar, at_once = (
+        run.progress(table.num_rows, "features", "line"),
+        BATCHES_AT_ONCE * config.batch_size,
+    )
 
     def vectors() -> Iterator[Vectors]:
         """Yields the vectors of each line on rank 0, and nothing on other ranks."""
@@ -72,7 +81,8 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
 
 
 def states_of(model: Bert, layers: Sequence[int]) -> Forward:
-    """A function: batch -> hidden states, float32 [R, layers, H]; state 0 is the embeddings' output."""
+    """A function: batch -> hidden states, float32 [R, layers, H]; state 0 is the embeddings'
+    output."""
 
     def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         states = model.hidden_states(batch)
@@ -82,12 +92,16 @@ def states_of(model: Bert, layers: Sequence[int]) -> Forward:
 
 
 def chosen_layers(text: str, num_layers: int) -> dict[int, int]:
-    """Maps the user's layer numbers (0 is the first layer's output, -1 the last's) to indices of hidden states."""
+    """Maps the user's layer numbers (0 is the first layer's output, -1 the last's) to indices of
+    hidden states."""
     numbers = [int(part) for part in text.split(",")]
     wrong = [number for number in numbers if not -num_layers <= number < num_layers]
     if wrong:
-        raise InputError(f"--layers {text}: the model has {num_layers} layers and no layer {wrong[0]}")
-    return {number: number % num_layers + 1 for number in numbers}  # hidden state 0 is the embeddings' output
+        raise InputError(
+            f"--layers {text}: the model has {num_layers} layers and no layer {wrong[0]}"
+        )
+    # hidden state 0 is the embeddings' output
+    return {number: number % num_layers + 1 for number in numbers}
 
 
 def tokenize(config: FeaturesConfig, tokenizer: Tokenizer, run: Run) -> pa.Table:
@@ -118,28 +132,42 @@ def write(config: FeaturesConfig, layers: Sequence[int], vectors: Iterator[Vecto
             else:
                 file.writelines(json_line(layers, *line) for line in vectors)
     except OSError as error:
-        raise InputError(f"--output_file {path} cannot be written: {error.strerror or error}") from error
+        raise InputError(
+            f"--output_file {path} cannot be written: {error.strerror or error}"
+        ) from error
 
 
 def json_line(layers: Sequence[int], number: int, tokens: list[str], states: np.ndarray) -> bytes:
     """A line as extract_features.py writes it."""
     features = [
-        {"token": token, "layers": [{"index": n, "values": v} for n, v in zip(layers, values, strict=True)]}
+        {
+            "token": token,
+            "layers": [{"index": n, "values": v} for n, v in zip(layers, values, strict=True)],
+        }
         for token, values in zip(tokens, states.astype(float).round(6).tolist(), strict=True)
     ]
     return f"{json.dumps({'linex_index': number, 'features': features})}\n".encode()
 
 
 def write_parquet(file: BinaryIO, layers: Sequence[int], vectors: Iterator[Vectors]) -> None:
-    """Columns linex_index, tokens, and one per layer: layer_-1, a list of vectors (float32), one per token."""
+    """Columns linex_index, tokens, and one per layer: layer_-1, a list of vectors (float32), one
+    per token."""
     with contextlib.ExitStack() as stack:
         writer = None
         while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
             numbers, tokens, states = zip(*lines, strict=True)
-            offsets, flat = np.cumsum([0, *map(len, tokens)], dtype=np.int32), np.concatenate(states)
-            columns = {"linex_index": pa.array(numbers), "tokens": pa.array(tokens, pa.list_(pa.string()))}
+            offsets, flat = (
+                np.cumsum([0, *map(len, tokens)], dtype=np.int32),
+                np.concatenate(states),
+            )
+            columns = {
+                "linex_index": pa.array(numbers),
+                "tokens": pa.array(tokens, pa.list_(pa.string())),
+            }
             for place, layer in enumerate(layers):
-                each = pa.FixedSizeListArray.from_arrays(pa.array(flat[:, place].reshape(-1)), flat.shape[2])
+                each = pa.FixedSizeListArray.from_arrays(
+                    pa.array(flat[:, place].reshape(-1)), flat.shape[2]
+                )
                 columns[f"layer_{layer}"] = pa.ListArray.from_arrays(offsets, each)
             table = pa.table(columns)
             writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema))

@@ -29,5 +29,12 @@ from tasks.predictors.question_answering import Answer, QuestionAnswering  # noq
 from tasks.predictors.tagging import Entity, Tagger  # noqa: E402
 
 __all__ = [
-    "Answer", "Classifier", "Entity", "Features", "Prediction", "QuestionAnswering", "Tagger", "TextFeatures",
-]  # fmt: skip
+    "Answer",
+    "Classifier",
+    "Entity",
+    "Features",
+    "Prediction",
+    "QuestionAnswering",
+    "Tagger",
+    "TextFeatures",
+]

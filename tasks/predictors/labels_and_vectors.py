@@ -1,4 +1,5 @@
-"""Labels and vectors of texts and of pairs of texts, by the same code as bert-classifier and bert-features."""
+"""Labels and vectors of texts and of pairs of texts, by the same code as bert-classifier and
+bert-features."""
 
 import math
 import warnings
@@ -45,7 +46,8 @@ class TextPredictor(TrainedPredictor, Generic[Result]):
     @overload
     def __call__(self, texts: Iterable[TextOrPair]) -> list[Result]: ...
     def __call__(self, texts: TextOrPair | Iterable[TextOrPair]) -> Result | list[Result]:
-        """The result for a text, for a pair of texts, which is a tuple, or for each item in a list of these."""
+        """The result for a text, for a pair of texts, which is a tuple, or for each item in a list
+        of these."""
         if isinstance(texts, list) and not texts:
             return []
         items, is_single = checked_texts(texts, "texts", takes_pairs=True, takes_empty=True)
@@ -57,30 +59,33 @@ class TextPredictor(TrainedPredictor, Generic[Result]):
         raise NotImplementedError
 
     def rows_of(self, texts: list[tuple[str, ...]]) -> Rows:
-        """Rows with the columns `input_ids`, `sentence_a_tokens` and `label` (0). Warns when some are cut to
-        `max_seq_length` tokens, or many of their tokens are [UNK]."""
+        """Rows with the columns `input_ids`, `sentence_a_tokens` and `label` (0). Warns when some
+        are cut to `max_seq_length` tokens, or many of their tokens are [UNK]."""
         most = self.settings.max_seq_length
         first, second = zip(*((*text, None)[:2] for text in texts), strict=True)
         columns, fit, cut = rows_of_texts(first, second, most, self._tokenizer, self._job.run)
         warn_of_unknown(fit["unknown_share"], self._tokenizer)
         if cut.any():
-            warnings.warn(f"{cut.sum():,} tokens beyond max_seq_length {most} are cut off", stacklevel=3)
+            warnings.warn(
+                f"{cut.sum():,} tokens beyond max_seq_length {most} are cut off", stacklevel=3
+            )
         return Rows(pa.table(columns | {"label": np.zeros(len(texts), np.int32)}))
 
 
-# -- labels -------------------------------------------------------------------------------------------------------
+# -- labels ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The most probable label of a text or a pair of texts, its probability (the softmax over the scores of all
-    labels, which is not calibrated), and the probability of each label, in the model's order.
+    """The most probable label of a text or a pair of texts, its probability (the softmax over the
+    scores of all labels, which is not calibrated), and the probability of each label, in the
+    model's order.
 
-    `labels` are all that the text has: that one, or of a model for several labels those above their thresholds,
-    perhaps none; the probabilities are then each label's own.
+    `labels` are all that the text has: that one, or of a model for several labels those above their
+    thresholds, perhaps none; the probabilities are then each label's own.
 
-    Of a regression model `value` is the predicted number, `label` the number as text, `probability` NaN and
-    `probabilities` empty.
+    Of a regression model `value` is the predicted number, `label` the number as text, `probability`
+    NaN and `probabilities` empty.
     """
 
     label: str
@@ -95,12 +100,14 @@ class Classifier(TextPredictor[Prediction]):
     """Labels texts: `Classifier(folder)(texts)`. The probabilities are those of bert-classifier.
 
     Args:
-      folder, precision, model_revision: as those of `QuestionAnswering`; bert-classifier trains the model.
+      folder, precision, model_revision: as those of `QuestionAnswering`; bert-classifier trains the
+        model.
       batch_size: texts of `max_seq_length` tokens in a batch; more if they are shorter.
-      max_seq_length: the most tokens of a text or pair; longer ones are cut, with a warning. None: as in the run
+      max_seq_length: the most tokens of a text or pair; longer ones are cut, with a warning. None:
+        as in the run
         that wrote the folder, else as many as the model has positions.
-    A call warns of single texts if the run that wrote the folder was trained on pairs.
-    The attribute `labels` has their names in the model's order; it is empty for a regression model.
+    A call warns of single texts if the run that wrote the folder was trained on pairs. The
+    attribute `labels` has their names in the model's order; it is empty for a regression model.
     Raises ringbert.InputError, one line that names the argument.
     """
 
@@ -116,10 +123,15 @@ class Classifier(TextPredictor[Prediction]):
 
     def _results(self, items: list[tuple[str, ...]], rows: Rows) -> list[Prediction]:
         if is_on_pairs(self._of_run) and any(len(item) == 1 for item in items):
-            warnings.warn("the model was trained on pairs of texts: give tuples (text, second text)", stacklevel=3)
+            warnings.warn(
+                "the model was trained on pairs of texts: give tuples (text, second text)",
+                stacklevel=3,
+            )
         scores_BL = np.array(self._predictor(rows, self.settings.batch_size))
         if not self.labels:
-            return [Prediction(str(value), math.nan, {}, value) for value in scores_BL[:, 0].tolist()]
+            return [
+                Prediction(str(value), math.nan, {}, value) for value in scores_BL[:, 0].tolist()
+            ]
         names = [self.labels[number] for number in scores_BL.argmax(1).tolist()]
         shares_BL, chosen = labelled(self.labels, scores_BL, self._thresholds)
         probabilities = [dict(zip(self.labels, row, strict=True)) for row in shares_BL.tolist()]
@@ -127,7 +139,7 @@ class Classifier(TextPredictor[Prediction]):
         return [Prediction(name, each[name], each, labels=labels) for name, each, labels in found]
 
 
-# -- vectors ------------------------------------------------------------------------------------------------------
+# -- vectors ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,8 +147,10 @@ class TextFeatures:
     """The vectors of a text, or of a pair of texts, of n tokens.
 
     Attributes:
-      tokens: [CLS], the text's as the vocabulary writes them (`##ing`), [SEP], and for a pair the second's, [SEP].
-      offsets: int32 [n, 2], the start and end of each token in its text (characters); (0, 0) for [CLS] and [SEP].
+      tokens: [CLS], the text's as the vocabulary writes them (`##ing`), [SEP], and for a pair the
+        second's, [SEP].
+      offsets: int32 [n, 2], the start and end of each token in its text (characters); (0, 0) for
+        [CLS] and [SEP].
       vectors: float32 [n, H], the hidden state of each token.
       pooled: float32 [H]: the mean of `vectors`, [CLS] and [SEP] included, or the vector of [CLS].
     """
@@ -149,7 +163,8 @@ class TextFeatures:
 
 @dataclass(kw_only=True, eq=False)
 class Features(TextPredictor[TextFeatures]):
-    """Vectors of texts: `Features(folder)(texts)`, or only one per text: `Features(folder).pooled(texts)`.
+    """Vectors of texts: `Features(folder)(texts)`, or only one per text:
+    `Features(folder).pooled(texts)`.
 
     The vectors are those of bert-features, there rounded to six decimals.
 
@@ -169,8 +184,11 @@ class Features(TextPredictor[TextFeatures]):
         super().__post_init__()
         layers = self._job.model.config.num_hidden_layers
         if not -layers <= self.layer < layers:
-            raise InputError(f"layer must be an integer from {-layers} to {layers - 1}, got {self.layer}")
-        states = states_of(self._job.model, [self.layer % layers + 1])  # 0 is the embeddings' output
+            raise InputError(
+                f"layer must be an integer from {-layers} to {layers - 1}, got {self.layer}"
+            )
+        # 0 is the embeddings' output
+        states = states_of(self._job.model, [self.layer % layers + 1])
         self._predictor = Predictor(self._job, batch_of_texts, self.settings.max_seq_length, states)
 
     def _results(self, items: list[tuple[str, ...]], rows: Rows) -> list[TextFeatures]:
@@ -183,18 +201,25 @@ class Features(TextPredictor[TextFeatures]):
             parts = [special, first[: heads[number] - 2], special]
             for spans in second:
                 more = self._tokenizer.separators - 1
-                parts += [special] * more + [spans[: len(tokens) - heads[number] - more - 1], special]
+                parts += [special] * more + [
+                    spans[: len(tokens) - heads[number] - more - 1],
+                    special,
+                ]
             pooled = self._pooled(number, states_T1H)
-            return TextFeatures(tuple(tokens), np.concatenate(parts), states_T1H[:, 0].copy(), pooled)
+            return TextFeatures(
+                tuple(tokens), np.concatenate(parts), states_T1H[:, 0].copy(), pooled
+            )
 
         results: Any = self._predictor(rows, self.settings.batch_size, features, "features")
         return results
 
     def pooled(self, texts: TextOrPair | Iterable[TextOrPair]) -> np.ndarray:
-        """Only the pooled vectors, float32 [H] for a single text, [n, H] for a list. Token vectors are dropped at
-        once, so that long lists fit in memory."""
+        """Only the pooled vectors, float32 [H] for a single text, [n, H] for a list. Token vectors
+        are dropped at once, so that long lists fit in memory."""
         items, is_single = checked_texts(texts, "texts", takes_pairs=True, takes_empty=True)
-        results: Any = self._predictor(self.rows_of(items), self.settings.batch_size, self._pooled, "features")
+        results: Any = self._predictor(
+            self.rows_of(items), self.settings.batch_size, self._pooled, "features"
+        )
         return results[0] if is_single else np.stack(results)
 
     def _pooled(self, _: int, states_T1H: np.ndarray) -> np.ndarray:

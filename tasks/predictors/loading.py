@@ -1,4 +1,5 @@
-"""What the predictors share: a trained model in this process, without joining any ranks, and checked texts."""
+"""What the predictors share: a trained model in this process, without joining any ranks, and
+checked texts."""
 
 import contextlib
 import os
@@ -17,7 +18,16 @@ from distributed.collectives import Collectives
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError, one_line
-from ringbase.settings import LONGEST_ROW, SURROGATE, Settings, fields_of, made, of_type, setting, shown
+from ringbase.settings import (
+    LONGEST_ROW,
+    SURROGATE,
+    Settings,
+    fields_of,
+    made,
+    of_type,
+    setting,
+    shown,
+)
 from tasks.fit import load_on_all
 from tasks.job import POLICIES, Job
 from tasks.settings import ModelSettings, Precision, batch_size
@@ -51,8 +61,8 @@ class LoadSettings(Settings):
 
 @dataclass(kw_only=True, eq=False)
 class TrainedPredictor:
-    """A predictor: its fields are the options. One that is None is as in the run that wrote the folder, else has
-    the default of `settings_class`; `settings` has their values."""
+    """A predictor: its fields are the options. One that is None is as in the run that wrote the
+    folder, else has the default of `settings_class`; `settings` has their values."""
 
     folder: str | os.PathLike[str] = field(kw_only=False)
     precision: Precision = "fp32"
@@ -62,7 +72,8 @@ class TrainedPredictor:
 
     head: ClassVar[str]
     settings_class: ClassVar[type[LoadSettings]]
-    longest: ClassVar[int] = LONGEST_ROW  # of `max_seq_length` by default; never more than the model's positions
+    # of `max_seq_length` by default; never more than the model's positions
+    longest: ClassVar[int] = LONGEST_ROW
 
     def __post_init__(self) -> None:
         name = os.fspath(self.folder)
@@ -71,7 +82,10 @@ class TrainedPredictor:
             assert start.weights is not None
             self._tokenizer, self._of_run = start.words, settings_of(start.weights)
             positions = start.bert_config.num_positions
-            options = {**self._of_run, **{name: value for name, value in vars(self).items() if value is not None}}
+            options = {
+                **self._of_run,
+                **{name: value for name, value in vars(self).items() if value is not None},
+            }
             values: dict[str, Any] = {"max_seq_length": min(self.longest, positions)}
             for each in fields_of(self.settings_class):
                 if options.get(each.name) is not None:
@@ -80,13 +94,18 @@ class TrainedPredictor:
                     except ValueError as error:
                         raise ValueError(f"{each.name} {error}") from None
             if (length := values["max_seq_length"]) > positions:
-                raise ValueError(f"max_seq_length must be at most the model's {positions} positions, got {length}")
-            self._job = load(start, self.head, self.precision)  # before the settings: it may be another program's
+                raise ValueError(
+                    f"max_seq_length must be at most the model's {positions} positions, got"
+                    f" {length}"
+                )
+            # before the settings: it may be another program's
+            self._job = load(start, self.head, self.precision)
             self.settings: Any = self.settings_class(**values)
 
 
 def find_model(name: str, revision: str | None) -> Start:
-    """Where the model in a folder is: of a run's folder in `model/`, else in its best or newest checkpoint."""
+    """Where the model in a folder is: of a run's folder in `model/`, else in its best or newest
+    checkpoint."""
     path, needs = Path(name).expanduser(), Needs(max_seq_length=1)
     run, is_complete = Session(path, is_writer=False), (path / "model/config.json").is_file()
     source = str(path / "model") if is_complete else name
@@ -96,12 +115,15 @@ def find_model(name: str, revision: str | None) -> Start:
     place = weights.find(source, revision)
     for files in (CONFIG_FILES, TOKENIZER_FILES):
         if not any(any((place if place.is_dir() else place.parent).glob(file)) for file in files):
-            raise InputError(f"folder {name} has no {' or '.join(files)}: it is no model, nor a run with one")
+            raise InputError(
+                f"folder {name} has no {' or '.join(files)}: it is no model, nor a run with one"
+            )
     return start_of_model(settings, run.say, needs)
 
 
 def load(start: Start, head: str, precision: Precision = "fp32") -> Job:
-    """A job of this process alone with the model. Raises InputError: its weights have no such head."""
+    """A job of this process alone with the model. Raises InputError: its weights have no such
+    head."""
     job = Job(World(), Collectives(), Session(Path(), is_writer=False))
     before = keras.config.dtype_policy()  # the process's, which is restored
     keras.config.set_dtype_policy(POLICIES[precision])
@@ -109,7 +131,8 @@ def load(start: Start, head: str, precision: Precision = "fp32") -> Job:
         job.make_model(start.bert_config, head, seed=0, is_loaded=True)
     finally:
         keras.config.set_dtype_policy(before)
-    job.model.compiles_predictions = False  # a question of a new length would wait 0.2 s for XLA, to save 2 ms
+    # a question of a new length would wait 0.2 s for XLA, to save 2 ms
+    job.model.compiles_predictions = False
     try:
         load_on_all(job, start.weights)
     except weights.MissingTensors as error:
@@ -129,7 +152,8 @@ def about_arguments(name: str) -> Iterator[None]:
 
 
 def without_dashes(message: str) -> str:
-    """A message with arguments for flags: `--max_seq_length` is `max_seq_length`, `--model` is `folder`."""
+    """A message with arguments for flags: `--max_seq_length` is `max_seq_length`, `--model` is
+    `folder`."""
     message = re.sub(r" \((--\w+(, )?)+\)", "", message)
     message = re.sub(r"(?<![\w-])--(model|init_checkpoint)\b", "folder", message)
     return re.sub(r"(?<![\w-])--(?=[a-z])", "", message)
@@ -138,13 +162,24 @@ def without_dashes(message: str) -> str:
 def checked_texts(
     value: Any, name: str, takes_pairs: bool = False, takes_empty: bool = False
 ) -> tuple[list[tuple[str, ...]], bool]:
-    """The texts, or pairs of texts, of the argument `name`, and whether it is a single one: a string, or a tuple
-    of two strings. Lists with `takes_empty` may have empty texts, of which it warns. Raises InputError: there is
-    none, or one is no string, empty, or no Unicode."""
-    is_pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(text, str) for text in value)
+    """The texts, or pairs of texts, of the argument `name`, and whether it is a single one: a
+    string, or a tuple of two strings. Lists with `takes_empty` may have empty texts, of which it
+    warns. Raises InputError: there is none, or one is no string, empty, or no Unicode."""
+    is_pair = (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and all(isinstance(text, str) for text in value)
+    )
     is_single = isinstance(value, str) or (takes_pairs and is_pair)
-    is_table = isinstance(value, Mapping | Set) or hasattr(value, "columns")  # its items would be names
-    items = [value] if is_single else list(value) if isinstance(value, Iterable) and not is_table else []
+    # its items would be names
+    is_table = isinstance(value, Mapping | Set) or hasattr(value, "columns")
+    items = (
+        [value]
+        if is_single
+        else list(value)
+        if isinstance(value, Iterable) and not is_table
+        else []
+    )
     if not items:
         raise InputError(f"{name} must be a text or a list of texts, got {shown(value)}")
     texts, takes_empty, num_empty = [], takes_empty and not is_single, 0
@@ -153,18 +188,29 @@ def checked_texts(
         is_valid = all(isinstance(text, str) and not SURROGATE.search(text) for text in one)
         is_empty = is_valid and not all(map(str.strip, one))
         if len(one) not in (1, 2) or not is_valid or (is_empty and not takes_empty):
-            place, kinds = name if is_single else f"{name}[{number}]", ", or a pair of these" * takes_pairs
-            raise InputError(f"{place} must be Unicode text that is not empty{kinds}, got {shown(item)}")
+            place, kinds = (
+                name if is_single else f"{name}[{number}]",
+                ", or a pair of these" * takes_pairs,
+            )
+            raise InputError(
+                f"{place} must be Unicode text that is not empty{kinds}, got {shown(item)}"
+            )
         texts.append(tuple(map(str, one)))  # plain strings also for NumPy's
         num_empty += is_empty
     if num_empty:
-        warnings.warn(f"{num_empty:,} of {len(texts):,} items in {name} have an empty text", stacklevel=3)
+        warnings.warn(
+            f"{num_empty:,} of {len(texts):,} items in {name} have an empty text", stacklevel=3
+        )
     return texts, is_single
 
 
 def warn_of_unknown(share: float, tokenizer: Tokenizer) -> None:
-    """Warns when many of the tokens are [UNK], where the programs stop: a single text may well hold some."""
+    """Warns when many of the tokens are [UNK], where the programs stop: a single text may well hold
+    some."""
     if share > MOST_UNKNOWN_SHARE:
-        text = f"{share:.1%} of the tokens are [UNK], which the model knows nothing about: the vocabulary "
+        text = (
+            f"{share:.1%} of the tokens are [UNK], which the model knows nothing about: the"
+            " vocabulary "
+        )
         text += f"{tokenizer.source} (lower case {tokenizer.lower_case}) may not fit the text"
         warnings.warn(text, stacklevel=4)

@@ -1,4 +1,5 @@
-"""Answers questions from contexts with a model that bert-squad has trained, by the same code as bert-squad."""
+"""Answers questions from contexts with a model that bert-squad has trained, by the same code as
+bert-squad."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,13 +19,16 @@ from tasks.squad.windows import tables
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The characters `context[start:end]`, or with `text` "" and both places 0 that there is no answer.
+    """The characters `context[start:end]`, or with `text` "" and both places 0 that there is no
+    answer.
 
     Attributes:
-      probability: as in nbest_predictions.json, the softmax over the scores of the question's `n_best_size` best
+      probability: as in nbest_predictions.json, the softmax over the scores of the question's
+        `n_best_size` best
         candidates: the probability among these, if one of them is right. It is not calibrated.
       score: the model's start score plus end score. It can be compared between contexts.
-      null_odds: the score of "no answer" minus the score of the best text, as in null_odds.json; above
+      null_odds: the score of "no answer" minus the score of the best text, as in null_odds.json;
+        above
         `null_score_diff_threshold` there is no answer. None if every question has an answer.
     """
 
@@ -43,23 +47,27 @@ class SpanSettings(LoadSettings, AnswerSettings, WindowSettings):
 
 @dataclass(kw_only=True, eq=False)
 class QuestionAnswering(TrainedPredictor):
-    """Answers questions: `QuestionAnswering(folder)(question, context)`. The answers are those of bert-squad's
-    predictions.json.
+    """Answers questions: `QuestionAnswering(folder)(question, context)`. The answers are those of
+    bert-squad's predictions.json.
 
     Args:
-      folder: a folder that bert-squad wrote (`--output_dir` or its `model/`), a Hugging Face folder, a TensorFlow
+      folder: a folder that bert-squad wrote (`--output_dir` or its `model/`), a Hugging Face
+        folder, a TensorFlow
         checkpoint of Google's, or a hub name.
       precision: "fp32", "bf16" or "fp16", the number format of matrix products.
       batch_size: windows of `max_seq_length` tokens in a batch; more if they are shorter.
       model_revision: commit, tag or branch of a hub model.
-      max_seq_length: the most tokens of a window, the question included (384, at most the model's positions).
+      max_seq_length: the most tokens of a window, the question included (384, at most the model's
+        positions).
       doc_stride: tokens between the starts of windows (128).
       max_query_length: the most tokens of a question, which is cut (64).
-      n_best_size: candidates per question, from which `probability` is computed, and the most of `top_k` (20).
+      n_best_size: candidates per question, from which `probability` is computed, and the most of
+        `top_k` (20).
       max_answer_length: the most tokens of an answer (30).
       version_2_with_negative: a question may have no answer (False).
       null_score_diff_threshold: there is no answer if `null_odds` exceeds this (0).
-        The default of these seven is as in the run that wrote the folder, else that of bert-squad, in parentheses.
+        The default of these seven is as in the run that wrote the folder, else that of bert-squad,
+          in parentheses.
     Raises ringbert.InputError, one line that names the argument.
     """
 
@@ -88,18 +96,23 @@ class QuestionAnswering(TrainedPredictor):
     @overload
     def __call__(self, question: Iterable[str], context: Iterable[str]) -> list[Answer]: ...
     @overload
-    def __call__(self, question: Iterable[str], context: Iterable[str], *, top_k: int) -> list[list[Answer]]: ...
+    def __call__(
+        self, question: Iterable[str], context: Iterable[str], *, top_k: int
+    ) -> list[list[Answer]]: ...
     def __call__(
         self, question: Iterable[str], context: Iterable[str], *, top_k: int | None = None
     ) -> Answer | list[Answer] | list[list[Answer]]:
-        """The best answer to a question in a context; with `top_k` a list of the best answers, the best first.
+        """The best answer to a question in a context; with `top_k` a list of the best answers, the
+        best first.
 
-        Either may be a list, and then the result is a list: one question is asked of each context, each question
-        of one context, or of its own.
+        Either may be a list, and then the result is a list: one question is asked of each context,
+        each question of one context, or of its own.
         """
         most = self.settings.n_best_size
         if top_k is not None and (type(top_k) is not int or not 1 <= top_k <= most):
-            raise InputError(f"top_k must be an integer from 1 to n_best_size {most}, got {shown(top_k)}")
+            raise InputError(
+                f"top_k must be an integer from 1 to n_best_size {most}, got {shown(top_k)}"
+            )
         questions, is_one_question = checked_texts(question, "question")
         contexts, is_one_context = checked_texts(context, "context")
         if is_one_question:
@@ -110,15 +123,20 @@ class QuestionAnswering(TrainedPredictor):
             items = f"question has {len(questions)} items and context {len(contexts)}"
             raise InputError(f"{items}: give one for each, or one for all")
         answers = self._answers([text for (text,) in questions], [text for (text,) in contexts])
-        results = [each[0] for each in answers] if top_k is None else [each[:top_k] for each in answers]
+        results = (
+            [each[0] for each in answers] if top_k is None else [each[:top_k] for each in answers]
+        )
         return results[0] if is_one_question and is_one_context else results
 
     def _answers(self, texts: list[str], contexts: list[str]) -> list[list[Answer]]:
-        """The answers to each question about its context, the chosen one first, then the others by score."""
+        """The answers to each question about its context, the chosen one first, then the others by
+        score."""
         settings = self.settings
         numbers = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
         pairs = enumerate(zip(texts, contexts, strict=True))
-        questions = [Question(str(number), text, numbers[context], ()) for number, (text, context) in pairs]
+        questions = [
+            Question(str(number), text, numbers[context], ()) for number, (text, context) in pairs
+        ]
         examples = Examples("", list(numbers), questions)
         data = in_memory(tables(settings, examples, self._tokenizer, self._job.run))
         warn_of_unknown(data.facts["unknown_share"], self._tokenizer)
@@ -128,8 +146,12 @@ class QuestionAnswering(TrainedPredictor):
         for number, windows in enumerate(decoder.windows_of):
             answered = decoder.answered(number, [scores[window] for window in windows])
             listed = [
-                Answer(each.text, each.start, each.stop, probability, each.score, answered.null_odds)
-                for each, probability in zip(answered.candidates, answered.probabilities(), strict=True)
+                Answer(
+                    each.text, each.start, each.stop, probability, each.score, answered.null_odds
+                )
+                for each, probability in zip(
+                    answered.candidates, answered.probabilities(), strict=True
+                )
             ]
             listed.sort(key=lambda answer: answer.text != answered.text)
             answers.append(listed or [Answer("", 0, 0, 0.0, 0.0)])

@@ -22,17 +22,19 @@ class TaggingSettings(LoadSettings, SentenceSettings):
 
 @dataclass(kw_only=True, eq=False)
 class Tagger(TrainedPredictor):
-    """Finds entities: `Tagger(folder)(texts)`. The tags are those of bert-tagger for the same words.
+    """Finds entities: `Tagger(folder)(texts)`. The tags are those of bert-tagger for the same
+    words.
 
     Args:
-      folder, precision, model_revision: as those of `QuestionAnswering`; bert-tagger trains the model.
+      folder, precision, model_revision: as those of `QuestionAnswering`; bert-tagger trains the
+        model.
       batch_size: rows of `max_seq_length` tokens in a batch; more if they are shorter.
       max_seq_length: the most tokens of a row; a longer text becomes several.
       doc_stride: tokens between the starts of such rows.
       characters: the model tags characters and not words.
         The default of these three is as in the run that wrote the folder, else that of bert-tagger.
-    The attribute `labels` has the tags in the model's order.
-    Raises ringbert.InputError, one line that names the argument.
+    The attribute `labels` has the tags in the model's order. Raises ringbert.InputError, one line
+    that names the argument.
     """
 
     doc_stride: int | None = None
@@ -70,13 +72,18 @@ class Tagger(TrainedPredictor):
         else:
             spans = [word_spans(text) for text in texts]
         sentences = [
-            Sentence([text[start:end] for start, end in own]) for text, own in zip(texts, spans, strict=True)
+            Sentence([text[start:end] for start, end in own])
+            for text, own in zip(texts, spans, strict=True)
         ]
         data = in_memory(tables(sentences, self.labels, settings, self._tokenizer, self._job.run))
         warn_of_unknown(data.facts["unknown_share"], self._tokenizer)
         rows = data.tables["rows"]
-        kept: Any = self._predictor(rows, settings.batch_size, partial(best_and_losses, rows.column("tags")))
-        tagged = tags_of(sentences, self.labels, settings.characters, rows, [best for best, _ in kept])
+        kept: Any = self._predictor(
+            rows, settings.batch_size, partial(best_and_losses, rows.column("tags"))
+        )
+        tagged = tags_of(
+            sentences, self.labels, settings.characters, rows, [best for best, _ in kept]
+        )
         return [
             entities(text, sentence.words, [start for start, _ in own], tags)
             for text, sentence, own, tags in zip(texts, sentences, spans, tagged, strict=True)

@@ -1,7 +1,8 @@
-"""bert-pretraining: masked words and next sentences from sharded corpora (Google's `run_pretraining.py`).
+"""bert-pretraining: masked words and next sentences from sharded corpora (Google's
+`run_pretraining.py`).
 
-The shards come from `bert-corpus build`, or are Google's TFRecord files. Start reading at `run_pretraining`,
-below.
+The shards come from `bert-corpus build`, or are Google's TFRecord files. Start reading at
+`run_pretraining`, below.
 """
 
 from dataclasses import replace
@@ -17,7 +18,8 @@ from tasks.pretraining.shards import open_rows, tokenizer_of_shards
 from tasks.pretraining.task import evaluator
 from tasks.start import Needs, find_start
 
-EVALUATION_SEED = 0  # for the masks of held-out examples: the same in every run, so that runs can be compared
+# for the masks of held-out examples: the same in every run, so that runs can be compared
+EVALUATION_SEED = 0
 
 
 def run(config: PretrainingConfig) -> None:
@@ -25,30 +27,41 @@ def run(config: PretrainingConfig) -> None:
 
 
 def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
-    """Trains and evaluates as the flags say, on every rank. Returns the results of the evaluation."""
+    """Trains and evaluates as the flags say, on every rank. Returns the results of the
+    evaluation."""
     run, evaluation = job.run, config.evaluation
     tokenizer_folder = job.world.on_first(tokenizer_of_shards, config.input_file)
     # TFRecord shards are ids already: Google's program has no tokenizer.
     has_tokenizer = tokenizer_folder is not None
-    needs = Needs(config.shards.max_seq_length, tokenizer=has_tokenizer, tokenizer_folder=tokenizer_folder)
+    needs = Needs(
+        config.shards.max_seq_length, tokenizer=has_tokenizer, tokenizer_folder=tokenizer_folder
+    )
     resume = job.resume(config.training.resume)
     start = job.world.on_first(find_start, config.model, resume, run, config.do_train, needs)
     if (kind := start.bert_config.model_type) != "bert":
-        raise InputError(f"bert-pretraining trains BERT, and this model's config.json says model_type {kind}")
+        raise InputError(
+            f"bert-pretraining trains BERT, and this model's config.json says model_type {kind}"
+        )
     train_file = "--input_file", config.input_file
-    eval_file = ("--eval_input_file", config.eval_input_file) if config.eval_input_file else train_file
+    eval_file = (
+        ("--eval_input_file", config.eval_input_file) if config.eval_input_file else train_file
+    )
     trained = evaluated = None
     if config.do_train:
         trained = open_rows(config.shards, job, start, train_file, config.training.loop.seed)
     if evaluation.do_eval or evaluation.eval_steps is not None:
         evaluated = open_rows(config.shards, job, start, eval_file, EVALUATION_SEED)
-    job.make_model(start.bert_config, "pretraining", config.training.loop.seed, start.weights is not None)
+    job.make_model(
+        start.bert_config, "pretraining", config.training.loop.seed, start.weights is not None
+    )
     held_out = evaluator(evaluation, job, evaluated[0], evaluated[1].rows) if evaluated else None
 
     if trained:
         if config.training.init_moments:
             start = replace(start, moments=Path(str(config.model.init_checkpoint)).expanduser())
-        steps: int | None = fit(*trained, start, config.training, job, held_out if evaluation.eval_steps else None)
+        steps: int | None = fit(
+            *trained, start, config.training, job, held_out if evaluation.eval_steps else None
+        )
     else:
         steps = load_for_prediction(job, start)
 

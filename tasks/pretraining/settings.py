@@ -8,7 +8,11 @@ from distributed.plan import PlanSettings
 from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
 from tasks.settings import EvaluationSettings, ProgramConfig, TrainingSettings
 
-MASKS: dict[str, Any] = {"max_predictions_per_seq": 20, "masked_lm_prob": 0.15, "do_whole_word_mask": False}
+MASKS: dict[str, Any] = {
+    "max_predictions_per_seq": 20,
+    "masked_lm_prob": 0.15,
+    "do_whole_word_mask": False,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,21 +23,36 @@ class ShardSettings(Settings):
         128, "maximum number of tokens per example", "data", at_least=1, at_most=LONGEST_ROW
     )
     max_predictions_per_seq: int | None = setting(
-        None, "maximum number of masked tokens per example", "data",
-        shown_default="as the shards were built, else 20", at_least=1, at_most=LONGEST_ROW,
-    )  # fmt: skip
+        None,
+        "maximum number of masked tokens per example",
+        "data",
+        shown_default="as the shards were built, else 20",
+        at_least=1,
+        at_most=LONGEST_ROW,
+    )
     masked_lm_prob: float | None = setting(
-        None, "fraction of the tokens that are masked", "data",
-        shown_default="as the shards were built, else 0.15", at_least=0.001, at_most=1,
-    )  # fmt: skip
+        None,
+        "fraction of the tokens that are masked",
+        "data",
+        shown_default="as the shards were built, else 0.15",
+        at_least=0.001,
+        at_most=1,
+    )
     do_whole_word_mask: bool | None = setting(
-        None, "mask all pieces of a word together", "data", shown_default="as the shards were built, else false"
+        None,
+        "mask all pieces of a word together",
+        "data",
+        shown_default="as the shards were built, else false",
     )
 
     def masks(self, built: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of masks: of the flags, else of `built`, those that the shards were made with."""
+        """The settings of masks: of the flags, else of `built`, those that the shards were made
+        with."""
         values = {name: getattr(self, name) for name in MASKS}
-        return {name: built.get(name, MASKS[name]) if value is None else value for name, value in values.items()}
+        return {
+            name: built.get(name, MASKS[name]) if value is None else value
+            for name, value in values.items()
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +60,12 @@ class HeldOutSettings(EvaluationSettings):
     """How many of the held-out examples are scored."""
 
     max_eval_steps: int = setting(
-        100, "number of evaluation batches of --eval_batch_size examples", "evaluation",
-        at_least=1, at_most=MOST_STEPS,
-    )  # fmt: skip
+        100,
+        "number of evaluation batches of --eval_batch_size examples",
+        "evaluation",
+        at_least=1,
+        at_most=MOST_STEPS,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,28 +73,44 @@ class PretrainingPlan(PlanSettings):
     """Like fine-tuning's, but by default a number of steps instead of epochs."""
 
     num_train_epochs: float | None = setting(
-        None, "passes over the shards, instead of --num_train_steps", "training", at_least=0, at_most=MOST_STEPS
+        None,
+        "passes over the shards, instead of --num_train_steps",
+        "training",
+        at_least=0,
+        at_most=MOST_STEPS,
     )
     num_train_steps: int | None = setting(
-        None, "training steps for one rank; N ranks take 1/N of them", "training",
-        shown_default="100000, unless epochs are given", at_least=1, at_most=MOST_STEPS,
-    )  # fmt: skip
+        None,
+        "training steps for one rank; N ranks take 1/N of them",
+        "training",
+        shown_default="100000, unless epochs are given",
+        at_least=1,
+        at_most=MOST_STEPS,
+    )
     num_warmup_steps: int | None = setting(
-        None, "warmup steps for one rank; N ranks take 1/N of them", "training",
-        shown_default="10000; with epochs a share of the steps", at_least=0, at_most=MOST_STEPS,
-    )  # fmt: skip
+        None,
+        "warmup steps for one rank; N ranks take 1/N of them",
+        "training",
+        shown_default="10000; with epochs a share of the steps",
+        at_least=0,
+        at_most=MOST_STEPS,
+    )
 
     def check(self) -> None:
         super().check()
         if self.num_train_steps is not None and self.num_train_epochs is not None:
-            raise ValueError("--num_train_steps and --num_train_epochs exclude each other: give one")
+            raise ValueError(
+                "--num_train_steps and --num_train_epochs exclude each other: give one"
+            )
 
     def resolved(self) -> PlanSettings:
         """The plan with Google's default numbers of steps, unless epochs are given."""
         values = flat(self)
         if self.num_train_epochs is None:
             values["num_train_steps"] = self.num_train_steps or 100_000
-            values["num_warmup_steps"] = 10_000 if self.num_warmup_steps is None else self.num_warmup_steps
+            values["num_warmup_steps"] = (
+                10_000 if self.num_warmup_steps is None else self.num_warmup_steps
+            )
         return PlanSettings(**values)
 
 
@@ -82,7 +120,9 @@ class PretrainingSettings(TrainingSettings):
 
     plan: PretrainingPlan
     init_moments: bool = setting(
-        False, "also load the optimizer's moments from --init_checkpoint, a checkpoint of this program", "training"
+        False,
+        "also load the optimizer's moments from --init_checkpoint, a checkpoint of this program",
+        "training",
     )
 
 
@@ -96,10 +136,14 @@ class PretrainingConfig(ProgramConfig):
     input_file: str = setting(
         help="shards to train on: comma-separated globs, .arrow or TFRecord files", group="data"
     )
-    eval_input_file: str | None = setting(None, "shards to evaluate on", "data", shown_default="--input_file")
+    eval_input_file: str | None = setting(
+        None, "shards to evaluate on", "data", shown_default="--input_file"
+    )
 
     def check(self) -> None:
         if not (self.do_train or self.evaluation.do_eval):
             raise ValueError("nothing to do: give --do_train, --do_eval or both")
         if self.training.init_moments and not self.model.init_checkpoint:
-            raise ValueError("--init_moments needs --init_checkpoint, a folder in a run's checkpoints/")
+            raise ValueError(
+                "--init_moments needs --init_checkpoint, a folder in a run's checkpoints/"
+            )

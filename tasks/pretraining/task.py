@@ -1,4 +1,5 @@
-"""The task of bert-pretraining: masked tokens, and whether the second sentence is a random one; its evaluation.
+"""The task of bert-pretraining: masked tokens, and whether the second sentence is a random one; its
+evaluation.
 
 Tensors have their shape as a suffix: B rows, M masked tokens of all rows, V vocabulary.
 """
@@ -27,7 +28,8 @@ MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "n
 
 @dataclass(frozen=True)
 class MaskedTask:
-    """Examples of a corpus; see `tasks.task.Task`. `masking` is None if the rows have their masks."""
+    """Examples of a corpus; see `tasks.task.Task`. `masking` is None if the rows have their
+    masks."""
 
     max_seq_length: int
     masking: Masking | None
@@ -45,15 +47,19 @@ class MaskedTask:
         return {"max_seq_length": self.max_seq_length}
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
-        """Adds `masked_tokens` (rows of the hidden state) and `masked_ids` [M], and `next_sentence_label` [B] (1:
-        a random one). For groups of fixed shapes M is the most that there can be, padded with the id -1.
+        """Adds `masked_tokens` (rows of the hidden state) and `masked_ids` [M], and
+        `next_sentence_label` [B] (1: a random one). For groups of fixed shapes M is the most that
+        there can be, padded with the id -1.
         """
         if self.masking:
             values, offsets = fields["input_ids"]
             keys = example_keys(self.seed, fields["row"], fields["epoch"])
             fields = fields | mask(values, offsets, keys, self.masking)
         fields, batch = batch_of(fields, grouping)
-        (positions, position_offsets), (masked_ids, _) = fields["masked_lm_positions"], fields["masked_lm_ids"]
+        (positions, position_offsets), (masked_ids, _) = (
+            fields["masked_lm_positions"],
+            fields["masked_lm_ids"],
+        )
         masked = np.diff(position_offsets)
         first_tokens = np.repeat(batch["first_tokens"][: len(masked)], masked)
         size = len(positions)
@@ -75,13 +81,23 @@ class MaskedTask:
     def weights(self, batch: Batch) -> dict[str, float]:
         """The number of masked tokens, and of examples."""
         masked = {"mlm": float((batch["masked_ids"] != NOT_MASKED).sum())}
-        return masked | ({"nsp": float(num_examples(batch))} if "next_sentence_label" in batch else {})
+        return masked | (
+            {"nsp": float(num_examples(batch))} if "next_sentence_label" in batch else {}
+        )
 
-    def loss(self, scores: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def loss(
+        self, scores: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
         """The sums of the cross-entropies of masked tokens and of next sentences."""
-        sums = {"mlm": cross_entropy(batch["masked_ids"], scores["mlm"], batch["masked_ids"] != NOT_MASKED)}
+        sums = {
+            "mlm": cross_entropy(
+                batch["masked_ids"], scores["mlm"], batch["masked_ids"] != NOT_MASKED
+            )
+        }
         if "next_sentence_label" in batch:
-            sums["nsp"] = cross_entropy(batch["next_sentence_label"], scores["nsp"], batch["is_example"])
+            sums["nsp"] = cross_entropy(
+                batch["next_sentence_label"], scores["nsp"], batch["is_example"]
+            )
         return sums
 
 
@@ -91,7 +107,8 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, counts: tf.Tensor) -> tf
 
 
 def evaluator(settings: HeldOutSettings, job: Job, task: MaskedTask, rows: BatchRows) -> HeldOut:
-    """Measures accuracy and loss of masked tokens and next sentences, the same values on every rank.
+    """Measures accuracy and loss of masked tokens and next sentences, the same values on every
+    rank.
 
     It uses the first `max_eval_steps * eval_batch_size` examples, with the same masks each time.
     """
@@ -107,22 +124,29 @@ def evaluator(settings: HeldOutSettings, job: Job, task: MaskedTask, rows: Batch
         for term, loss_sum in task.loss(scores, batch).items():
             label = batch["masked_ids" if term == "mlm" else "next_sentence_label"]
             right = tf.argmax(scores[term], 1) == tf.cast(label, tf.int64)
-            counts += [tf.reduce_sum(tf.cast(right, tf.float32)), loss_sum, tf.cast(tf.size(right), tf.float32)]
+            counts += [
+                tf.reduce_sum(tf.cast(right, tf.float32)),
+                loss_sum,
+                tf.cast(tf.size(right), tf.float32),
+            ]
         return tf.stack(counts)
 
     def total(outputs: list[np.ndarray]) -> dict[str, float]:
         sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
         if not sums[:, 2].all():
             raise InputError(
-                f"no token of the {len(used):,} held-out examples is masked: raise --max_eval_steps, or "
-                "--masked_lm_prob or --max_predictions_per_seq so that a whole word fits"
+                f"no token of the {len(used):,} held-out examples is masked: raise"
+                " --max_eval_steps, or --masked_lm_prob or --max_predictions_per_seq so that a"
+                " whole word fits"
             )
         return dict(zip(MEASURED, (sums[:, :2] / sums[:, 2:]).reshape(-1).tolist(), strict=False))
 
     make_batch, forward = with_checked_ids(task.batch, model.config), traced_once(count)
 
     def measure() -> dict[str, float]:
-        outputs = predict(job.world, job.run, rows, batches, make_batch, forward, label="evaluation")
+        outputs = predict(
+            job.world, job.run, rows, batches, make_batch, forward, label="evaluation"
+        )
         return job.world.on_first(total, outputs)
 
     return HeldOut(measure=measure, num_rows=len(used), every=settings.eval_steps or "auto")

@@ -1,7 +1,8 @@
 """Curves over steps as inline SVG, coloured by the page's CSS classes.
 
-Own code, and no library for charts: every run writes its page at its end, which takes milliseconds so and needs no
-further package; with the script of Plotly or Vega the page would be ten times as large.
+Own code, and no library for charts: every run writes its page at its end, which takes milliseconds
+so and needs no further package; with the script of Plotly or Vega the page would be ten times as
+large.
 """
 
 import html
@@ -10,9 +11,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 250, 52, 10, 10, 26  # pixels at full size, and margins
+# pixels at full size, and margins
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 250, 52, 10, 10, 26
 MOST_POINTS = 500  # of a curve: more than there are pixels
-SMOOTHING_SHARE, LEAST_SMOOTHED = 0.04, 5  # of the points, over which a smoothed curve takes the mean
+# of the points, over which a smoothed curve takes the mean
+SMOOTHING_SHARE, LEAST_SMOOTHED = 0.04, 5
 NUM_TICKS = 5
 
 Points = Sequence[tuple[float, float]]
@@ -20,7 +23,8 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Curve:
-    """Points (x, y) as a line, or as dots joined by a dashed line. `color` is a number of the page's palette."""
+    """Points (x, y) as a line, or as dots joined by a dashed line. `color` is a number of the
+    page's palette."""
 
     name: str
     points: Points
@@ -29,10 +33,13 @@ class Curve:
 
 
 def chart(
-    title: str, curves: Iterable[Curve], marks: Iterable[tuple[float, str]] = (), from_zero: bool = True
+    title: str,
+    curves: Iterable[Curve],
+    marks: Iterable[tuple[float, str]] = (),
+    from_zero: bool = True,
 ) -> str:
-    """A figure with a title, which names the unit, and a legend; `marks` are vertical lines with names. Empty
-    without points that are finite numbers."""
+    """A figure with a title, which names the unit, and a legend; `marks` are vertical lines with
+    names. Empty without points that are finite numbers."""
     drawn = [(curve, points) for curve in curves if (points := finite(curve.points))]
     if not drawn:
         return ""
@@ -50,16 +57,25 @@ def chart(
 
     parts = []
     for y, tick in zip(map(y_at, y_ticks), y_ticks, strict=True):
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        )
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{short(tick)}</text>')
     parts.append(f'<text x="{LEFT - 14}" y="{HEIGHT - 8}" text-anchor="end">step</text>')
     for tick in x_ticks:
-        parts.append(f'<text x="{x_at(tick):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{short(tick)}</text>')
+        parts.append(
+            f'<text x="{x_at(tick):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{short(tick)}</text>'
+        )
     for value, name in marks:
         x = x_at(value)
-        parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
+        parts.append(
+            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+        )
         side, shift = ("end", -4) if x > WIDTH / 2 else ("start", 4)
-        parts.append(f'<text x="{x + shift:.1f}" y="{TOP + 10}" text-anchor="{side}">{html.escape(name)}</text>')
+        parts.append(
+            f'<text x="{x + shift:.1f}" y="{TOP + 10}"'
+            f' text-anchor="{side}">{html.escape(name)}</text>'
+        )
     for curve, points in drawn:
         path = " ".join(f"{x_at(x):.1f},{y_at(y):.1f}" for x, y in points)
         parts.append(f'<polyline class="{curve.style} c{curve.color}" points="{path}"/>')
@@ -73,8 +89,9 @@ def chart(
     legend = "".join(key(*each) for each in names)
     body = "".join(parts)
     return (
-        f'<figure><figcaption>{html.escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{html.escape(title)}">{body}</svg><div class="legend">{legend}</div></figure>'
+        f'<figure><figcaption>{html.escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}"'
+        f' role="img" aria-label="{html.escape(title)}">{body}</svg><div'
+        f' class="legend">{legend}</div></figure>'
     )
 
 
@@ -91,7 +108,8 @@ def finite(points: Points) -> Points:
 
 
 def smoothed(points: Points) -> Points:
-    """Each with the mean of the values around it; all of them near the ends, so that nothing is delayed."""
+    """Each with the mean of the values around it; all of them near the ends, so that nothing is
+    delayed."""
     points = [point for point in points if all(map(math.isfinite, point))]
     reach, means = max(LEAST_SMOOTHED, int(len(points) * SMOOTHING_SHARE)) // 2, []
     sums = [0.0, *itertools.accumulate(y for _, y in points)]

@@ -30,7 +30,8 @@ class RunFiles:
     Attributes:
       steps, evaluations: the lines of metrics.jsonl about training, and about held-out data.
       num_damaged: how many lines of metrics.jsonl were left out.
-      scores: from result.json or, where it has none, predict_result.json; None before the end of the run.
+      scores: from result.json or, where it has none, predict_result.json; None before the end of
+        the run.
       step_times: of each rank, the seconds of the parts of a step.
       sections: what the program shows of its predictions (tasks/details.py).
       group: runs of several seeds have their folder's name in common.
@@ -58,7 +59,10 @@ class RunFiles:
 
     def best(self) -> tuple[int, str] | None:
         """The step and the name of the best evaluation, if its model is kept."""
-        keeps = self.config.get("load_best_model_at_end") or self.config.get("early_stopping_patience") is not None
+        keeps = (
+            self.config.get("load_best_model_at_end")
+            or self.config.get("early_stopping_patience") is not None
+        )
         names = [name for line in self.evaluations for name in line if is_score(name)]
         if not (keeps and names):
             return None
@@ -72,29 +76,39 @@ class RunFiles:
 
 
 def is_score(name: str) -> bool:
-    """Whether a value of result.json is a score (higher is better), and not a loss, count or threshold."""
+    """Whether a value of result.json is a score (higher is better), and not a loss, count or
+    threshold."""
     return name not in NO_SCORES and not name.endswith(("loss", "total", "thresh"))
 
 
 def read_runs(places: Sequence[Path]) -> list[RunFiles]:
-    """Reads the runs in folders, of a run with several seeds each of these, and the scores in JSON files of other
-    programs. Names each by its folder, or by its whole path if two have the same name."""
-    names = [place.resolve().stem if place.suffix == ".json" else place.resolve().name for place in places]
+    """Reads the runs in folders, of a run with several seeds each of these, and the scores in JSON
+    files of other programs. Names each by its folder, or by its whole path if two have the same
+    name."""
+    names = [
+        place.resolve().stem if place.suffix == ".json" else place.resolve().name
+        for place in places
+    ]
     shown = names if len(set(names)) == len(names) else map(str, places)
     runs: list[RunFiles] = []
     for place, given in zip(places, shown, strict=True):
         name = os.fsencode(given).decode(errors="replace")
         if place.suffix == ".json" and place.is_file():
             runs.append(RunFiles(name=name, scores=scores_in(place)))
-        elif seeds := sorted(place.glob("seed-*/run.json"), key=lambda file: (len(file.parent.name), file)):
-            runs += [read_run(file.parent, f"{name} {file.parent.name}", group=name) for file in seeds]
+        elif seeds := sorted(
+            place.glob("seed-*/run.json"), key=lambda file: (len(file.parent.name), file)
+        ):
+            runs += [
+                read_run(file.parent, f"{name} {file.parent.name}", group=name) for file in seeds
+            ]
         else:
             runs.append(read_run(place, name))
     return runs
 
 
 def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
-    """The run in a folder. Raises InputError: there is none, nothing is logged yet, or a file is damaged."""
+    """The run in a folder. Raises InputError: there is none, nothing is logged yet, or a file is
+    damaged."""
     path = folder / "run.json"
     for needed in (path, folder / "metrics.jsonl"):
         if not needed.is_file():
@@ -108,7 +122,9 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
     scores, results = [scores_in(file) for file in files], [read_object(file) for file in files]
     times = folder / "step_times.json"
     try:
-        plan = {key: _figure(value) for key, value in run["plan"].items() if type(value) in (int, float)}
+        plan = {
+            key: _figure(value) for key, value in run["plan"].items() if type(value) in (int, float)
+        }
         if missing := {"steps", "size", "global_batch_size", "learning_rate"} - plan.keys():
             raise KeyError(*missing)
         return RunFiles(
@@ -116,7 +132,9 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
             group=group,
             plan=plan,
             config=dict(run.get("config", {})),
-            environment=dict(run["environment"], command=[str(word) for word in run["environment"]["command"]]),
+            environment=dict(
+                run["environment"], command=[str(word) for word in run["environment"]["command"]]
+            ),
             start=str(run.get("start", "")),
             steps=steps,
             evaluations=[line for line in metrics if "loss" not in line],
@@ -127,7 +145,9 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
             seconds=results[0].get("seconds") if results else None,
         )
     except DAMAGED as error:
-        raise InputError(f"{', '.join(map(str, [path, *files, times]))}: damaged: {error!r:.200}") from error
+        raise InputError(
+            f"{', '.join(map(str, [path, *files, times]))}: damaged: {error!r:.200}"
+        ) from error
 
 
 def scores_in(file: Path) -> dict[str, float]:
@@ -135,13 +155,16 @@ def scores_in(file: Path) -> dict[str, float]:
     try:
         return {name: _figure(value) for name, value in read_object(file)["scores"].items()}
     except DAMAGED as error:
-        raise InputError(f"{file}: no object 'scores' with numbers in it: {error!r:.200}") from error
+        raise InputError(
+            f"{file}: no object 'scores' with numbers in it: {error!r:.200}"
+        ) from error
 
 
 def read_metrics(path: Path) -> tuple[Lines, int]:
     """The lines of a metrics.jsonl, each a step and its figures, and how many others it has.
 
-    A full disk or a kill may leave a part of a line. The last one, without its end, is being written.
+    A full disk or a kill may leave a part of a line. The last one, without its end, is being
+    written.
     """
     metrics, num_damaged = [], 0
     lines = read_text(path).split("\n")
@@ -149,7 +172,9 @@ def read_metrics(path: Path) -> tuple[Lines, int]:
         try:
             figures = parse_json(line)
             step = int(figures["step"])
-            metrics.append({**{name: _figure(value) for name, value in figures.items()}, "step": step})
+            metrics.append(
+                {**{name: _figure(value) for name, value in figures.items()}, "step": step}
+            )
         except DAMAGED:
             num_damaged += bool(line.strip()) and number < len(lines)
     return metrics, num_damaged

@@ -2,9 +2,10 @@
 
     bert-report squad_output [other_output …] [other_program.json …]
 
-writes report.html into the first folder; every run writes its own at its end. It reads run.json, metrics.jsonl,
-step_times.json and result.json (or predict_result.json), and needs neither TensorFlow nor MPI. It also works while
-a run is still going on. A JSON file {"scores": {"f1": 88.5}} is a column of scores of another program.
+writes report.html into the first folder; every run writes its own at its end. It reads run.json,
+metrics.jsonl, step_times.json and result.json (or predict_result.json), and needs neither
+TensorFlow nor MPI. It also works while a run is still going on. A JSON file {"scores": {"f1":
+88.5}} is a column of scores of another program.
 """
 
 import html
@@ -23,11 +24,25 @@ from tasks.report.files import NO_SCORES, Lines, RunFiles, is_score, read_runs
 from tasks.report.sections import section, table
 
 PAGE, STYLE = "report.html", Path(__file__).with_name("style.css")
-PARTS = {"data_s": "data", "compute_s": "compute", "reduce_s": "sum over ranks", "apply_s": "update"}
+PARTS = {
+    "data_s": "data",
+    "compute_s": "compute",
+    "reduce_s": "sum over ranks",
+    "apply_s": "update",
+}
 MOST_COLORS = 6
-MODEL_FLAGS, DATA_FLAGS = ("model", "init_checkpoint", "bert_config_file"), (
-    "task_name", "data_dir", "dataset_name", "train_file", "input_file", "dev_file", "predict_file",
-)  # fmt: skip
+MODEL_FLAGS, DATA_FLAGS = (
+    ("model", "init_checkpoint", "bert_config_file"),
+    (
+        "task_name",
+        "data_dir",
+        "dataset_name",
+        "train_file",
+        "input_file",
+        "dev_file",
+        "predict_file",
+    ),
+)
 NOT_COMPARED = ("output_dir", "seeds")
 
 
@@ -42,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def write_page(places: Sequence[Path]) -> Path:
-    """Writes the page of these runs into the first folder. Raises InputError: a file is missing or damaged."""
+    """Writes the page of these runs into the first folder. Raises InputError: a file is missing or
+    damaged."""
     if not places[0].is_dir():
         raise InputError(f"{places[0]}: no such folder; the first place must be that of a run")
     path = places[0] / PAGE
@@ -80,10 +96,14 @@ def summary(runs: Sequence[RunFiles]) -> str:
     ranks, scores = f"{size:.0f} rank{'s' * (size != 1)}", run.scores or {}
     facts = [run.began(), *by_flags(run, MODEL_FLAGS), ranks, duration(run.seconds)]
     tiles = "".join(
-        f'<div class="tile"><b>{shown(name, scores)}</b><span>{html.escape(name.replace("_", " "))}</span></div>'
+        f'<div class="tile"><b>{shown(name, scores)}</b>'
+        f"<span>{html.escape(name.replace('_', ' '))}</span></div>"
         for name in [*filter(is_score, scores)][:3]
     )
-    return f'<p class="quiet">{html.escape(" · ".join(filter(None, facts)))}</p><div class="tiles">{tiles}</div>'
+    return (
+        f'<p class="quiet">{html.escape(" · ".join(filter(None, facts)))}</p><div'
+        f' class="tiles">{tiles}</div>'
+    )
 
 
 def duration(seconds: float | None) -> str:
@@ -91,7 +111,13 @@ def duration(seconds: float | None) -> str:
         return ""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return (
+        f"{hours} h {minutes} min"
+        if hours
+        else f"{minutes} min {rest} s"
+        if minutes
+        else f"{rest} s"
+    )
 
 
 def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
@@ -101,21 +127,29 @@ def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
             yield str(value).rstrip("/").rsplit("/", 1)[-1]
 
 
-# -- scores -------------------------------------------------------------------------------------------------------
+# -- scores ----------------------------------------------------------------------------------------
 
 
 def score_table(places: Sequence[RunFiles]) -> str:
-    """A row for each score; columns for the first evaluation, for each run, for the mean of several seeds."""
+    """A row for each score; columns for the first evaluation, for each run, for the mean of several
+    seeds."""
     columns: dict[str, Mapping[str, str]] = {}
     for place in places:
-        first, scores = place.evaluations[0] if len(place.evaluations) > 1 else {}, place.scores or {}
+        first, scores = (
+            place.evaluations[0] if len(place.evaluations) > 1 else {},
+            place.scores or {},
+        )
         if len(places) == 1 and first.keys() & scores.keys():
-            columns[f"after step {first['step']:,.0f}"] = {name: shown(name, first) for name in first}
+            columns[f"after step {first['step']:,.0f}"] = {
+                name: shown(name, first) for name in first
+            }
         columns[place.name] = {name: shown(name, scores) for name in scores}
     for group in filter(None, dict.fromkeys(place.group for place in places)):
         members = [place.scores for place in places if place.group == group and place.scores]
         columns[f"{group}: mean ± deviation"] = means(members) if len(members) > 1 else {}
-    names = list(dict.fromkeys(name for run, of in columns.items() for name in of if name not in NO_SCORES))
+    names = list(
+        dict.fromkeys(name for run, of in columns.items() for name in of if name not in NO_SCORES)
+    )
     if not names:
         return "<p>No scores yet.</p>" if any(place.scores is None for place in places) else ""
     running = {place.name for place in places if place.scores is None}
@@ -135,14 +169,17 @@ def means(members: Sequence[Mapping[str, float]]) -> dict[str, str]:
 
 
 def shown(name: str, scores: Mapping[str, float]) -> str:
-    """A value as text: counts are whole, percentages, as SQuAD's scores are, have two decimals, others four."""
+    """A value as text: counts are whole, percentages, as SQuAD's scores are, have two decimals,
+    others four."""
     if name.endswith("total"):
         return f"{scores[name]:,.0f}"
-    is_percent = is_score(name) and any(value > 1 for other, value in scores.items() if is_score(other))
+    is_percent = is_score(name) and any(
+        value > 1 for other, value in scores.items() if is_score(other)
+    )
     return f"{scores[name]:.2f}" if is_percent else f"{scores[name]:.4f}"
 
 
-# -- curves -------------------------------------------------------------------------------------------------------
+# -- curves ----------------------------------------------------------------------------------------
 
 
 def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[str]:
@@ -154,7 +191,10 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
     marks = [(float(best[0]), f"best {best[1]}") for run in runs[:1] if (best := run.best())]
     losses = curves("loss")
     drawn = [Curve("", loss.points, loss.color, "raw") for loss in losses]
-    drawn += [Curve(loss.name or "training, smoothed", smoothed(loss.points), loss.color) for loss in losses]
+    drawn += [
+        Curve(loss.name or "training, smoothed", smoothed(loss.points), loss.color)
+        for loss in losses
+    ]
     scores: list[Curve] = []
     for run in runs:
         for name in sorted({name for line in run.evaluations for name in line}):
@@ -169,7 +209,9 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
     speed = curves("examples_per_s")
     if not several:
         speed = [Curve("while training", speed[0].points, speed[0].color)]
-        speed.append(Curve("with evaluations and checkpoints", with_pauses(runs[0].steps), 1, "raw"))
+        speed.append(
+            Curve("with evaluations and checkpoints", with_pauses(runs[0].steps), 1, "raw")
+        )
     yield chart("examples per second, over all ranks", speed)
     yield chart("learning rate", curves("learning_rate"), from_zero=False)
     yield chart("gradient norm before clipping", curves("gradient_norm"))
@@ -194,31 +236,43 @@ def step_bars(runs: Sequence[RunFiles]) -> str:
     for run in runs:
         times = run.step_times if len(runs) == 1 else run.step_times[:1]
         for rank, parts in enumerate(times or [{part: run.median(part) for part in PARTS}]):
-            bars[f"rank {rank}" if len(runs) == 1 else run.name] = [1e3 * parts.get(part, 0.0) for part in PARTS]
+            bars[f"rank {rank}" if len(runs) == 1 else run.name] = [
+                1e3 * parts.get(part, 0.0) for part in PARTS
+            ]
     longest = max(map(sum, bars.values()))
     if not longest:
         return ""
     rows = []
     for name, parts_ms in bars.items():
         pieces = "".join(
-            f'<i class="c{color}" style="width:{100 * ms / longest:.2f}%" title="{label}: {ms:.1f} ms"></i>'
+            f'<i class="c{color}" style="width:{100 * ms / longest:.2f}%" title="{label}: {ms:.1f}'
+            ' ms"></i>'
             for color, (label, ms) in enumerate(zip(PARTS.values(), parts_ms, strict=True))
         )
         ends = (f"<span>{html.escape(text)}</span>" for text in (name, f"{sum(parts_ms):.0f} ms"))
         rows.append(f'<div class="bar">{f"<div>{pieces}</div>".join(ends)}</div>')
     first = enumerate(zip(PARTS.values(), next(iter(bars.values())), strict=True))
     legend = "".join(key(f"{label} {ms:.0f} ms", color) for color, (label, ms) in first)
-    return f'<h2>Where a step\'s time goes (median)</h2>{"".join(rows)}<div class="legend">{legend}</div>'
+    return (
+        f"<h2>Where a step's time goes (median)</h2>{''.join(rows)}<div"
+        f' class="legend">{legend}</div>'
+    )
 
 
-# -- facts --------------------------------------------------------------------------------------------------------
+# -- facts -----------------------------------------------------------------------------------------
 
 
 def differences(runs: Sequence[RunFiles]) -> str:
     """The flags that all runs have, with values that differ."""
 
     def text(value: object) -> str:
-        return "not set" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        return (
+            "not set"
+            if value is None
+            else str(value).lower()
+            if isinstance(value, bool)
+            else str(value)
+        )
 
     rows = [
         [f"--{name}", *(text(run.config[name]) for run in runs)]
@@ -226,7 +280,11 @@ def differences(runs: Sequence[RunFiles]) -> str:
         if name not in NOT_COMPARED and all(name in run.config for run in runs)
     ]
     rows = [row for row in rows if len(set(row[1:])) > 1]
-    return f"<h2>Flags that differ</h2>{table(['', *(run.name for run in runs)], rows)}" if rows else ""
+    return (
+        f"<h2>Flags that differ</h2>{table(['', *(run.name for run in runs)], rows)}"
+        if rows
+        else ""
+    )
 
 
 def sections_of(run: RunFiles, several: bool) -> Iterator[str]:
@@ -242,7 +300,9 @@ def facts_table(runs: Sequence[RunFiles]) -> str:
         "ranks": [f"{run.plan['size']:.0f}" for run in runs],
         "global batch": [f"{run.plan['global_batch_size']:.0f}" for run in runs],
         "learning rate": [f"{run.plan['learning_rate']:.3g}" for run in runs],
-        "warmup steps": [f"{run.plan['warmup_steps']:,.0f}" if "warmup_steps" in run.plan else "" for run in runs],
+        "warmup steps": [
+            f"{run.plan['warmup_steps']:,.0f}" if "warmup_steps" in run.plan else "" for run in runs
+        ],
         "last loss": [shown("loss", run.steps[-1]) for run in runs],
         "examples/s (median)": [f"{run.median('examples_per_s'):.1f}" for run in runs],
         "precision": [str(run.config.get("precision", "")) for run in runs],
@@ -255,7 +315,8 @@ def facts_table(runs: Sequence[RunFiles]) -> str:
         "packages": [versions_of(run) for run in runs],
     }
     return table(
-        ["", *(run.name for run in runs)], [[name, *cells] for name, cells in facts.items() if any(cells)]
+        ["", *(run.name for run in runs)],
+        [[name, *cells] for name, cells in facts.items() if any(cells)],
     )
 
 

@@ -22,7 +22,10 @@ def section(content: Section) -> str:
 def table(heads: Iterable[str], rows: Iterable[Sequence[Any]]) -> str:
     head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
     body = ("<tr>" + "".join(map(cell, row)) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+    return (
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
 
 
 def cell(value: Any) -> str:
@@ -55,4 +58,7 @@ def matrix(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
             for place, count in enumerate(row)
         )
         rows.append(f"<tr><th>{html.escape(label)}</th>{cells}</tr>")
-    return f'<div class="wide"><table class="matrix"><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
+    return (
+        '<div class="wide"><table'
+        f' class="matrix"><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
+    )

@@ -1,4 +1,5 @@
-"""From the start and end scores of windows to answers, by Google's rules (google-research/bert `run_squad.py`)."""
+"""From the start and end scores of windows to answers, by Google's rules (google-research/bert
+`run_squad.py`)."""
 
 import itertools
 import math
@@ -35,9 +36,11 @@ class Candidate(NamedTuple):
 class Answered(NamedTuple):
     """What the scores say about a question."""
 
-    candidates: list[Candidate]  # the highest scores first, among them "" if a question may have no answer
+    # the highest scores first, among them "" if a question may have no answer
+    candidates: list[Candidate]
     text: str  # the answer in predictions.json
-    null_odds: float | None  # the null answer's score minus the best text's; None if every question has an answer
+    # the null answer's score minus the best text's; None if every question has an answer
+    null_odds: float | None
 
     def probabilities(self) -> list[float]:
         """The softmax of the candidates' scores."""
@@ -47,7 +50,8 @@ class Answered(NamedTuple):
         return [weight / total for weight in weights]
 
     def nbest(self, probabilities: Sequence[float]) -> str:
-        """The entry in nbest_predictions.json, as `json.dumps` with an indent of 4 writes it, but faster."""
+        """The entry in nbest_predictions.json, as `json.dumps` with an indent of 4 writes it, but
+        faster."""
         listed = [*zip(self.candidates, probabilities, strict=True)]
         entries = [
             f'        {{\n            "text": {_quoted(candidate.text)},\n'
@@ -70,24 +74,39 @@ class Prediction(NamedTuple):
 
 
 class SpanDecoder:
-    """Makes the scores of windows, the rows of `tables` (tasks/squad/windows.py), into the answers to questions.
+    """Makes the scores of windows, the rows of `tables` (tasks/squad/windows.py), into the answers
+    to questions.
 
     The scores of a window are float32 [tokens, 2], of start and end, without padding.
     """
 
-    def __init__(self, settings: AnswerSettings, version_2: bool, examples: Examples, tables: Mapping[str, Rows]):
+    def __init__(
+        self,
+        settings: AnswerSettings,
+        version_2: bool,
+        examples: Examples,
+        tables: Mapping[str, Rows],
+    ):
         self._settings, self._version_2, self._examples = settings, version_2, examples
         windows = tables["windows"]
-        self._heads, self._firsts = windows.column("question_tokens"), windows.column("document_start")
+        self._heads, self._firsts = (
+            windows.column("question_tokens"),
+            windows.column("document_start"),
+        )
         self._token_spans: Any = tables["paragraphs"].column("spans")
         self._question_of = np.asarray(windows.column("question"))
         edges = np.searchsorted(self._question_of, np.arange(len(examples.questions) + 1))
         self.windows_of = [range(*pair) for pair in itertools.pairwise(edges.tolist())]
 
     def keep(self, window: int, scores: np.ndarray) -> Prediction | np.ndarray:
-        """The prediction for the window's question if it has no other window, else a copy of the scores."""
+        """The prediction for the window's question if it has no other window, else a copy of the
+        scores."""
         question = int(self._question_of[window])
-        return self.prediction(question, [scores]) if len(self.windows_of[question]) == 1 else scores.copy()
+        return (
+            self.prediction(question, [scores])
+            if len(self.windows_of[question]) == 1
+            else scores.copy()
+        )
 
     def decode(self, kept: Sequence[Prediction | np.ndarray]) -> Iterator[Prediction]:
         """The prediction for each question. `kept` has what `keep` returned for each window."""
@@ -99,13 +118,19 @@ class SpanDecoder:
         answered = self.answered(question, scores)
         probabilities = answered.probabilities()
         pairs = zip(answered.candidates, probabilities, strict=True)
-        chosen = ((candidate.start, share) for candidate, share in pairs if candidate.text == answered.text)
+        chosen = (
+            (candidate.start, share)
+            for candidate, share in pairs
+            if candidate.text == answered.text
+        )
         start, probability = next(chosen, (0, 1.0))
-        return Prediction(answered.text, answered.nbest(probabilities), answered.null_odds, start, probability)
+        return Prediction(
+            answered.text, answered.nbest(probabilities), answered.null_odds, start, probability
+        )
 
     def answered(self, question: int, scores: Sequence[np.ndarray]) -> Answered:
-        """The answer, from the scores of each window of the question; at most `n_best_size` candidates, and the
-        null answer."""
+        """The answer, from the scores of each window of the question; at most `n_best_size`
+        candidates, and the null answer."""
         paragraph = self._examples.questions[question].paragraph
         values, offsets = self._token_spans
         context = self._examples.paragraphs[paragraph]
@@ -134,15 +159,23 @@ class SpanDecoder:
         text = best.text if best and odds <= self._settings.null_score_diff_threshold else ""
         return Answered(list(candidates.values()), text, odds)
 
-    def _spans(self, windows: Sequence[int], scores: Sequence[np.ndarray], num_tokens: int) -> np.ndarray:
-        """The spans between the best starts and the best ends of each window, in the order of Google's script:
-        float64 [spans, 4], scores of start and end, and the first and last token in the context. A token counts as
-        a start only in the window that owns it (`max_context_owner`)."""
-        heads, firsts = ([int(column[window]) for window in windows] for column in (self._heads, self._firsts))
-        lengths = [len(each) - head - 1 for each, head in zip(scores, heads, strict=True)]  # without its [SEP]
+    def _spans(
+        self, windows: Sequence[int], scores: Sequence[np.ndarray], num_tokens: int
+    ) -> np.ndarray:
+        """The spans between the best starts and the best ends of each window, in the order of
+        Google's script: float64 [spans, 4], scores of start and end, and the first and last token
+        in the context. A token counts as a start only in the window that owns it
+        (`max_context_owner`)."""
+        heads, firsts = (
+            [int(column[window]) for window in windows] for column in (self._heads, self._firsts)
+        )
+        # without its [SEP]
+        lengths = [len(each) - head - 1 for each, head in zip(scores, heads, strict=True)]
         owners = max_context_owner(firsts, lengths, num_tokens) if len(windows) > 1 else None
         spans = []
-        for index, (each, head, first, length) in enumerate(zip(scores, heads, firsts, lengths, strict=True)):
+        for index, (each, head, first, length) in enumerate(
+            zip(scores, heads, firsts, lengths, strict=True)
+        ):
             # The highest scores first; on ties the earlier token.
             starts, ends = np.argsort(-each, 0, kind="stable")[: self._settings.n_best_size].T
             starts = starts[(starts >= head) & (starts < head + length)]

@@ -1,4 +1,5 @@
-"""What the report shows of answered questions: scores by question word and answer length, and wrong answers."""
+"""What the report shows of answered questions: scores by question word and answer length, and wrong
+answers."""
 
 import re
 from collections import Counter
@@ -14,25 +15,35 @@ LEAST_KNOWN_SHARE = 0.5  # of questions with such a word, else they are in anoth
 LENGTHS = ((1, "1 word"), (2, "2 words"), (4, "3 to 4"), (8, "5 to 8"), (10**9, "9 or more"))
 
 
-def details(examples: Examples, predictions: Sequence[Prediction], scores: Mapping[str, Score]) -> list[Section]:
+def details(
+    examples: Examples, predictions: Sequence[Prediction], scores: Mapping[str, Score]
+) -> list[Section]:
     """The sections, from the answer and the score of each question."""
     questions = examples.questions
     scored = [scores[question.id] for question in questions]
-    words = [match[1] if (match := QUESTION_WORD.search(q.text.lower())) else "other" for q in questions]
+    words = [
+        match[1] if (match := QUESTION_WORD.search(q.text.lower())) else "other" for q in questions
+    ]
     lengths, sections = [length_of(question) for question in questions], list[Section]()
     if words.count("other") < (1 - LEAST_KNOWN_SHARE) * len(words):
         common = [word for word, _ in Counter(words).most_common()]
         sections.append(by_group("By question word", common, words, scored))
-    sections.append(by_group("By length of the answer", [name for _, name in LENGTHS], lengths, scored))
+    sections.append(
+        by_group("By length of the answer", [name for _, name in LENGTHS], lengths, scored)
+    )
     rows = [*zip(questions, predictions, scored, strict=True)]
     wrong = sorted((row for row in rows if row[2].f1 == 0), key=lambda row: -row[1].probability)
-    part = sorted((row for row in rows if row[2].f1 > 0 and not row[2].exact), key=lambda row: row[2].f1)
+    part = sorted(
+        (row for row in rows if row[2].f1 > 0 and not row[2].exact), key=lambda row: row[2].f1
+    )
     for title, note, kept in (
         ("Wrong, the surest first", "no word in common with an answer (green)", wrong),
         ("Partly right, the lowest F1 first", "some words in common with an answer (green)", part),
     ):
         columns = ["question", "context", "predicted", "answer", "probability", "F1"]
-        sections.append(table(title, note, columns, (row_of(examples, *each) for each in kept[:MOST_ROWS])))
+        sections.append(
+            table(title, note, columns, (row_of(examples, *each) for each in kept[:MOST_ROWS]))
+        )
     return sections
 
 
@@ -44,25 +55,43 @@ def length_of(question: Question) -> str:
     return next(name for most, name in LENGTHS if number <= most)
 
 
-def by_group(title: str, names: Sequence[str], groups: Sequence[str], scores: Sequence[Score]) -> Section:
+def by_group(
+    title: str, names: Sequence[str], groups: Sequence[str], scores: Sequence[Score]
+) -> Section:
     """A table of the mean scores, in percent, of the questions in each group."""
     members: dict[str, list[Score]] = {name: [] for name in names}
     for group, score in zip(groups, scores, strict=True):
         members.setdefault(group, []).append(score)
     rows = [
-        [name, len(own), *(f"{100 * sum(values) / len(own):.2f}" for values in zip(*own, strict=True))]
+        [
+            name,
+            len(own),
+            *(f"{100 * sum(values) / len(own):.2f}" for values in zip(*own, strict=True)),
+        ]
         for name, own in members.items()
         if own
     ]
     return table(title, "", ["", "questions", "EM", "F1"], rows)
 
 
-def row_of(examples: Examples, question: Question, prediction: Prediction, score: Score) -> list[object]:
+def row_of(
+    examples: Examples, question: Question, prediction: Prediction, score: Score
+) -> list[object]:
     context = examples.paragraphs[question.paragraph]
     answer = question.answers[0][0] if question.answers else ""
-    marks = [(context.find(answer), context.find(answer) + len(answer), "answer")] if answer in context else []
+    marks = (
+        [(context.find(answer), context.find(answer) + len(answer), "answer")]
+        if answer in context
+        else []
+    )
     if prediction.text and context.startswith(prediction.text, prediction.start):
         marks.append((prediction.start, prediction.start + len(prediction.text), "predicted"))
     shown = [question.text, marked(context, [mark for mark in marks if mark[0] < mark[1]])]
     none = "(no answer)"
-    return [*shown, prediction.text or none, answer or none, f"{prediction.probability:.3f}", f"{score.f1:.2f}"]
+    return [
+        *shown,
+        prediction.text or none,
+        answer or none,
+        f"{prediction.probability:.3f}",
+        f"{score.f1:.2f}",
+    ]

@@ -1,8 +1,9 @@
 """The official scores of SQuAD 1.1, SQuAD 2.0 and KorQuAD 1.0.
 
-Each function gives exactly the numbers that the official script prints (`evaluate-v1.1.py`, `evaluate-v2.0.py` of
-rajpurkar.github.io/SQuAD-explorer, `evaluate-v1.0.py` of korquad.github.io), because it does the same operations
-in the same order. `references` has the texts of a question's answers by its id, none if it has no answer.
+Each function gives exactly the numbers that the official script prints (`evaluate-v1.1.py`,
+`evaluate-v2.0.py` of rajpurkar.github.io/SQuAD-explorer, `evaluate-v1.0.py` of korquad.github.io),
+because it does the same operations in the same order. `references` has the texts of a question's
+answers by its id, none if it has no answer.
 """
 
 import re
@@ -19,11 +20,15 @@ Predictions = Mapping[str, str]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# KorQuAD: quotes and brackets separate words; other ASCII punctuation is removed, and 「」 and U+201C stay.
 _PUNCTUATION_OF_ANY_SCRIPT = regex.compile(r"\p{P}")
-# Texts whose runs between blanks are longer than this on average separate no words: English has 6, German 7.
+# Texts whose runs between blanks are longer than this on average separate no words: English has 6,
+# German 7.
 LONGEST_MEAN_WORD = 15
-_KORQUAD_PUNCTUATION = _WITHOUT_PUNCTUATION | str.maketrans(dict.fromkeys("'\"()<>《》〈〉\u2018\u2019", " "))
+# KorQuAD: quotes and brackets separate words; other ASCII punctuation is removed, and 「」 and
+# U+201C stay.
+_KORQUAD_PUNCTUATION = _WITHOUT_PUNCTUATION | str.maketrans(
+    dict.fromkeys("'\"()<>《》〈〉\u2018\u2019", " ")
+)
 
 
 class Score(NamedTuple):
@@ -33,22 +38,26 @@ class Score(NamedTuple):
     f1: float
 
 
-Scores = tuple[dict[str, float], dict[str, Score]]  # those of the script, and those of each question
+# those of the script, and those of each question
+Scores = tuple[dict[str, float], dict[str, Score]]
 
 
 def squad_v1(references: References, predictions: Predictions, unit: Unit = "word") -> Scores:
     """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them.
 
-    The unit `korquad_v1` gives those of KorQuAD's `evaluate-v1.0.py`, whose F1 counts characters, because
-    particles are attached to Korean words. `character` is for texts without blanks: it counts characters too, and
-    leaves out the punctuation of every script, as MLQA's `mlqa_evaluation_v1.py` does for Chinese.
+    The unit `korquad_v1` gives those of KorQuAD's `evaluate-v1.0.py`, whose F1 counts characters,
+    because particles are attached to Korean words. `character` is for texts without blanks: it
+    counts characters too, and leaves out the punctuation of every script, as MLQA's
+    `mlqa_evaluation_v1.py` does for Chinese.
 
-    The score of a question is the best over its answers, and 0 if it is missing from `predictions`. Two texts that
-    are both empty after normalisation match exactly but have an F1 of 0.
+    The score of a question is the best over its answers, and 0 if it is missing from `predictions`.
+    Two texts that are both empty after normalisation match exactly but have an F1 of 0.
     """
     known = [id_ for id_ in references if id_ in predictions]
     each = {id_: score_v1(references[id_], predictions[id_], unit) for id_ in known}
-    exact, f1 = (100.0 * sum(score[place] for score in each.values()) / len(references) for place in (0, 1))
+    exact, f1 = (
+        100.0 * sum(score[place] for score in each.values()) / len(references) for place in (0, 1)
+    )
     return {"exact_match": exact, "f1": f1}, each
 
 
@@ -61,7 +70,8 @@ def score_v1(answers: Sequence[str], prediction: str, unit: Unit = "word") -> Sc
 
 def score_v2(answers: Sequence[str], prediction: str, unit: Unit = "word") -> Score:
     """The score of one question by the rules of `squad_v2`."""
-    # Answers that are empty after normalisation do not count; without answers the empty text is expected.
+    # Answers that are empty after normalisation do not count; without answers the empty text is
+    # expected.
     expected = [words for answer in answers if (words := normalized(answer, unit))] or [[]]
     predicted = normalized(prediction, unit)
     exact = float(predicted in expected)
@@ -70,12 +80,16 @@ def score_v2(answers: Sequence[str], prediction: str, unit: Unit = "word") -> Sc
 
 
 def squad_v2(
-    references: References, predictions: Predictions, null_odds: Mapping[str, float], unit: Unit = "word"
+    references: References,
+    predictions: Predictions,
+    null_odds: Mapping[str, float],
+    unit: Unit = "word",
 ) -> Scores:
     """Scores in percent and totals, as `evaluate-v2.0.py` prints them without `--na-prob-thresh`.
 
-    `best_exact` and `best_f1` are those with the thresholds that give them: a question whose odds (null_odds.json)
-    exceed the threshold is answered with "". The keys `HasAns_…` and `NoAns_…` exist if there are such questions.
+    `best_exact` and `best_f1` are those with the thresholds that give them: a question whose odds
+    (null_odds.json) exceed the threshold is answered with "". The keys `HasAns_…` and `NoAns_…`
+    exist if there are such questions.
     """
     each = {id_: score_v2(answers, predictions[id_], unit) for id_, answers in references.items()}
     exact, f1 = ({id_: score[place] for id_, score in each.items()} for place in (0, 1))
@@ -94,23 +108,27 @@ def squad_v2(
 
 
 def normalized(text: str, unit: Unit = "word") -> list[str]:
-    """What stands between blanks, in lower case and without the punctuation that `unit` leaves out, and for "word"
-    without English articles."""
+    """What stands between blanks, in lower case and without the punctuation that `unit` leaves out,
+    and for "word" without English articles."""
     if unit == "korquad_v1":
         return text.lower().translate(_KORQUAD_PUNCTUATION).split()
     if unit == "character":
-        return _PUNCTUATION_OF_ANY_SCRIPT.sub("", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
+        return _PUNCTUATION_OF_ANY_SCRIPT.sub(
+            "", text.lower().translate(_WITHOUT_PUNCTUATION)
+        ).split()
     return _ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
 
 
 def separates_words(texts: Iterable[str]) -> bool:
-    """Whether blanks stand between the words of these texts, as they do not in Chinese, Japanese or Thai."""
+    """Whether blanks stand between the words of these texts, as they do not in Chinese, Japanese or
+    Thai."""
     lengths = [len(run) for text in texts for run in text.split()]
     return not lengths or sum(lengths) / len(lengths) <= LONGEST_MEAN_WORD
 
 
 def _best_f1(expected: Sequence[list[str]], predicted: list[str], unit: Unit) -> float:
-    """The best F1 of the predicted words over the expected ones, of their characters unless `unit` is "word"."""
+    """The best F1 of the predicted words over the expected ones, of their characters unless `unit`
+    is "word"."""
     if unit != "word":
         predicted, *expected = (list("".join(words)) for words in (predicted, *expected))
     return max(_f1(words, predicted) for words in expected)
@@ -127,12 +145,15 @@ def _f1(expected: list[str], predicted: list[str]) -> float:
 
 
 def _best_threshold(
-    references: References, predictions: Predictions, scores: Mapping[str, float], odds: Mapping[str, float]
+    references: References,
+    predictions: Predictions,
+    scores: Mapping[str, float],
+    odds: Mapping[str, float],
 ) -> tuple[float, float]:
     """The best score in percent, and the threshold of the odds that gives it (`find_best_thresh`).
 
-    Starts with "" as every answer and accepts one prediction after the other, by rising odds: as in the official
-    script, perhaps not all predictions of equal odds.
+    Starts with "" as every answer and accepts one prediction after the other, by rising odds: as in
+    the official script, perhaps not all predictions of equal odds.
     """
     current: float = sum(1 for answers in references.values() if not answers)
     best, threshold = current, 0.0

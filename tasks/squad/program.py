@@ -1,4 +1,5 @@
-"""bert-squad: fine-tune BERT on SQuAD over all ranks, predict, score (google-research/bert `run_squad.py`).
+"""bert-squad: fine-tune BERT on SQuAD over all ranks, predict, score (google-research/bert
+`run_squad.py`).
 
 Start reading at `run_squad`, below: data -> plan -> model -> train -> predict -> files.
 """
@@ -29,19 +30,31 @@ def run(config: SquadConfig) -> None:
 
 
 def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
-    """Trains and predicts as the flags say, on every rank. Returns the scores, if the file has answers."""
-    # Configuration, tokenizer and weights are found on rank 0; the windows are built once per machine.
+    """Trains and predicts as the flags say, on every rank. Returns the scores, if the file has
+    answers."""
+    # Configuration, tokenizer and weights are found on rank 0; the windows are built once per
+    # machine.
     world, run, windows, training = job.world, job.run, config.windows, config.training
     task = SpanTask(windows.max_seq_length, saved_settings(config))
     resume, needs = job.resume(training.resume), Needs(task.max_seq_length)
     start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
-    train_source, predict_source = (source_of(config.questions, is_training) for is_training in (True, False))
-    train = open_windows(windows, train_source, start.words, world, run) if config.do_train else None
-    dev = open_windows(windows, predict_source, start.words, world, run) if config.do_predict else None
+    train_source, predict_source = (
+        source_of(config.questions, is_training) for is_training in (True, False)
+    )
+    train = (
+        open_windows(windows, train_source, start.words, world, run) if config.do_train else None
+    )
+    dev = (
+        open_windows(windows, predict_source, start.words, world, run)
+        if config.do_predict
+        else None
+    )
     job.make_model(start.bert_config, task.head, training.loop.seed, start.weights is not None)
     if train:
         commit = train_source.split and hub.cached_commit(train_source.path, train_source.revision)
-        data = TrainingData.of(train, "windows", training.loop.seed, saved_settings(windows), commit)
+        data = TrainingData.of(
+            train, "windows", training.loop.seed, saved_settings(windows), commit
+        )
         fit(task, data, start, training, job)
     else:
         load_for_prediction(job, start)
@@ -53,13 +66,20 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
 def predict(
     config: SquadConfig, job: Job, task: SpanTask, source: Source, data: Prepared
 ) -> tuple[dict[str, float], dict[str, object]]:
-    """Predicts answers and writes the files. Returns the scores, and what else result.json holds."""
+    """Predicts answers and writes the files. Returns the scores, and what else result.json
+    holds."""
     started, windows = time.perf_counter(), data.tables["windows"]
     examples = read(source, config.windows.version_2_with_negative)
-    decoder = SpanDecoder(config.answers, config.windows.version_2_with_negative, examples, data.tables)
-    kept = Predictor(job, task.batch, task.max_seq_length)(windows, config.predict_batch_size, decoder.keep)
+    decoder = SpanDecoder(
+        config.answers, config.windows.version_2_with_negative, examples, data.tables
+    )
+    kept = Predictor(job, task.batch, task.max_seq_length)(
+        windows, config.predict_batch_size, decoder.keep
+    )
     seconds = time.perf_counter() - started
-    scores, sections = job.world.on_first(write_predictions, config, job.run, examples, decoder, kept)
+    scores, sections = job.world.on_first(
+        write_predictions, config, job.run, examples, decoder, kept
+    )
     files_s = time.perf_counter() - started - seconds
     speed = f"{len(windows) / seconds:.1f} a second; answers, scores and files {files_s:.1f} s"
     job.run.say(f"predicted {len(windows):,} windows in {seconds:.1f} s, {speed}")
@@ -78,7 +98,8 @@ def unit_of(metric: str, examples: Examples) -> Unit:
 def write_predictions(
     config: SquadConfig, run: Run, examples: Examples, decoder: SpanDecoder, kept: list[Any]
 ) -> tuple[dict[str, float], list[Section]]:
-    """Writes answers and scores as Google's files. Returns the scores, and sections for the report. On rank 0."""
+    """Writes answers and scores as Google's files. Returns the scores, and sections for the report.
+    On rank 0."""
     ids, version_2 = list(examples.references), config.windows.version_2_with_negative
     decoded = [*decoder.decode(kept)]
     texts, entries, odds = [*zip(*decoded, strict=True)][:3]
@@ -92,7 +113,10 @@ def write_predictions(
         return {}, []
     unit = unit_of(config.metric, examples)
     if unit == "word" and not separates_words(examples.paragraphs):
-        run.say("the contexts have no blanks between words: F1 hardly differs from EM; see --metric characters")
+        run.say(
+            "the contexts have no blanks between words: F1 hardly differs from EM; see --metric"
+            " characters"
+        )
     if version_2:
         scores, each = squad_v2(examples.references, predictions, null_odds, unit)
     else:

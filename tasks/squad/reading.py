@@ -1,5 +1,5 @@
-"""Reads and checks SQuAD's questions, from JSON files of SQuAD v1.1 and v2.0 (and KorQuAD 1.0, which has the same
-format), plain or `.gz`, or from a hub data set with SQuAD's columns."""
+"""Reads and checks SQuAD's questions, from JSON files of SQuAD v1.1 and v2.0 (and KorQuAD 1.0,
+which has the same format), plain or `.gz`, or from a hub data set with SQuAD's columns."""
 
 import itertools
 import re
@@ -24,13 +24,15 @@ MAX_MISPLACED_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Source:
-    """Where questions are read from. Only those to train on must have an answer at its place in the context."""
+    """Where questions are read from. Only those to train on must have an answer at its place in the
+    context."""
 
     path: str  # a file, or the name or folder of a data set that `datasets` reads
     is_training: bool
     limit: int | None = None  # read only the first questions
     split: str | None = None  # of the data set; None for a file
-    revision: str | None = None  # the data set's commit, tag or branch on the hub; None for the default
+    # the data set's commit, tag or branch on the hub; None for the default
+    revision: str | None = None
 
     def __str__(self) -> str:
         if self.split:
@@ -39,7 +41,8 @@ class Source:
 
 
 class Question(NamedTuple):
-    """`answers` holds (text, start in the context or NO_PLACE); it is empty if there is no answer or no label."""
+    """`answers` holds (text, start in the context or NO_PLACE); it is empty if there is no answer
+    or no label."""
 
     id: str
     text: str
@@ -50,7 +53,8 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """The questions of a source and their contexts. `misplaced` has the ids of those that were left out."""
+    """The questions of a source and their contexts. `misplaced` has the ids of those that were left
+    out."""
 
     version: str
     paragraphs: list[str]
@@ -74,8 +78,8 @@ def source_of(settings: QuestionSettings, is_training: bool) -> Source:
 
 
 def read(source: Source, allow_impossible: bool = False) -> Examples:
-    """Reads and checks the questions of a source. With `allow_impossible` some may have no answer. Raises
-    InputError also for more than 5 % of answers that are not at their position."""
+    """Reads and checks the questions of a source. With `allow_impossible` some may have no answer.
+    Raises InputError also for more than 5 % of answers that are not at their position."""
     paragraphs: list[str] = []
     questions: list[Question] = []
     if source.split:
@@ -97,12 +101,18 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
         raise InputError(f"{source}: holds no question")
     questions = questions[: source.limit]
     paragraphs = paragraphs[: questions[-1].paragraph + 1]
-    needs_answers = source.is_training or (not allow_impossible and any(each.answers for each in questions))
+    needs_answers = source.is_training or (
+        not allow_impossible and any(each.answers for each in questions)
+    )
     id_, times = Counter(question.id for question in questions).most_common(1)[0]
     if times > 1:
-        raise InputError(f"{source}: question {id_} occurs {times} times: predictions are stored by id")
+        raise InputError(
+            f"{source}: question {id_} occurs {times} times: predictions are stored by id"
+        )
     if source.is_training and not any(each.answers for each in questions):
-        raise InputError(f"{source}: none of its {len(questions):,} questions has an answer to train on")
+        raise InputError(
+            f"{source}: none of its {len(questions):,} questions has an answer to train on"
+        )
     kept: list[Question] = []
     misplaced: list[str] = []
     for question in questions:
@@ -112,10 +122,14 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
         has_none = question.is_impossible or (needs_answers and not question.answers)
         if has_none and not (question.is_impossible and allow_impossible):
             raise InputError(
-                f"{where} has no answer: SQuAD v2.0 marks such questions by is_impossible, and its data need "
-                "--version_2_with_negative"
+                f"{where} has no answer: SQuAD v2.0 marks such questions by is_impossible, and its"
+                " data need --version_2_with_negative"
             )
-        if source.is_training and not has_none and not _is_in_place(*question.answers[0], context, where):
+        if (
+            source.is_training
+            and not has_none
+            and not _is_in_place(*question.answers[0], context, where)
+        ):
             misplaced.append(question.id)
         else:
             kept.append(question)
@@ -132,7 +146,9 @@ def _of_file(data: Any, source: str) -> Iterator[tuple[str, list[Any]]]:
     form."""
     number = 0
     for entry in _part(data, "data", list, source):
-        for paragraph in _part(entry, "paragraphs", list, f"{source}: `data` after paragraph {number}"):
+        for paragraph in _part(
+            entry, "paragraphs", list, f"{source}: `data` after paragraph {number}"
+        ):
             number += 1
             where = f"{source}: paragraph {number}"
             yield _part(paragraph, "context", str, where), _part(paragraph, "qas", list, where)
@@ -148,10 +164,15 @@ def _of_hub(source: Source, allow_impossible: bool) -> Iterator[tuple[str, list[
         answers = row.get("answers") or []
         lists = [answers.get(key) for key in HUB_KEYS] if isinstance(answers, dict) else [None]
         if all(isinstance(each, list) for each in lists):
-            answers = [dict(zip(HUB_KEYS, pair, strict=True)) for pair in itertools.zip_longest(*lists)]
+            answers = [
+                dict(zip(HUB_KEYS, pair, strict=True)) for pair in itertools.zip_longest(*lists)
+            ]
         return row | {"answers": answers, "is_impossible": allow_impossible and not answers}
 
-    rows = ((_part(row, "context", str, f"{source}: row {number}"), row) for number, row in enumerate(table, 1))
+    rows = (
+        (_part(row, "context", str, f"{source}: row {number}"), row)
+        for number, row in enumerate(table, 1)
+    )
     for context, group in itertools.groupby(rows, lambda pair: pair[0]):
         yield context, [qa(row) for _, row in group]
 
@@ -159,7 +180,9 @@ def _of_hub(source: Source, allow_impossible: bool) -> Iterator[tuple[str, list[
 def _part(parent: Any, name: str, kind: type, where: str, default: Any = None) -> Any:
     """The part of this name and kind of an object; without a default it must be there."""
     if not isinstance(parent, dict):
-        raise InputError(f"{where}: expected an object with {name!r}, as in SQuAD, got {shown(parent)}")
+        raise InputError(
+            f"{where}: expected an object with {name!r}, as in SQuAD, got {shown(parent)}"
+        )
     value = default if parent.get(name) is None else parent[name]
     if value is None:
         raise InputError(f"{where}: expected {name!r}, as in SQuAD, in {shown(parent)}")
@@ -177,11 +200,14 @@ def _question(qa: Any, paragraph: int, is_training: bool, where: str) -> Questio
         start = _part(answer, "answer_start", int, where) if is_training else NO_PLACE
         answers.append((_part(answer, "text", str, where), start))
     is_impossible = _part(qa, "is_impossible", bool, where, False)
-    return Question(id_, _part(qa, "question", str, where), paragraph, tuple(answers), is_impossible)
+    return Question(
+        id_, _part(qa, "question", str, where), paragraph, tuple(answers), is_impossible
+    )
 
 
 def _is_in_place(text: str, start: int, context: str, where: str) -> bool:
-    """Whether the answer's text is at its position. Raises InputError: the position is not in the context."""
+    """Whether the answer's text is at its position. Raises InputError: the position is not in the
+    context."""
     if not text.strip() or not 0 <= start <= len(context) - len(text):
         place = f"answer_start {start} is not inside its {len(context)}-character context"
         raise InputError(f"{where}: its answer {shown(text)} at {place}")
@@ -189,7 +215,8 @@ def _is_in_place(text: str, start: int, context: str, where: str) -> bool:
 
 
 def answer_characters(text: str, start: int, context: str) -> tuple[int, int] | None:
-    """The first and the last character + 1 of an answer in its context; None if its text is not there.
+    """The first and the last character + 1 of an answer in its context; None if its text is not
+    there.
 
     Any run of blanks equals any other, as in run_squad.py.
     """

@@ -14,15 +14,24 @@ class QuestionSettings(Settings):
     """Which questions are read."""
 
     train_file: str | None = setting(None, "SQuAD JSON to train on, plain or .gz", "data")
-    predict_file: str | None = setting(None, "SQuAD JSON to predict and score, plain or .gz", "data")
+    predict_file: str | None = setting(
+        None, "SQuAD JSON to predict and score, plain or .gz", "data"
+    )
     dataset_name: str | None = setting(
         None, "hub data set or folder with SQuAD's columns and splits train and validation", "data"
     )
     dataset_revision: str | None = setting(
-        None, "commit, tag or branch of the hub data set --dataset_name", "data", shown_default="main"
+        None,
+        "commit, tag or branch of the hub data set --dataset_name",
+        "data",
+        shown_default="main",
     )
-    max_train_examples: int | None = setting(None, "train on the first N questions", "data", at_least=1)
-    max_predict_examples: int | None = setting(None, "predict the first N questions", "data", at_least=1)
+    max_train_examples: int | None = setting(
+        None, "train on the first N questions", "data", at_least=1
+    )
+    max_predict_examples: int | None = setting(
+        None, "predict the first N questions", "data", at_least=1
+    )
 
     def check(self) -> None:
         if self.dataset_revision and not self.dataset_name:
@@ -37,19 +46,28 @@ class WindowSettings(Settings):
         False, "the data has questions without an answer (SQuAD v2.0)", "data", is_saved=True
     )
     max_seq_length: int = setting(
-        384, "maximum number of tokens per window, question included", "data", is_saved=True,
-        at_least=5, at_most=LONGEST_ROW,
-    )  # fmt: skip
-    doc_stride: int = setting(128, "tokens between the starts of windows", "data", is_saved=True, at_least=1)
+        384,
+        "maximum number of tokens per window, question included",
+        "data",
+        is_saved=True,
+        at_least=5,
+        at_most=LONGEST_ROW,
+    )
+    doc_stride: int = setting(
+        128, "tokens between the starts of windows", "data", is_saved=True, at_least=1
+    )
     max_query_length: int = setting(
         64, "maximum number of tokens of a question", "data", is_saved=True, at_least=1
     )
-    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
+    allow_unknown: bool = setting(
+        False, "continue even if more than 10 % of the tokens are [UNK]", "data"
+    )
 
     def check(self) -> None:
         if self.max_seq_length <= (least := self.max_query_length + 3):
             raise ValueError(
-                f"--max_seq_length {self.max_seq_length} must exceed --max_query_length + 3 = {least}"
+                f"--max_seq_length {self.max_seq_length} must exceed --max_query_length + 3 ="
+                f" {least}"
             )
 
 
@@ -58,16 +76,27 @@ class AnswerSettings(Settings):
     """How answers are chosen; names and defaults of run_squad.py."""
 
     n_best_size: int = setting(
-        20, "candidates per question in nbest_predictions.json", "prediction", is_saved=True,
-        at_least=1, at_most=MOST_CANDIDATES,
-    )  # fmt: skip
+        20,
+        "candidates per question in nbest_predictions.json",
+        "prediction",
+        is_saved=True,
+        at_least=1,
+        at_most=MOST_CANDIDATES,
+    )
     max_answer_length: int = setting(
-        30, "maximum number of tokens of an answer", "prediction", is_saved=True, at_least=1, at_most=LONGEST_ROW
+        30,
+        "maximum number of tokens of an answer",
+        "prediction",
+        is_saved=True,
+        at_least=1,
+        at_most=LONGEST_ROW,
     )
     null_score_diff_threshold: float = setting(
-        0.0, "give no answer if its score exceeds the best answer's score by more than this", "prediction",
+        0.0,
+        "give no answer if its score exceeds the best answer's score by more than this",
+        "prediction",
         is_saved=True,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,17 +106,23 @@ class SquadConfig(ProgramConfig):
     questions: QuestionSettings
     windows: WindowSettings
     answers: AnswerSettings
-    do_predict: bool = setting(False, "predict answers, and score them if the file has answers", "prediction")
+    do_predict: bool = setting(
+        False, "predict answers, and score them if the file has answers", "prediction"
+    )
     predict_batch_size: int = batch_size("windows", "prediction")
     metric: Literal["auto", "squad_v1", "squad_v2", "korquad_v1", "characters"] = setting(
         "auto",
-        "how predictions are scored; auto: by the version of the file; characters: F1 of characters instead of "
-        "words, for texts without blanks",
+        "how predictions are scored; auto: by the version of the file; characters: F1 of characters"
+        " instead of words, for texts without blanks",
         "prediction",
     )
 
     def check(self) -> None:
-        self.check_files(self.questions, "dataset_name", train=self.do_train, predict=self.do_predict)
+        self.check_files(
+            self.questions, "dataset_name", train=self.do_train, predict=self.do_predict
+        )
         version_2 = self.windows.version_2_with_negative
         if self.metric not in ("auto", "characters") and (self.metric == "squad_v2") != version_2:
-            raise ValueError(f"--metric {self.metric} does not fit --version_2_with_negative={version_2}")
+            raise ValueError(
+                f"--metric {self.metric} does not fit --version_2_with_negative={version_2}"
+            )

@@ -1,4 +1,5 @@
-"""SQuAD's questions as rows: contexts cut into windows by Google's rules (google-research/bert `run_squad.py`)."""
+"""SQuAD's questions as rows: contexts cut into windows by Google's rules (google-research/bert
+`run_squad.py`)."""
 
 import functools
 from pathlib import Path
@@ -19,21 +20,34 @@ from tasks.squad.settings import WindowSettings
 from tasks.texts import encoded, fit_of, open_tokenized, parts, window_starts
 
 NUMBERS = ("question_tokens", "start_position", "end_position", "document_start", "question")
-VERSION = 7  # increase when reading or cutting accepts or writes something else: old folders are not used
+# increase when reading or cutting accepts or writes something else: old folders are not used
+VERSION = 7
 
 
 def open_windows(
     settings: WindowSettings, source: Source, tokenizer: Tokenizer, world: World, run: Run
 ) -> Prepared:
-    """The tables `windows` and `paragraphs` of a source, as `tables` makes them, on every rank. Raises InputError
-    as `read` and `open_tokenized`."""
+    """The tables `windows` and `paragraphs` of a source, as `tables` makes them, on every rank.
+    Raises InputError as `read` and `open_tokenized`."""
 
     def recipe() -> Recipe:
         load = functools.cache(lambda: read(source, settings.version_2_with_negative))
         file = Path(source.path).expanduser()
         # A file with the same bytes is not parsed again.
-        content = [load().paragraphs, load().questions] if source.split or not file.is_file() else sha256(file)
-        key = digest("squad", VERSION, tokenizer.digest, flat(settings), source.is_training, source.limit, content)
+        content = (
+            [load().paragraphs, load().questions]
+            if source.split or not file.is_file()
+            else sha256(file)
+        )
+        key = digest(
+            "squad",
+            VERSION,
+            tokenizer.digest,
+            flat(settings),
+            source.is_training,
+            source.limit,
+            content,
+        )
         return key, lambda: tables(settings, load(), tokenizer, run)
 
     return open_tokenized(recipe, source, tokenizer, settings.allow_unknown, world, run)
@@ -42,14 +56,17 @@ def open_windows(
 def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, run: Run) -> Tables:
     """Tokenizes questions and contexts and cuts the contexts into windows.
 
-    A row of `windows` has `input_ids` ([CLS] question [SEP] window [SEP]), `question_tokens` (how many of them are
-    of type 0), `start_position` and `end_position` (0 if the answer is not inside), `question` (its number), and
-    `document_start` (the window's first token in the context); all int32. A row of `paragraphs` has `spans`, the
-    start and end characters of each of its tokens, interleaved.
+    A row of `windows` has `input_ids` ([CLS] question [SEP] window [SEP]), `question_tokens` (how
+    many of them are of type 0), `start_position` and `end_position` (0 if the answer is not
+    inside), `question` (its number), and `document_start` (the window's first token in the
+    context); all int32. A row of `paragraphs` has `spans`, the start and end characters of each of
+    its tokens, interleaved.
     """
     paragraphs, questions = examples.paragraphs, examples.questions
     slices = parts(len(paragraphs), "tokenizing contexts", "text", run)
-    contexts = [pair for part in slices for pair in zip(*tokenizer.encode(paragraphs[part]), strict=True)]
+    contexts = [
+        pair for part in slices for pair in zip(*tokenizer.encode(paragraphs[part]), strict=True)
+    ]
     texts = [question.text for question in questions]
     question_ids = encoded(texts, "tokenizing questions", tokenizer, run)
     rows = list[tuple]()
@@ -57,7 +74,9 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
     for number, question in enumerate(questions):
         ids, spans = contexts[question.paragraph]
         answer = answer_tokens(question, paragraphs[question.paragraph], spans)
-        asked = question_ids[number][: min(settings.max_query_length, settings.max_seq_length - 3 - len(ends))]
+        asked = question_ids[number][
+            : min(settings.max_query_length, settings.max_seq_length - 3 - len(ends))
+        ]
         head = np.concatenate([[tokenizer.cls_id], asked, ends]).astype(np.int32)
         room = settings.max_seq_length - len(head) - 1
         for start in window_starts(len(ids), room, settings.doc_stride):
@@ -65,15 +84,24 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
             first, last = (place - start for place in answer) if answer else (-1, -1)
             is_inside = first >= 0 and last < len(window)
             span = (len(head) + first, len(head) + last) if is_inside else (0, 0)
-            rows.append((np.concatenate([head, window, head[-1:]]), len(head), *span, start, number))
+            rows.append(
+                (np.concatenate([head, window, head[-1:]]), len(head), *span, start, number)
+            )
     input_ids, *columns = zip(*rows, strict=True)
-    numbers = {name: pa.array(column, pa.int32()) for name, column in zip(NUMBERS, columns, strict=True)}
+    numbers = {
+        name: pa.array(column, pa.int32()) for name, column in zip(NUMBERS, columns, strict=True)
+    }
     notes = [f"{len(questions):,} questions, {len(rows):,} windows"]
     if examples.misplaced:
-        notes.append(f"left out, because the answer is not at answer_start: {shortened(examples.misplaced, 5)}")
+        notes.append(
+            "left out, because the answer is not at answer_start:"
+            f" {shortened(examples.misplaced, 5)}"
+        )
     lengths = (settings.max_seq_length, settings.doc_stride, settings.max_query_length)
     facts = {
-        "digest": digest("squad windows", VERSION, tokenizer.digest, lengths, [paragraphs, questions]),
+        "digest": digest(
+            "squad windows", VERSION, tokenizer.digest, lengths, [paragraphs, questions]
+        ),
         "notes": notes,
         **fit_of(tokenizer, [*(ids for ids, _ in contexts), *question_ids], [*paragraphs, *texts]),
     }
@@ -83,10 +111,12 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
 
 
 def answer_tokens(question: Question, context: str, spans: np.ndarray) -> tuple[int, int] | None:
-    """The first and last token of a question's answer in its context; None without an answer to train on.
+    """The first and last token of a question's answer in its context; None without an answer to
+    train on.
 
-    They are the tokens that overlap the answer's characters. run_squad.py (`_improve_answer_span`) searches the
-    words around `answer_start` for the answer's tokens instead, which needs blanks between words.
+    They are the tokens that overlap the answer's characters. run_squad.py (`_improve_answer_span`)
+    searches the words around `answer_start` for the answer's tokens instead, which needs blanks
+    between words.
     """
     text, place = question.answers[0] if question.answers else ("", NO_PLACE)
     if question.is_impossible or place == NO_PLACE:

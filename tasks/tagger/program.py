@@ -39,7 +39,8 @@ def run(config: TaggerConfig) -> None:
 
 def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    # Configuration, tokenizer, weights and tags are found on rank 0; the rows are built once per machine.
+    # Configuration, tokenizer, weights and tags are found on rank 0; the rows are built once per
+    # machine.
     world, run, training, evaluation = job.world, job.run, config.training, config.evaluation
     length, resume = config.sentences.max_seq_length, job.resume(config.training.resume)
     start = world.on_first(find_start, config.model, resume, run, config.do_train, Needs(length))
@@ -52,9 +53,11 @@ def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     predictor = Predictor(job, task.batch, length)
     read_set = functools.cache(lambda kind: read(Source(config.files, kind), characters, labels))
 
-    def tagged(kind: str, batch_size: int) -> tuple[Sequence[Sentence], Sequence[Tags], Sequence[np.ndarray]]:
-        """On rank 0 the sentences of a set, the tags that the model gives them, and the losses of words with
-        tags."""
+    def tagged(
+        kind: str, batch_size: int
+    ) -> tuple[Sequence[Sentence], Sequence[Tags], Sequence[np.ndarray]]:
+        """On rank 0 the sentences of a set, the tags that the model gives them, and the losses of
+        words with tags."""
         rows = sets[kind].tables["rows"]
         kept = predictor(rows, batch_size, functools.partial(best_and_losses, rows.column("tags")))
         if kept is None:
@@ -88,7 +91,9 @@ def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     return scores
 
 
-def open_set(source: Source, config: TaggerConfig, start: Start, world: World, run: Run) -> Prepared:
+def open_set(
+    source: Source, config: TaggerConfig, start: Start, world: World, run: Run
+) -> Prepared:
     """The rows of a source, as `tables` makes them, on every rank. Raises InputError as `read` and
     `open_tokenized`."""
     labels, settings = start.bert_config.labels, config.sentences
@@ -102,39 +107,56 @@ def open_set(source: Source, config: TaggerConfig, start: Start, world: World, r
 
 
 def with_tags(config: TaggerConfig, start: Start, run: Run) -> Start:
-    """The start of a tagger: its configuration has the tags of the checkpoint, else of the training file with O
-    first; a head for other tags is initialized again. On rank 0."""
+    """The start of a tagger: its configuration has the tags of the checkpoint, else of the training
+    file with O first; a head for other tags is initialized again. On rank 0."""
     # config.json beside the weights counts, even if `--bert_config_file` replaces it.
     trained = configuration.read_config(start.weights) if start.weights else None
     stated = stated_labels(trained) or stated_labels(start.bert_config)
     if stated and (start.state or not config.do_train):
         return replace(start, bert_config=replace(start.bert_config, labels=stated))
     if not config.do_train:
-        raise InputError("the tags are unknown: the model's config.json has no id2label; --do_train is off")
+        raise InputError(
+            "the tags are unknown: the model's config.json has no id2label; --do_train is off"
+        )
     source = Source(config.files, "train")
-    found = {tag for each in read(source, config.sentences.characters) for tag in each.tags or ()} - {"O"}
+    found = {
+        tag for each in read(source, config.sentences.characters) for tag in each.tags or ()
+    } - {"O"}
     if not found:
         raise InputError(f"{source}: every tag is O")
     labels, fresh = ("O", *sorted(found)), tuple[str, ...]()
     if stated and sorted(stated) == sorted(labels):
         labels = stated  # in the model's own order
     elif stated:
-        run.say(f"the model's tags {', '.join(stated)} are not this file's: a new tagger is trained")
+        run.say(
+            f"the model's tags {', '.join(stated)} are not this file's: a new tagger is trained"
+        )
         fresh = "output_weights", "output_bias"
-    return replace(start, bert_config=replace(start.bert_config, labels=labels), fresh_tensors=fresh)
+    return replace(
+        start, bert_config=replace(start.bert_config, labels=labels), fresh_tensors=fresh
+    )
 
 
 def write_predictions(
-    run: Run, labels: Sequence[str], characters: bool, sentences: Sequence[Sentence], found: Sequence[Tags],
+    run: Run,
+    labels: Sequence[str],
+    characters: bool,
+    sentences: Sequence[Sentence],
+    found: Sequence[Tags],
     losses: Sequence[np.ndarray],
-) -> Scores:  # fmt: skip
-    """Writes predictions.conll, words and tags, and predictions.jsonl, texts and entities with their places.
-    Returns the scores if the set has tags. On rank 0."""
+) -> Scores:
+    """Writes predictions.conll, words and tags, and predictions.jsonl, texts and entities with
+    their places. Returns the scores if the set has tags. On rank 0."""
     blocks, lines = list[str](), list[str]()
     for each, tags in zip(sentences, found, strict=True):
-        blocks.append("".join(f"{word}\t{tag}\n" for word, tag in zip(each.words, tags[0], strict=True)))
+        blocks.append(
+            "".join(f"{word}\t{tag}\n" for word, tag in zip(each.words, tags[0], strict=True))
+        )
         text, starts = text_of(each.words, characters)
-        value = {"text": text, "entities": [asdict(entity) for entity in entities(text, each.words, starts, tags)]}
+        value = {
+            "text": text,
+            "entities": [asdict(entity) for entity in entities(text, each.words, starts, tags)],
+        }
         lines.append(json.dumps(value, ensure_ascii=False) + "\n")
     run.write("predictions.conll", "\n".join(blocks))
     run.write("predictions.jsonl", "".join(lines))

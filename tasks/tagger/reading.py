@@ -18,7 +18,8 @@ TAG = re.compile(r"O|[BIES]-\S(.*\S)?")
 NO_TAGS = {"", "_", "-", "?", "-1"}  # what stands for the tags of a file that has none
 SPLITS = {"train": "train", "dev": "validation", "predict": "test"}
 DOCUMENT = "-DOCSTART-"  # the line of CoNLL-2003's files that begins a document
-COMMENT = re.compile("#+([ \\t]|$)")  # "# id …" of MultiCoNER, "## klue-ner-…", "# text = …" of CoNLL-U
+# "# id …" of MultiCoNER, "## klue-ner-…", "# text = …" of CoNLL-U
+COMMENT = re.compile("#+([ \\t]|$)")
 BLANKS = " \t"  # between columns; all other white space belongs to words
 NOT_IN_WORDS = re.compile("[\t\n\r]")  # predictions.conll could not hold them
 # Other schemes than BIO and BIOES, by the letters that these lack: how to write their tags.
@@ -44,7 +45,11 @@ class Source:
     kind: str
 
     def __str__(self) -> str:
-        return f"--{self.kind}_file {self.path}" if self.path else f"--dataset_name {self.files.dataset_name}"
+        return (
+            f"--{self.kind}_file {self.path}"
+            if self.path
+            else f"--dataset_name {self.files.dataset_name}"
+        )
 
     @property
     def path(self) -> Path | None:
@@ -53,14 +58,21 @@ class Source:
 
     @property
     def limit(self) -> int | None:
-        return self.files.max_train_examples if self.kind == "train" else self.files.max_predict_examples
+        return (
+            self.files.max_train_examples
+            if self.kind == "train"
+            else self.files.max_predict_examples
+        )
 
 
 def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[Sentence]:
-    """The sentences of a source; those to train on or to evaluate have tags, of `labels` if these are known.
-    Raises InputError, with the line: a damaged file, an empty one, or a tag that is none."""
+    """The sentences of a source; those to train on or to evaluate have tags, of `labels` if these
+    are known. Raises InputError, with the line: a damaged file, an empty one, or a tag that is
+    none."""
     sentences = list[Sentence]()
-    rows = _of_hub(source) if source.path is None else _of_file(source.path, str(source), characters)
+    rows = (
+        _of_hub(source) if source.path is None else _of_file(source.path, str(source), characters)
+    )
     for each in rows:
         if source.limit == len(sentences):
             break
@@ -77,7 +89,8 @@ def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[S
         raise InputError(f"{source}: there is no sentence in it")
     if max(len(each.words) for each in sentences) > 1 and all(map(_is_counted, sentences)):
         raise InputError(
-            f"{source}: the first column counts the words, as in CoNLL-U: the word must be the first column"
+            f"{source}: the first column counts the words, as in CoNLL-U: the word must be the"
+            " first column"
         )
     if (
         source.kind == "train"
@@ -98,7 +111,9 @@ def _check_words(words: Sequence[str], characters: bool, where: str) -> None:
                 f"predictions.conll cannot, got {word!r:.40}"
             )
         if characters and len(word) != 1:
-            raise InputError(f"{where}: --characters needs a character in each line, got {word!r:.40}")
+            raise InputError(
+                f"{where}: --characters needs a character in each line, got {word!r:.40}"
+            )
 
 
 def _check_tags(
@@ -117,9 +132,12 @@ def _check_tags(
         expected = f"one of {', '.join(labels)}" if known else f"O, or {kinds} and a type"
         advice = ""
         if not is_tag and tag[1:2] == "-" and tag[0] in other_schemes:
-            advice = ": write " + ", ".join(f"{old}- as {new}" for old, new in other_schemes.items())
+            advice = ": write " + ", ".join(
+                f"{old}- as {new}" for old, new in other_schemes.items()
+            )
         raise InputError(
-            f"{where}: the tag of word {number}, {word!r:.40}, must be {expected}, got {tag!r:.40}{advice}"
+            f"{where}: the tag of word {number}, {word!r:.40}, must be {expected}, got"
+            f" {tag!r:.40}{advice}"
         )
 
 
@@ -141,19 +159,21 @@ def goes_on(before: str, tag: str) -> bool:
 
 
 def illegal(sentences: Sequence[Sentence]) -> list[Sentence]:
-    """The sentences whose tags contradict their scheme, which is BIOES if there is an E- or S-, else BIO."""
+    """The sentences whose tags contradict their scheme, which is BIOES if there is an E- or S-,
+    else BIO."""
     is_bioes = any(tag[0] in "ES" for each in sentences for tag in each.tags or ())
 
     def is_broken(before: str, tag: str) -> bool:
         return not goes_on(before, tag) and (tag[0] in "IE" or (is_bioes and before[0] in "BI"))
 
     return [
-        each for each in sentences
+        each
+        for each in sentences
         if each.tags and any(map(is_broken, ["O", *each.tags], [*each.tags, "O"]))
-    ]  # fmt: skip
+    ]
 
 
-# -- files to sentences -------------------------------------------------------------------------------------------
+# -- files to sentences ----------------------------------------------------------------------------
 
 
 def _of_file(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
@@ -163,7 +183,11 @@ def _of_file(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
             yield _of_object(value, place, where)
         return
     lines = lines_of(text)
-    sizes = (len(_columns(line)) for line in lines if not line.startswith(DOCUMENT) and not COMMENT.match(line))
+    sizes = (
+        len(_columns(line))
+        for line in lines
+        if not line.startswith(DOCUMENT) and not COMMENT.match(line)
+    )
     num_columns = next(filter(None, sizes), 0)
     rows, document, place = list[list[str]](), 0, ""
     for number, line in enumerate([*lines, ""], 1):
@@ -180,7 +204,9 @@ def _of_file(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
         if not rows and _is_comment(line, row, num_columns):
             continue
         if len(row) != num_columns:
-            raise InputError(f"{where}: line {number} has {len(row)} columns, {num_columns} are needed")
+            raise InputError(
+                f"{where}: line {number} has {len(row)} columns, {num_columns} are needed"
+            )
         if not row[0]:
             raise InputError(f"{where}: line {number}: the word, its first column, is empty")
         place = place if rows else f"line {number}"
@@ -197,7 +223,9 @@ def _columns(line: str) -> list[str]:
 def _is_comment(line: str, row: Sequence[str], num_columns: int) -> bool:
     """Whether a line before the first word of a sentence is a comment: it begins with # and a
     blank, and is no row of this file, whose first word may be a #."""
-    is_row = len(row) == num_columns and (num_columns == 1 or TAG.fullmatch(row[-1]) or row[-1] in NO_TAGS)
+    is_row = len(row) == num_columns and (
+        num_columns == 1 or TAG.fullmatch(row[-1]) or row[-1] in NO_TAGS
+    )
     return bool(COMMENT.match(line)) and not is_row
 
 
@@ -214,18 +242,22 @@ def _of_object(value: Mapping[str, Any], place: str, where: str) -> Sentence:
         is_list = isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)
         if not is_list and not (name == column and tags is None):
             raise InputError(
-                f"{where}: {place} must have `tokens`, a list of words, and perhaps `ner_tags`, a list "
-                f"of tags such as B-PER: `{name}` is {shown(texts)} in {shown(value)}"
+                f"{where}: {place} must have `tokens`, a list of words, and perhaps `ner_tags`, a"
+                f" list of tags such as B-PER: `{name}` is {shown(texts)} in {shown(value)}"
             )
     return Sentence(words, tags, place=place)
 
 
 def _of_hub(source: Source) -> Iterator[Sentence]:
     files, split = source.files, SPLITS[source.kind]
-    table: Any = load_data_set(str(files.dataset_name), None, split, str(source), files.dataset_revision)
+    table: Any = load_data_set(
+        str(files.dataset_name), None, split, str(source), files.dataset_revision
+    )
     tag_column = next((name for name in TAG_COLUMNS if name in table.column_names), None)
     if "tokens" not in table.column_names:
-        raise InputError(f"{source} ({split}): no column 'tokens', only {', '.join(table.column_names)}")
+        raise InputError(
+            f"{source} ({split}): no column 'tokens', only {', '.join(table.column_names)}"
+        )
     names = getattr(getattr(table.features.get(tag_column), "feature", None), "names", None)
     for number, row in enumerate(table, 1):
         value = {"tokens": row["tokens"]}

@@ -11,15 +11,25 @@ class SentenceSettings(Settings):
     """How sentences become rows."""
 
     max_seq_length: int = setting(
-        128, "maximum number of tokens of a row; longer sentences become several", "data", is_saved=True,
-        at_least=8, at_most=LONGEST_ROW,
-    )  # fmt: skip
-    doc_stride: int = setting(64, "tokens between the starts of such rows", "data", is_saved=True, at_least=1)
-    characters: bool = setting(
-        False, "the files have a character in each line, blanks too, instead of a word (KLUE)", "data",
+        128,
+        "maximum number of tokens of a row; longer sentences become several",
+        "data",
         is_saved=True,
-    )  # fmt: skip
-    allow_unknown: bool = setting(False, "continue even if more than 10 % of the tokens are [UNK]", "data")
+        at_least=8,
+        at_most=LONGEST_ROW,
+    )
+    doc_stride: int = setting(
+        64, "tokens between the starts of such rows", "data", is_saved=True, at_least=1
+    )
+    characters: bool = setting(
+        False,
+        "the files have a character in each line, blanks too, instead of a word (KLUE)",
+        "data",
+        is_saved=True,
+    )
+    allow_unknown: bool = setting(
+        False, "continue even if more than 10 % of the tokens are [UNK]", "data"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,20 +37,30 @@ class FileSettings(Settings):
     """Which tagged sentences are read."""
 
     train_file: str | None = setting(
-        None, "to train on: CoNLL columns (first the word, last its tag, blank lines between sentences), or JSON "
-        "lines with lists `tokens` and `ner_tags`", "data",
-    )  # fmt: skip
+        None,
+        "to train on: CoNLL columns (first the word, last its tag, blank lines between sentences),"
+        " or JSON lines with lists `tokens` and `ner_tags`",
+        "data",
+    )
     dev_file: str | None = setting(
         None, "file of the same kinds to evaluate on", "data", aliases=("validation_file",)
     )
     predict_file: str | None = setting(
-        None, "file of the same kinds to predict, with or without tags", "data", aliases=("test_file",)
+        None,
+        "file of the same kinds to predict, with or without tags",
+        "data",
+        aliases=("test_file",),
     )
     dataset_name: str | None = setting(
-        None, "hub data set or folder with columns tokens and ner_tags and splits train, validation, test", "data"
+        None,
+        "hub data set or folder with columns tokens and ner_tags and splits train, validation,"
+        " test",
+        "data",
     )
     dataset_revision: str | None = setting(None, "commit, tag or branch of --dataset_name", "data")
-    max_train_examples: int | None = setting(None, "train on the first N sentences", "data", at_least=1)
+    max_train_examples: int | None = setting(
+        None, "train on the first N sentences", "data", at_least=1
+    )
     max_predict_examples: int | None = setting(
         None, "evaluate and predict the first N sentences", "data", at_least=1
     )

@@ -13,7 +13,13 @@ import pytest
 from harness import toy
 from harness.refusals import refused
 
-from distributed.checkpoint import State, checkpoint_at, complete_checkpoints, newest_intact, read_checkpoint
+from distributed.checkpoint import (
+    State,
+    checkpoint_at,
+    complete_checkpoints,
+    newest_intact,
+    read_checkpoint,
+)
 from distributed.collectives import Collectives
 from distributed.order import Order
 from distributed.world import World
@@ -69,7 +75,9 @@ def test_a_checkpoint_holds_what_stood_at_the_save_while_training_goes_on(saver,
     for expected, restored in zip(kept, variables_of(other), strict=True):
         np.testing.assert_array_equal(restored.numpy(), expected, err_msg=restored.path)
     wider = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-    refused(lambda: saver.checkpoints.restore(path, toy.make_optimizer(wider, WORLD, COLLECTIVES)), path)
+    refused(
+        lambda: saver.checkpoints.restore(path, toy.make_optimizer(wider, WORLD, COLLECTIVES)), path
+    )
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):
@@ -85,7 +93,9 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert (best / "model.safetensors").read_bytes() == weights
     assert checkpoint_at(saver.folder, 20)[1].global_batch_size == 10
     early = saver.save(30, evaluations=evaluations)
-    assert early.is_dir(), "a run that starts anew from an early state keeps what it has just written"
+    assert early.is_dir(), (
+        "a run that starts anew from an early state keeps what it has just written"
+    )
     flip_a_byte(best / "model.safetensors")
     refused(lambda: checkpoint_at(saver.folder, 20), best, "model.safetensors")
     shutil.rmtree(best)
@@ -101,7 +111,9 @@ def test_another_batch_goes_on_at_the_same_row(tmp_path):
 
     toy.train(WORLD, COLLECTIVES, tmp_path, num_train_steps=7, save_checkpoints_minutes=1e-9)
     *_, before, newest = complete_checkpoints(tmp_path / "checkpoints")
-    assert read_checkpoint(before).step == 6, "a checkpoint comes after some time, whatever the steps"
+    assert read_checkpoint(before).step == 6, (
+        "a checkpoint comes after some time, whatever the steps"
+    )
     state = asdict(read_checkpoint(newest)) | {"steps": 20}  # the middle of a longer training
     (newest / "manifest.json").unlink()
     (newest / "state.json").write_text(json.dumps(state))
@@ -109,9 +121,13 @@ def test_another_batch_goes_on_at_the_same_row(tmp_path):
     flags = {"num_train_steps": 28, "global_batch_size": 10, "save_checkpoints_steps": 4}
     _, state = toy.train(WORLD, COLLECTIVES, tmp_path, collate, **flags)
     # 98 rows are done, which is 9.8 steps of 10: 18 of 28 are left.
-    assert rows_seen == Order(toy.NUM_ROWS, 7).rows_at(98, 98 + 180).tolist(), "rows are lost or seen again"
+    assert rows_seen == Order(toy.NUM_ROWS, 7).rows_at(98, 98 + 180).tolist(), (
+        "rows are lost or seen again"
+    )
     assert (state.step, state.position, state.global_batch_size) == (28, 278, 10)
-    positions = [read_checkpoint(path).position for path in complete_checkpoints(tmp_path / "checkpoints")]
+    positions = [
+        read_checkpoint(path).position for path in complete_checkpoints(tmp_path / "checkpoints")
+    ]
     assert positions == [98 + 10 * (step - 10) for step in (12, 16, 20, 24, 28)]
 
 
@@ -130,14 +146,24 @@ def link(path):
 # What is done to a checkpoint, and which of its files the warning names.
 @pytest.mark.parametrize(
     ("named", "harm"),
-    [("model.safetensors", flip_a_byte), ("optimizer.safetensors", flip_a_byte), ("state.json", flip_a_byte),
-     ("model.safetensors", lambda path: os.truncate(path, 600)), ("state.json", lambda path: path.unlink()),
-     ("manifest.json", lambda path: os.truncate(path, 50)), ("manifest.json", lambda path: path.unlink()),
-     ("state.json", link), ("manifest.json", link), ("outside", lambda path: entry(path, "../outside", [1, "0"])),
-     ("zero", lambda path: entry(path, "/dev/zero", [0, "0"])),
-     ("state.json", lambda path: entry(path, "state.json", 7))],
-)  # fmt: skip
-def test_a_damaged_checkpoint_is_passed_over_by_name_and_refused_when_none_is_left(saver, tmp_path, named, harm):
+    [
+        ("model.safetensors", flip_a_byte),
+        ("optimizer.safetensors", flip_a_byte),
+        ("state.json", flip_a_byte),
+        ("model.safetensors", lambda path: os.truncate(path, 600)),
+        ("state.json", lambda path: path.unlink()),
+        ("manifest.json", lambda path: os.truncate(path, 50)),
+        ("manifest.json", lambda path: path.unlink()),
+        ("state.json", link),
+        ("manifest.json", link),
+        ("outside", lambda path: entry(path, "../outside", [1, "0"])),
+        ("zero", lambda path: entry(path, "/dev/zero", [0, "0"])),
+        ("state.json", lambda path: entry(path, "state.json", 7)),
+    ],
+)
+def test_a_damaged_checkpoint_is_passed_over_by_name_and_refused_when_none_is_left(
+    saver, tmp_path, named, harm
+):
     older, newest = saver.save(10), saver.save(20)
     harm(newest / named)
     warnings = []
@@ -147,7 +173,9 @@ def test_a_damaged_checkpoint_is_passed_over_by_name_and_refused_when_none_is_le
     harm(older / named)
     refused(lambda: newest_intact(saver.folder, pytest.fail), saver.folder, named)
     toy.Toy(WORLD, COLLECTIVES, tmp_path).save(20)
-    assert newest_intact(saver.folder, lambda warning: None)[1].position == 20, "written again, it is whole"
+    assert newest_intact(saver.folder, lambda warning: None)[1].position == 20, (
+        "written again, it is whole"
+    )
 
 
 @pytest.mark.parametrize("change", [{"mood": "good"}, {"evaluated": None}])
@@ -164,7 +192,12 @@ def test_a_state_of_another_version_is_passed_over_and_refused_when_none_is_left
             warnings = []
             assert newest_intact(saver.folder, warnings.append)[0] == older
             assert len(warnings) == 1
-    refused(lambda: newest_intact(saver.folder, pytest.fail), newest / "state.json", older / "state.json", *change)
+    refused(
+        lambda: newest_intact(saver.folder, pytest.fail),
+        newest / "state.json",
+        older / "state.json",
+        *change,
+    )
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])

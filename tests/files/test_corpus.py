@@ -1,4 +1,5 @@
-"""Building a corpus: its text, the same bytes whoever does the work, kills, and shards that belong together."""
+"""Building a corpus: its text, the same bytes whoever does the work, kills, and shards that belong
+together."""
 
 import gzip
 import json
@@ -36,27 +37,43 @@ def test_every_form_of_text_gives_the_same_documents(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "set").mkdir()
     (tmp_path / "a.txt").write_text(PLAIN)
-    (tmp_path / "b.txt").write_bytes(PLAIN.replace("\n\n", "\n \n\n").replace("\n", "\r\n").encode())
+    (tmp_path / "b.txt").write_bytes(
+        PLAIN.replace("\n\n", "\n \n\n").replace("\n", "\r\n").encode()
+    )
     (tmp_path / "c.txt.gz").write_bytes(gzip.compress(PLAIN.encode()))
     with pa.CompressedOutputStream(pa.OSFile(str(tmp_path / "d.txt.zst"), "wb"), "zstd") as file:
         file.write(PLAIN.encode())
     rows = [{"body": text} for text in (*map("\n".join, TEXTS), None)]
-    (tmp_path / "e.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    (tmp_path / "e.jsonl").write_text(
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    )
     for name in ("f.parquet", "set/train.parquet"):
         pa.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / name, row_group_size=2)
     for name in ("[ab].txt", "c.txt.gz", "d.txt.zst", "e.jsonl", "f.parquet"):
         expected = TEXTS * (2 if name == "[ab].txt" else 1)
-        assert corpora.read_documents(input_file=str(tmp_path / name), text_column="body") == expected, name
+        assert (
+            corpora.read_documents(input_file=str(tmp_path / name), text_column="body") == expected
+        ), name
     assert corpora.read_documents(dataset_name=str(tmp_path / "set"), text_column="body") == TEXTS
-    for source in ({"input_file": str(tmp_path / "f.parquet")}, {"dataset_name": str(tmp_path / "set")}):
-        refused(partial(corpora.read_documents, **source), *source.values(), "--text_column", "body")
+    for source in (
+        {"input_file": str(tmp_path / "f.parquet")},
+        {"dataset_name": str(tmp_path / "set")},
+    ):
+        refused(
+            partial(corpora.read_documents, **source), *source.values(), "--text_column", "body"
+        )
 
 
 @pytest.mark.parametrize("unit_bytes", [1, 50, 5000])
 def test_units_of_any_size_hold_each_document_once(tmp_path, monkeypatch, unit_bytes):
     draw = random.Random(unit_bytes)
-    texts = [["x".join(draw.choices("abé한 ", k=draw.randint(2, 20))).strip() for _ in range(draw.randint(1, 6))]
-             for _ in range(60)]  # fmt: skip
+    texts = [
+        [
+            "x".join(draw.choices("abé한 ", k=draw.randint(2, 20))).strip()
+            for _ in range(draw.randint(1, 6))
+        ]
+        for _ in range(60)
+    ]
     documents = ["\n".join(text) for text in texts]
     (tmp_path / "a.txt").write_text("\n\n".join(documents) + "\n")
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
@@ -74,7 +91,9 @@ def test_running_text_with_a_document_in_each_line(tmp_path):
         tmp_path / "a.txt", "It was good. We liked it.", "", "Bad.", "We left early. Why stay?"
     )
     expected = [["It was good.", "We liked it."], ["Bad."], ["We left early.", "Why stay?"]]
-    found = corpora.read_documents(input_file=str(path), document_separator="line", split_sentences=True)
+    found = corpora.read_documents(
+        input_file=str(path), document_separator="line", split_sentences=True
+    )
     assert found == expected
 
 
@@ -94,7 +113,7 @@ def test_running_text_with_a_document_in_each_line(tmp_path):
         ("a.txt", b"w5 w6 unknown words\n\nw7 w8\n", "--allow_unknown"),
         ("a.txt", b"w5 w6\nw7 w8\n", "one document"),
     ],
-)  # fmt: skip
+)
 def test_text_that_cannot_be_a_corpus_is_one_line(tmp_path, name, data, named):
     corpora.write(tmp_path, corpora.make_texts(1))
     (tmp_path / name).write_bytes(data)
@@ -123,18 +142,41 @@ def test_sentences_of_running_text(expected):
 
 def test_words_are_encoded_as_the_tokenizer_does():
     """Odd characters, and real text in two languages."""
-    odd = ["a\x1cb c\x85d\x0be\tf", "x\u2028y\u3000z\u00a0w", "[SEP] ##ing", "é e\u0301 \u0301e", "ΑΣ σ",
-           "\ufffd \x00", "㈜ 北京 don't--x", "中文，测试。x “é”—ы  、\u3400龥豈"]  # fmt: skip
-    novel = (real("text/british_fiction") / "Austen_Emma.txt").read_text(encoding="utf-8").split("\n")[:500]
-    lines = [*odd, *novel, "", *real("nsmc/ratings_test.txt").read_text(encoding="utf-8").split("\n")[1:300]]
+    odd = [
+        "a\x1cb c\x85d\x0be\tf",
+        "x\u2028y\u3000z\u00a0w",
+        "[SEP] ##ing",
+        "é e\u0301 \u0301e",
+        "ΑΣ σ",
+        "\ufffd \x00",
+        "㈜ 北京 don't--x",
+        "中文，测试。x “é”—ы  、\u3400龥豈",
+    ]
+    novel = (
+        (real("text/british_fiction") / "Austen_Emma.txt")
+        .read_text(encoding="utf-8")
+        .split("\n")[:500]
+    )
+    lines = [
+        *odd,
+        *novel,
+        "",
+        *real("nsmc/ratings_test.txt").read_text(encoding="utf-8").split("\n")[1:300],
+    ]
     for words in (multilingual(), albert()):
         expected, encode = words.encode(lines)[0], Encoder(words)
         parts = [encode(lines[at : at + 100]) for at in range(0, len(lines), 100)]
-        assert np.concatenate([lengths for _, lengths in parts]).tolist() == [len(ids) for ids in expected]
-        assert np.array_equal(np.concatenate([values for values, _ in parts]), np.concatenate(expected))
+        assert np.concatenate([lengths for _, lengths in parts]).tolist() == [
+            len(ids) for ids in expected
+        ]
+        assert np.array_equal(
+            np.concatenate([values for values, _ in parts]), np.concatenate(expected)
+        )
 
 
-def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stays(tmp_path, monkeypatch):
+def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stays(
+    tmp_path, monkeypatch
+):
     corpora.write(tmp_path, corpora.make_texts(40))
     monkeypatch.setattr(UNIT_BYTES, 1 << 14)
     one, _ = corpora.build(tmp_path, "one", num_shards=3, dupe_factor=2)
@@ -148,22 +190,35 @@ def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stay
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("*")}
     corpora.build(tmp_path, "one", num_shards=3, dupe_factor=2)
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    refused(lambda: corpora.build(tmp_path, "one", num_shards=3, max_seq_length=32), "max_seq_length", 128, 32)
+    refused(
+        lambda: corpora.build(tmp_path, "one", num_shards=3, max_seq_length=32),
+        "max_seq_length",
+        128,
+        32,
+    )
 
 
 @pytest.mark.slow
 def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path, capsys):
-    """By two ranks under mpirun; 9 MB are three units of work, and the kill comes in the first pass."""
+    """By two ranks under mpirun; 9 MB are three units of work, and the kill comes in the first
+    pass."""
     corpora.write(tmp_path, corpora.make_texts(200), "a.txt")
     one = (tmp_path / "a.txt").read_bytes() + b"\n\n"
     (tmp_path / "a.txt").write_bytes(one * (9_000_000 // len(one)))
-    flags = ["build", f"--input_file={tmp_path}/a.txt", f"--vocab_file={tmp_path}/vocab.txt", "--num_shards=8"]
+    flags = [
+        "build",
+        f"--input_file={tmp_path}/a.txt",
+        f"--vocab_file={tmp_path}/vocab.txt",
+        "--num_shards=8",
+    ]
     build, cut = partial(command, "tasks.corpus", *flags, "--num_workers=2"), tmp_path / "cut"
     shell(*build(f"--output_dir={tmp_path}/whole"))
     with started(build(f"--output_dir={cut}")) as job:
         job.wait_for(lambda: any(cut.glob(".work/unit-*")))
         tasks = Path(f"/proc/{job.process.pid}/task").iterdir()
-        workers = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        workers = [
+            int(child) for task in tasks for child in (task / "children").read_text().split()
+        ]
         job.process.kill()
     assert len(workers) >= 2
     assert_gone(*workers)
@@ -171,7 +226,13 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
     refusal(capsys, "bert-corpus build", others, cut, "short_seq_prob", 0.1, 0.2)
     texts.write_lines(tmp_path / "b.txt", "w7 w8")
     more = [flag.replace("a.txt", "?.txt") for flag in flags]
-    refusal(capsys, "bert-corpus build", lambda: bert_corpus([*more, f"--output_dir={cut}"]), cut, "input file")
+    refusal(
+        capsys,
+        "bert-corpus build",
+        lambda: bert_corpus([*more, f"--output_dir={cut}"]),
+        cut,
+        "input file",
+    )
     refused(lambda: corpora.open_table(str(cut)), cut, "bert-corpus build")
     shell(*build(f"--output_dir={cut}", ranks=2))
     assert files_in(cut) == files_in(tmp_path / "whole")
@@ -187,7 +248,9 @@ def test_a_refused_build_leaves_nothing_that_refuses_the_corrected_command(tmp_p
         refused(lambda: corpora.build(tmp_path), "a.txt.part")
     bad = (tmp_path / "a.txt.part").read_bytes()
     (tmp_path / "a.txt.part").write_bytes(bad.partition(b"\n\nbad")[0])
-    refused(lambda: corpora.build(tmp_path, num_shards=5000, short_seq_prob=0.2), "--num_shards is 5000")
+    refused(
+        lambda: corpora.build(tmp_path, num_shards=5000, short_seq_prob=0.2), "--num_shards is 5000"
+    )
     assert corpora.build(tmp_path, num_shards=3, short_seq_prob=0.2)[0] == expected
     verify(tmp_path / "shards")  # also that there is no other shard
 
@@ -201,13 +264,24 @@ def test_what_a_build_cuts_off_and_lines_that_may_be_documents_are_said(tmp_path
     texts.write_lines(tmp_path / "short.txt", *short, "", *short[:1000])
 
     def build(name, *flags):
-        given = [f"--input_file={tmp_path}/{name}.txt", f"--vocab_file={tmp_path}/vocab.txt", *flags]
+        given = [
+            f"--input_file={tmp_path}/{name}.txt",
+            f"--vocab_file={tmp_path}/vocab.txt",
+            *flags,
+        ]
         output = tmp_path / f"shards {name} {len(list(tmp_path.iterdir()))}"
-        bert_corpus(["build", *given, f"--output_dir={output}", "--max_seq_length=16", "--num_workers=1"])
+        bert_corpus(
+            ["build", *given, f"--output_dir={output}", "--max_seq_length=16", "--num_workers=1"]
+        )
         return capsys.readouterr().err
 
     said = build("long")
-    for part in ("1,350 of 2,000 tokens (68%)", "50 of 50 lines", "--split_sentences", "1,350 cut off"):
+    for part in (
+        "1,350 of 2,000 tokens (68%)",
+        "50 of 50 lines",
+        "--split_sentences",
+        "1,350 cut off",
+    ):
         assert part in said
     assert "cut off" not in build("long", "--nonext_sentence")
     said = build("short")
@@ -227,7 +301,9 @@ def test_a_vocabulary_of_the_corpus(tmp_path, monkeypatch):
     novel = (real("text/british_fiction") / "Austen_Emma.txt").read_text(encoding="utf-8")[:100_000]
     Path("sample_text.txt").write_text(novel.replace(".\n", ".\n\n"))
     bert_corpus(["vocab", "--input_file=*.txt", "--output_dir=v", "--vocab_size=1000"])
-    bert_corpus(["build", "--input_file=*.txt", "--output_file=a.tfrecord", "--vocab_file=v/vocab.txt"])
+    bert_corpus(
+        ["build", "--input_file=*.txt", "--output_file=a.tfrecord", "--vocab_file=v/vocab.txt"]
+    )
     manifest = corpora.open_table("a.tfrecord")[1]
     assert manifest["vocab_size"] == 1000
     assert manifest["counts"]["unknown_share"] < 0.01
@@ -247,8 +323,12 @@ def test_a_damaged_shard_is_named_and_the_others_are_read(shards, damage, capsys
     data = path.read_bytes()
     path.unlink()
     if damage != "missing":
-        path.write_bytes(data[:-100] if damage == "cut" else data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
-    refusal(capsys, "bert-corpus verify", lambda: bert_corpus(["verify", f"--input_dir={shards}"]), path)
+        path.write_bytes(
+            data[:-100] if damage == "cut" else data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
+        )
+    refusal(
+        capsys, "bert-corpus verify", lambda: bert_corpus(["verify", f"--input_dir={shards}"]), path
+    )
     for patterns in (str(shards), f"{shards}/shard-*.arrow"):
         refused(partial(corpora.open_table, patterns), path)
     assert corpora.open_table(f"{shards}/shard-00000-*,{shards}/shard-00002-*")[0].num_rows > 0
@@ -256,11 +336,18 @@ def test_a_damaged_shard_is_named_and_the_others_are_read(shards, damage, capsys
 
 def test_shards_and_files_that_do_not_belong_together_are_refused(tmp_path, shards):
     corpora.build(tmp_path, "other", max_seq_length=64)
-    refused(lambda: corpora.open_table(f"{shards}/*.arrow,{tmp_path}/other/*.arrow"), "max_seq_length", 128, 64)
+    refused(
+        lambda: corpora.open_table(f"{shards}/*.arrow,{tmp_path}/other/*.arrow"),
+        "max_seq_length",
+        128,
+        64,
+    )
     corpora.build(tmp_path, "more", num_shards=2)
     table, manifest = corpora.open_table(f"{shards},{tmp_path}/more")
     assert table.num_rows == 2 * manifest["counts"]["examples"]
-    (tmp_path / "other" / "shard-00000-of-00001.arrow").rename(shards / "shard-00000-of-00001.arrow")
+    (tmp_path / "other" / "shard-00000-of-00001.arrow").rename(
+        shards / "shard-00000-of-00001.arrow"
+    )
     refused(lambda: corpora.open_table(f"{shards}/*"), "shard-00000-of-00001.arrow")
     (shards / "tokenizer/vocab.txt").write_text("w7")
     refused(lambda: verify(shards), "shard-00000-of-00001.arrow", "tokenizer/vocab.txt")

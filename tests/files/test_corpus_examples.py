@@ -9,7 +9,8 @@ import pytest
 from harness.corpora import CLS, SEP, build, halves, make_texts, write
 
 TEXTS = make_texts(80)
-TOKENS = {token: number for number, text in enumerate(TEXTS) for token in itertools.chain(*text)}  # -> document
+# -> document
+TOKENS = {token: number for number, text in enumerate(TEXTS) for token in itertools.chain(*text)}
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +62,14 @@ def google_instances(texts, draw, max_seq_length, short_seq_prob):
 
 def assert_same_means(ours, theirs):
     """Column by column within 4.5 standard errors: 1 chance in 100,000 to differ."""
-    for number, (one, other) in enumerate(zip(np.array(ours, float).T, np.array(theirs, float).T, strict=True)):
+    for number, (one, other) in enumerate(
+        zip(np.array(ours, float).T, np.array(theirs, float).T, strict=True)
+    ):
         # Examples of one document hang together: about 10 of them share a target length.
         error = np.sqrt(10 * (one.var() / len(one) + other.var() / len(other)))
-        assert abs(one.mean() - other.mean()) <= 4.5 * error, f"{number}: {one.mean()}, {other.mean()} +- {error}"
+        assert abs(one.mean() - other.mean()) <= 4.5 * error, (
+            f"{number}: {one.mean()}, {other.mean()} +- {error}"
+        )
 
 
 def test_examples_are_distributed_as_googles(static):
@@ -80,9 +85,12 @@ def test_examples_are_distributed_as_googles(static):
 
     assert_same_means([measured(*row) for row in ours], [measured(*row) for row in theirs])
     for kind in (0, 1):
-        lengths = ([[len(b)] for _, b, is_random in which if is_random == kind] for which in (ours, theirs))
+        lengths = (
+            [[len(b)] for _, b, is_random in which if is_random == kind] for which in (ours, theirs)
+        )
         assert_same_means(*lengths)
-    # Every document is gone through once per duplicate, so the number of examples is random only through targets.
+    # Every document is gone through once per duplicate, so the number of examples is random only
+    # through targets.
     assert abs(len(ours) / len(theirs) - 1) < 0.05
 
 
@@ -104,7 +112,10 @@ def test_a_and_b_come_from_where_they_should(static):
         others[TOKENS[b[0]]] += row["is_random_next"]
     # Each document is as likely a random one: chi-square of 80 cells, 79 degrees.
     expected = sum(others.values()) / len(TEXTS)
-    assert sum((others[n] - expected) ** 2 / expected for n in range(len(TEXTS))) < 79 + 5 * (2 * 79) ** 0.5
+    assert (
+        sum((others[n] - expected) ** 2 / expected for n in range(len(TEXTS)))
+        < 79 + 5 * (2 * 79) ** 0.5
+    )
 
 
 def test_no_sentence_is_lost(folder):
@@ -115,7 +126,8 @@ def test_no_sentence_is_lost(folder):
         a, b = halves(row)
         seen.update(a if row["is_random_next"] else a + b)
     cut = sum(len(row["input_ids"]) == 512 for row in rows)
-    # Unused sentences are put back, so each is in an example of its own document; only truncation loses tokens.
+    # Unused sentences are put back, so each is in an example of its own document; only truncation
+    # loses tokens.
     assert 0 <= sum(2 - seen[token] for token in TOKENS) <= cut * 25 * 2
     assert max(seen.values()) <= 2
     counts = {"tokens": len(TOKENS), "sentences": sum(map(len, TEXTS)), "documents": len(TEXTS)}

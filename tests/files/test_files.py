@@ -1,5 +1,5 @@
-"""Folders and files appear whole or not at all, whoever builds them at once and whatever a kill leaves; JSON is
-read as what it says, or refused in one line."""
+"""Folders and files appear whole or not at all, whoever builds them at once and whatever a kill
+leaves; JSON is read as what it says, or refused in one line."""
 
 import gzip
 import math
@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 from harness.refusals import refused
 
-from ringbase.files import build_folder, parse_json, read_json, read_object, replace_folder, replacing
+from ringbase.files import (
+    build_folder,
+    parse_json,
+    read_json,
+    read_object,
+    replace_folder,
+    replacing,
+)
 
 
 def built_by_job(folder, name):
@@ -33,7 +40,9 @@ def failing(folder):
     raise OSError("the disk is full")
 
 
-def test_jobs_that_build_the_same_at_the_same_time_get_one_whole_folder_and_nothing_of_a_killed_one(tmp_path):
+def test_jobs_that_build_the_same_at_the_same_time_get_one_whole_folder_and_nothing_of_a_killed_one(
+    tmp_path,
+):
     processes = multiprocessing.get_context("spawn")
     killed = processes.Process(target=built_by_job, args=(tmp_path, "killed"))
     killed.start()
@@ -43,8 +52,12 @@ def test_jobs_that_build_the_same_at_the_same_time_get_one_whole_folder_and_noth
     killed.join()
     assert len(os.listdir(tmp_path / "cache")) == 1, "the case is about what is left over"
     with processes.Pool(3) as pool:
-        found = pool.starmap(built_by_job, [(tmp_path, f"job{number}") for number in range(3)], chunksize=1)
-    assert len({name for names in found for name in names}) == 1, f"files of several builds are mixed: {found}"
+        found = pool.starmap(
+            built_by_job, [(tmp_path, f"job{number}") for number in range(3)], chunksize=1
+        )
+    assert len({name for names in found for name in names}) == 1, (
+        f"files of several builds are mixed: {found}"
+    )
     assert os.listdir(tmp_path / "cache") == ["key"]
     assert not build_folder(tmp_path / "cache" / "key", failing)
 
@@ -56,7 +69,9 @@ def test_a_folder_is_replaced_as_a_whole_or_stays(tmp_path):
         replace_folder(final, failing)
     assert os.listdir(tmp_path) == ["model"]
     assert (final / "data").read_text() == "old"
-    replace_folder(final, lambda folder: (folder / "other").write_text((final / "data").read_text() + " new"))
+    replace_folder(
+        final, lambda folder: (folder / "other").write_text((final / "data").read_text() + " new")
+    )
     assert [(path.name, path.read_text()) for path in final.iterdir()] == [("other", "old new")]
     assert os.listdir(tmp_path) == ["model"]
 
@@ -79,16 +94,25 @@ def test_what_is_no_json_or_barely_is_refused():
     for text in ("[" * 100_000, "9" * 5000, *halves, "{'a': 1}", "", "1 2"):
         assert len(refused(lambda text=text: parse_json(text))) < 300, text[:20]
     assert parse_json('["\\ud83d\\ude00"]') == ["\U0001f600"]
-    assert parse_json("1" + "0" * 30) == 10**30  # transformers writes it for a length without a limit
+    # transformers writes it for a length without a limit
+    assert parse_json("1" + "0" * 30) == 10**30
     assert parse_json('{"a": "' + "[" * 200 + '"}') == {"a": "[" * 200}
-    assert parse_json("[1e999, -Infinity]") == [math.inf, -math.inf]  # Python's own writer writes it
+    # Python's own writer writes it
+    assert parse_json("[1e999, -Infinity]") == [math.inf, -math.inf]
 
 
 def test_an_object_is_read_from_a_file_with_an_end(tmp_path):
     path = tmp_path / "a.json"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}')
     assert read_json(path) == read_object(path) == {"a": 1}
-    for content in ('{"a": 1}'.encode("utf-16"), b'{"a": "\xff"}', b"[1]", b"null", b"1.5", b'{"a"'):
+    for content in (
+        '{"a": 1}'.encode("utf-16"),
+        b'{"a": "\xff"}',
+        b"[1]",
+        b"null",
+        b"1.5",
+        b'{"a"',
+    ):
         path.write_bytes(content)
         refused(lambda: read_object(path), path)
         refused(lambda: read_object(path, "--model"), "--model")

@@ -1,4 +1,5 @@
-"""Damaged files are read as what was written, or refused in one line that names them (tests/soak/fuzz)."""
+"""Damaged files are read as what was written, or refused in one line that names them
+(tests/soak/fuzz)."""
 
 import pytest
 from soak.fuzz.run import run
@@ -6,7 +7,9 @@ from soak.fuzz.run import run
 CHECKED = ("shards", "TFRecord", "cached windows", "manifest", "classifier", "tagger")
 
 
-@pytest.mark.parametrize(("cases", "names"), [(60, CHECKED), pytest.param(300, (), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("cases", "names"), [(60, CHECKED), pytest.param(300, (), marks=pytest.mark.slow)]
+)
 def test_damaged_files_are_read_right_or_refused(tmp_path, cases, names):
     counts, faults = run(tmp_path, cases, names=names)
     assert not faults, "\n".join(faults)

@@ -1,8 +1,8 @@
 """The formats of files are those of tests/goldens/runs: what is written has them, and what has them
 is read. Runs go on, models predict, a corpus trains, exports load.
 
-A change of a format is seen here. If it is wanted, say it in CHANGELOG.md, and make the folder anew:
-`PYTHONPATH=.:tests python scripts/make_goldens.py --only runs`.
+A change of a format is seen here. If it is wanted, say it in CHANGELOG.md, and make the folder
+anew: `PYTHONPATH=.:tests python scripts/make_goldens.py --only runs`.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ import ringbert
 
 pytestmark = pytest.mark.slow
 
-OF_NO_FORMAT = ("config", "report")  # flags of a run, and sections of its page: there are often new ones
+# flags of a run, and sections of its page: there are often new ones
+OF_NO_FORMAT = ("config", "report")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,7 +57,9 @@ def format_of(path: Path) -> Any:
     if path.suffix == ".safetensors":
         with safe_open(path, "numpy") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
-            return file.metadata(), {name: (each.get_dtype(), each.get_shape()) for name, each in slices.items()}
+            return file.metadata(), {
+                name: (each.get_dtype(), each.get_shape()) for name, each in slices.items()
+            }
     if path.suffix == ".arrow":
         with pa.memory_map(str(path)) as source:
             return pa.ipc.open_file(source).schema.to_string()
@@ -66,7 +69,11 @@ def format_of(path: Path) -> Any:
 def test_what_is_written_has_the_golden_formats(tmp_path):
     golden_runs.make(tmp_path / "new")
     of_new, of_golden = (
-        {path.relative_to(folder).as_posix(): format_of(path) for path in folder.rglob("*") if path.is_file()}
+        {
+            path.relative_to(folder).as_posix(): format_of(path)
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
         for folder in (tmp_path / "new", GOLDEN)
     )
     assert of_new.keys() == of_golden.keys()
@@ -75,8 +82,8 @@ def test_what_is_written_has_the_golden_formats(tmp_path):
 
 
 # On one kind of CPU the bits are equal. 1e-3 is for sums of another order: other packing or CPU
-# instructions changed weights by up to 2.5e-4; a batch that is left out by 2e-2 or more, lost moments
-# by 5e-3.
+# instructions changed weights by up to 2.5e-4; a batch that is left out by 2e-2 or more, lost
+# moments by 5e-3.
 @pytest.mark.parametrize(
     ("kind", "of_model"),
     [("squad", "."), ("pretraining", "."), ("classifier", "."), ("seeds", "seed-2")],
@@ -84,16 +91,21 @@ def test_what_is_written_has_the_golden_formats(tmp_path):
 def test_a_resumed_run_ends_as_one_without_a_break(copy, kind, of_model):
     run(kind, f"{kind}/interrupted")
     broken, finished = copy / kind / "interrupted" / of_model, GOLDEN / kind / "finished" / of_model
-    first_lines = [(each / "metrics.jsonl").read_text().split("\n")[0] for each in (broken, finished)]
+    first_lines = [
+        (each / "metrics.jsonl").read_text().split("\n")[0] for each in (broken, finished)
+    ]
     assert first_lines[0] == first_lines[1]  # with its time: the run did not begin anew
-    found, expected = (load_file(each / "model" / "model.safetensors") for each in (broken, finished))
+    found, expected = (
+        load_file(each / "model" / "model.safetensors") for each in (broken, finished)
+    )
     for name in found.keys() | expected.keys():
         # The gradients of the keys' biases are 0 but for rounding, of which Adam makes whole steps.
         atol = 5e-3 if name.endswith("key.bias") else 1e-3
         np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=atol, err_msg=name)
     if kind == "seeds":
         newest = max((broken / "checkpoints").glob("*/optimizer.safetensors"))
-        assert load_file(newest)["loss_scale"].tolist() == [2**15, 30]  # all 30 steps, 20 before the break
+        # all 30 steps, 20 before the break
+        assert load_file(newest)["loss_scale"].tolist() == [2**15, 30]
 
 
 def test_a_trained_model_answers_as_before(copy):
@@ -103,7 +115,9 @@ def test_a_trained_model_answers_as_before(copy):
         found, expected = (json.loads((folder / name).read_text()) for folder in folders)
         assert found == pytest.approx(expected, abs=1e-4)  # strings must be equal
     paragraphs = json.loads(Path("data/squad_dev.json").read_text())["data"][0]["paragraphs"]
-    asked = [(question["question"], each["context"]) for each in paragraphs for question in each["qas"]]
+    asked = [
+        (question["question"], each["context"]) for each in paragraphs for question in each["qas"]
+    ]
     answers = ringbert.QuestionAnswering("squad/finished")(*zip(*asked, strict=True))
     assert [answer.text for answer in answers] == list(expected.values())
 
@@ -114,7 +128,10 @@ def test_a_trained_model_labels_as_before(folder):
     pairs = [(line["text"], line["more"]) for line in lines]
     if folder == "exported":
         tokenizer = AutoTokenizer.from_pretrained(f"{folder}/assets.extra")
-        ids = {name: tf.constant(value, tf.int32) for name, value in tokenizer(pairs, padding=True).items()}
+        ids = {
+            name: tf.constant(value, tf.int32)
+            for name, value in tokenizer(pairs, padding=True).items()
+        }
         found = tf.saved_model.load(folder).signatures["ids"](**ids)["probabilities"].numpy()
     else:
         found = [list(label.probabilities.values()) for label in ringbert.Classifier(folder)(pairs)]

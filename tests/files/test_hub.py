@@ -1,4 +1,5 @@
-"""Revisions of the hub's models and data sets, from a cache in the layout that huggingface_hub writes."""
+"""Revisions of the hub's models and data sets, from a cache in the layout that huggingface_hub
+writes."""
 
 import hashlib
 import shutil
@@ -34,8 +35,12 @@ def cache(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.mark.parametrize(("revision", "commit", "num_layers"), [(None, NEW, 2), ("v1", OLD, 1), (OLD, OLD, 1)])
-def test_configuration_vocabulary_and_weights_are_those_of_the_revision(cache, revision, commit, num_layers):
+@pytest.mark.parametrize(
+    ("revision", "commit", "num_layers"), [(None, NEW, 2), ("v1", OLD, 1), (OLD, OLD, 1)]
+)
+def test_configuration_vocabulary_and_weights_are_those_of_the_revision(
+    cache, revision, commit, num_layers
+):
     settings = made(ModelSettings, {"model": "someone/tiny", "model_revision": revision})
     start = start_of_model(settings, print, Needs(max_seq_length=64))
     assert start.weights == cache / "models--someone--tiny" / "snapshots" / commit
@@ -47,7 +52,9 @@ def test_configuration_vocabulary_and_weights_are_those_of_the_revision(cache, r
 
 @pytest.mark.usefixtures("cache")
 def test_a_revision_that_is_not_there_or_of_no_hub_model_is_refused(tmp_path):
-    refused(lambda: weights.find("someone/tiny", OTHER), "someone/tiny", f"--model_revision {OTHER}")
+    refused(
+        lambda: weights.find("someone/tiny", OTHER), "someone/tiny", f"--model_revision {OTHER}"
+    )
     refused(lambda: weights.find(str(tmp_path), "v1"), "--model_revision", tmp_path)
     for others in ({}, {"init_checkpoint": "bert_model.ckpt"}):
         with pytest.raises(ValueError, match="--model_revision"):
@@ -56,14 +63,17 @@ def test_a_revision_that_is_not_there_or_of_no_hub_model_is_refused(tmp_path):
 
 @pytest.fixture
 def data_sets(tmp_path, monkeypatch):
-    """The cache of `datasets` with one commit of someone/texts, and the hub's notes on its revisions."""
+    """The cache of `datasets` with one commit of someone/texts, and the hub's notes on its
+    revisions."""
     import datasets
 
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     load_data_set.cache_clear()
     (tmp_path / "texts").mkdir()
-    datasets.Dataset.from_dict({"text": ["one", "two"]}).to_parquet(tmp_path / "texts" / "train.parquet")
+    datasets.Dataset.from_dict({"text": ["one", "two"]}).to_parquet(
+        tmp_path / "texts" / "train.parquet"
+    )
     datasets.load_dataset(str(tmp_path / "texts"), split="train", cache_dir=str(tmp_path / "made"))
     (made,) = (path.parent for path in (tmp_path / "made").rglob("dataset_info.json"))
     shutil.copytree(made, tmp_path / "datasets" / "someone___texts" / "default" / "0.0.0" / NEW)
@@ -81,9 +91,13 @@ def test_data_are_those_of_the_revision_or_refused(data_sets):
     for revision in (None, "main", NEW):
         assert read("someone/texts", revision) == [["one"], ["two"]]
     for revision in ("v1", OLD, "v2"):
-        line = refused(lambda revision=revision: read("someone/texts", revision), "someone/texts", revision)
+        line = refused(
+            lambda revision=revision: read("someone/texts", revision), "someone/texts", revision
+        )
         assert "--dataset_revision" in line
     assert read(data_sets) == [["one"], ["two"]]
     refused(lambda: read(data_sets, "v1"), "--dataset_revision", data_sets)
-    commits = [hub.cached_commit("someone/texts", revision) for revision in (None, "v1", OTHER, "v2")]
+    commits = [
+        hub.cached_commit("someone/texts", revision) for revision in (None, "v1", OTHER, "v2")
+    ]
     assert commits == [NEW, OLD, OTHER, None]

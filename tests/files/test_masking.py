@@ -10,19 +10,31 @@ from bert.corpus.masking import Masking, example_keys, mask
 
 VOCAB, CLS, SEP, MASK = 1000, 1, 2, 3
 CONTINUES = np.arange(VOCAB) % 3 == 0  # [MASK] among them: it stands in no text
-TOKENIZER = SimpleNamespace(vocab_size=VOCAB, mask_id=MASK, cls_id=CLS, sep_id=SEP, continues_word=CONTINUES)
+TOKENIZER = SimpleNamespace(
+    vocab_size=VOCAB, mask_id=MASK, cls_id=CLS, sep_id=SEP, continues_word=CONTINUES
+)
 
 
 def examples(lengths, seed=0):
-    """[CLS] a [SEP] b [SEP] of each length, joined, and their offsets; b may begin in the middle of a word."""
+    """[CLS] a [SEP] b [SEP] of each length, joined, and their offsets; b may begin in the middle of
+    a word."""
     chance, offsets = np.random.default_rng(seed), np.cumsum([0, *lengths])
     values = chance.integers(4, VOCAB, offsets[-1]).astype(np.int32)
-    values[offsets[:-1]], values[offsets[:-1] + np.array(lengths) // 2], values[offsets[1:] - 1] = CLS, SEP, SEP
+    values[offsets[:-1]], values[offsets[:-1] + np.array(lengths) // 2], values[offsets[1:] - 1] = (
+        CLS,
+        SEP,
+        SEP,
+    )
     return values, offsets
 
 
 def masked(values, offsets, seed, **settings):
-    return mask(values, offsets, example_keys(seed, np.arange(len(offsets) - 1)), Masking(TOKENIZER, **settings))
+    return mask(
+        values,
+        offsets,
+        example_keys(seed, np.arange(len(offsets) - 1)),
+        Masking(TOKENIZER, **settings),
+    )
 
 
 def words_of(tokens, whole_words):
@@ -52,8 +64,8 @@ def google_places(words, number):
 def test_the_number_and_places_are_distributed_as_googles(whole_words):
     """One example masked 10,000 times by us and by Google's algorithm with Python's generator.
 
-    Differences of two shares are held against 5 standard deviations: passed by chance once in 10^6 for each of the
-    64 places; the seeds are fixed.
+    Differences of two shares are held against 5 standard deviations: passed by chance once in 10^6
+    for each of the 64 places; the seeds are fixed.
     """
     times, (tokens, _) = 10_000, examples([64], seed=4)
     values, offsets = np.tile(tokens, times), np.arange(times + 1) * 64
@@ -85,15 +97,19 @@ def test_eighty_ten_ten():
         assert abs(came.mean() - expected) < 5 * np.sqrt(expected * (1 - expected) / len(now))
     counts = np.bincount(now[(now != MASK) & (now != originals)], minlength=VOCAB)
     counts = np.delete(counts, MASK)
-    # χ² has mean 998 and variance 2 · 998. A draw that is the token itself is not seen: it takes 0.1 % from each.
+    # χ² has mean 998 and variance 2 · 998. A draw that is the token itself is not seen: it takes
+    # 0.1 % from each.
     assert abs(np.sum((counts - counts.mean()) ** 2) / counts.mean() - 998) < 5 * np.sqrt(2 * 998)
     assert counts[:3].sum() > 0, "special tokens are words of the vocabulary too"
 
 
 @pytest.mark.parametrize(
-    ("whole_words", "probability", "most"), [(False, 0.15, 1000), (False, 0.5, 77), (True, 0.15, 20)]
+    ("whole_words", "probability", "most"),
+    [(False, 0.15, 1000), (False, 0.5, 77), (True, 0.15, 20)],
 )
-def test_masks_give_back_the_original_in_whole_words_as_many_as_pythons_round_says(whole_words, probability, most):
+def test_masks_give_back_the_original_in_whole_words_as_many_as_pythons_round_says(
+    whole_words, probability, most
+):
     values, offsets = examples(range(5, 400))
     before = values.copy()
     limits = {"masked_lm_prob": probability, "max_predictions_per_seq": most}
@@ -114,6 +130,13 @@ def test_masks_give_back_the_original_in_whole_words_as_many_as_pythons_round_sa
 
 def test_keys_tell_seeds_rows_and_epochs_apart():
     rows = np.arange(20_000)
-    keys = [example_keys(1, rows, 0), example_keys(1, rows, 1), example_keys(2, rows, 0), example_keys(1, rows),
-            example_keys(1, 0, rows)[2:], example_keys(2**63 + 5, rows, 0)]  # fmt: skip
-    assert len(np.unique(np.concatenate(keys))) == sum(map(len, keys))  # two alike once in 10^9 times
+    keys = [
+        example_keys(1, rows, 0),
+        example_keys(1, rows, 1),
+        example_keys(2, rows, 0),
+        example_keys(1, rows),
+        example_keys(1, 0, rows)[2:],
+        example_keys(2**63 + 5, rows, 0),
+    ]
+    # two alike once in 10^9 times
+    assert len(np.unique(np.concatenate(keys))) == sum(map(len, keys))

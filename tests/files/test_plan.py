@@ -14,26 +14,41 @@ def plan_of(rows, size=1, **settings):
     return make_plan(PlanSettings(**settings), rows, size)
 
 
-# int(88641 / 32 * 3) = 8310 steps of one rank and int(831.0) of warmup, as run_squad.py computes them.
+# int(88641 / 32 * 3) = 8310 steps of one rank and int(831.0) of warmup, as run_squad.py computes
+# them.
 @pytest.mark.parametrize(
     ("size", "steps", "warmup", "flags"),
-    [(1, 8310, 831, {}), (2, 4155, 415, {}), (3, 2770, 277, {}), (8, 1038, 103, {}),
-     (1, 1000, 100, {"num_train_steps": 1000}), (8, 125, 12, {"num_train_steps": 1000}),
-     (3, 333, 16, {"num_train_steps": 1000, "num_warmup_steps": 50}),
-     (8, 125, 0, {"num_train_steps": 1000, "num_warmup_steps": 0})],
-)  # fmt: skip
+    [
+        (1, 8310, 831, {}),
+        (2, 4155, 415, {}),
+        (3, 2770, 277, {}),
+        (8, 1038, 103, {}),
+        (1, 1000, 100, {"num_train_steps": 1000}),
+        (8, 125, 12, {"num_train_steps": 1000}),
+        (3, 333, 16, {"num_train_steps": 1000, "num_warmup_steps": 50}),
+        (8, 125, 0, {"num_train_steps": 1000, "num_warmup_steps": 0}),
+    ],
+)
 def test_steps_and_warmup_are_one_ranks_divided_once(size, steps, warmup, flags):
     plan = plan_of(SQUAD_WINDOWS, size, **flags)
     assert (plan.steps, plan.warmup_steps, plan.global_batch_size) == (steps, warmup, 32 * size)
 
 
 @pytest.mark.parametrize(
-    ("size", "flags", "rate"),  # 2e-4 is what most BERTs survive; a rate of the user's own is the user's
-    [(8, {}, 4e-4), (4, {}, 2e-4), (8, {"lr_scaling": "sqrt"}, 5e-5 * math.sqrt(8)),
-     (8, {"lr_scaling": "none"}, 5e-5), (8, {"global_batch_size": 32}, 5e-5),
-     (1, {"lr_scaling": "sqrt", "learning_rate": 1e-3}, 1e-3)],
-)  # fmt: skip
-def test_the_rate_is_scaled_by_the_number_of_ranks_with_a_warning_if_it_becomes_too_high(size, flags, rate):
+    # 2e-4 is what most BERTs survive; a rate of the user's own is the user's
+    ("size", "flags", "rate"),
+    [
+        (8, {}, 4e-4),
+        (4, {}, 2e-4),
+        (8, {"lr_scaling": "sqrt"}, 5e-5 * math.sqrt(8)),
+        (8, {"lr_scaling": "none"}, 5e-5),
+        (8, {"global_batch_size": 32}, 5e-5),
+        (1, {"lr_scaling": "sqrt", "learning_rate": 1e-3}, 1e-3),
+    ],
+)
+def test_the_rate_is_scaled_by_the_number_of_ranks_with_a_warning_if_it_becomes_too_high(
+    size, flags, rate
+):
     plan = plan_of(SQUAD_WINDOWS, size, **flags)
     assert plan.learning_rate == pytest.approx(rate, rel=1e-12)
     warning = rate_warning(plan)
@@ -43,12 +58,16 @@ def test_the_rate_is_scaled_by_the_number_of_ranks_with_a_warning_if_it_becomes_
 
 @pytest.mark.parametrize(
     ("flags", "parts"),
-    [({"rows": 10}, ["--train_batch_size", "--num_train_epochs", "10"]), ({"rows": 40, "size": 8}, ["8 ranks"]),
-     ({"rows": 5, "global_batch_size": 32}, ["--global_batch_size"]), ({"rows": 0}, ["no rows"]),
-     ({"size": 8, "num_train_steps": 7}, ["--num_train_steps", "7", "8"]),
-     ({"gradient_accumulation_steps": 33}, ["--gradient_accumulation_steps", "32", "33"]),
-     ({"size": 8, "global_batch_size": 7}, ["--global_batch_size", "8", "7"]),
-     ({"num_train_epochs": 1e9}, ["--num_train_epochs"])],
-)  # fmt: skip
+    [
+        ({"rows": 10}, ["--train_batch_size", "--num_train_epochs", "10"]),
+        ({"rows": 40, "size": 8}, ["8 ranks"]),
+        ({"rows": 5, "global_batch_size": 32}, ["--global_batch_size"]),
+        ({"rows": 0}, ["no rows"]),
+        ({"size": 8, "num_train_steps": 7}, ["--num_train_steps", "7", "8"]),
+        ({"gradient_accumulation_steps": 33}, ["--gradient_accumulation_steps", "32", "33"]),
+        ({"size": 8, "global_batch_size": 7}, ["--global_batch_size", "8", "7"]),
+        ({"num_train_epochs": 1e9}, ["--num_train_epochs"]),
+    ],
+)
 def test_a_plan_without_steps_names_its_flag(flags, parts):
     refused(lambda: plan_of(**{"rows": 1000, "size": 1, **flags}), *parts)

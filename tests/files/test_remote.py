@@ -1,4 +1,5 @@
-"""Remote inputs and run folders, on fsspec's store in memory. tests/soak/install has an S3 server."""
+"""Remote inputs and run folders, on fsspec's store in memory. tests/soak/install has an S3
+server."""
 
 from pathlib import Path
 
@@ -29,12 +30,16 @@ def test_inputs_are_copied_once_and_again_when_they_change(store):
     def copies(**values):
         return local_inputs(values, World())
 
-    found = copies(train_file=f"{URL}/train.csv", input_file=f"{URL}/shards/*.arrow", data_dir=f"{URL}/shards")
+    found = copies(
+        train_file=f"{URL}/train.csv", input_file=f"{URL}/shards/*.arrow", data_dir=f"{URL}/shards"
+    )
     file, pattern, folder = (found[name] for name in ("train_file", "input_file", "data_dir"))
     assert [Path(name).read_text() for name in (file, f"{folder}/more.txt")] == ["a", "d"]
     assert file.endswith("/train.csv")
     assert pattern.endswith("/*.arrow")
-    assert copies(model="google-bert/bert-base-uncased", vocab_file="vocab.txt", output_dir=URL) == {}
+    assert (
+        copies(model="google-bert/bert-base-uncased", vocab_file="vocab.txt", output_dir=URL) == {}
+    )
     assert copies(train_file=f"{URL}/train.csv") == {"train_file": file}
     store.pipe("/bucket/train.csv", b"new")
     assert Path(copies(train_file=f"{URL}/train.csv")["train_file"]).read_text() == "new"
@@ -83,8 +88,11 @@ def write_checkpoint(folder: Path, position: int) -> None:
     manifest.seal(folder, position)
 
 
-def test_a_checkpoint_whose_upload_failed_is_kept_and_uploaded_by_the_next_start(store, tmp_path, monkeypatch):
-    """What another machine has removed from the store since is no such checkpoint: it goes here too."""
+def test_a_checkpoint_whose_upload_failed_is_kept_and_uploaded_by_the_next_start(
+    store, tmp_path, monkeypatch
+):
+    """What another machine has removed from the store since is no such checkpoint: it goes here
+    too."""
     url, folder = f"{URL}/run", tmp_path / "run"
     mirror = Mirror(url)
     run = Run(folder, True, mirror.upload)
@@ -115,7 +123,11 @@ def test_a_checkpoint_whose_upload_failed_is_kept_and_uploaded_by_the_next_start
     again.upload(folder)
     third = tmp_path / "third"
     assert Mirror(url).download(third) == []
-    assert sorted(path.name for path in third.rglob("checkpoints/*")) == ["rows-1", "rows-2", "rows-2"]
+    assert sorted(path.name for path in third.rglob("checkpoints/*")) == [
+        "rows-1",
+        "rows-2",
+        "rows-2",
+    ]
     for path in third.rglob("checkpoints/*"):
         manifest.check_intact(path)
     assert Mirror(url).download(folder) == []

@@ -52,8 +52,13 @@ def test_events_are_what_tensorboard_reads(run):
     for step in (1, 2):
         run.metrics(step, {"loss": 0.5 * step})
     events = [*EventFileLoader(str(next((run.folder / "tensorboard").iterdir()))).Load()]
-    (_, hparams), *scalars = [(event.step, value) for event in events for value in event.summary.value]
-    assert [(step, tensor_util.make_ndarray(value.tensor)) for step, value in scalars] == [(1, 0.5), (2, 1.0)]
+    (_, hparams), *scalars = [
+        (event.step, value) for event in events for value in event.summary.value
+    ]
+    assert [(step, tensor_util.make_ndarray(value.tensor)) for step, value in scalars] == [
+        (1, 0.5),
+        (2, 1.0),
+    ]
     data = plugin_data_pb2.HParamsPluginData.FromString(hparams.metadata.plugin_data.content)
     found = data.session_start_info.hparams
     assert (found["learning_rate"].number_value, found["do_train"].bool_value) == (3e-5, True)
@@ -62,7 +67,10 @@ def test_events_are_what_tensorboard_reads(run):
 
 def test_two_jobs_do_not_write_one_folder(run):
     code = "import sys, time; from pathlib import Path; from distributed.run import Run;"
-    code += "run = Run(Path(sys.argv[1]), True); run.lock(); print('locked', flush=True); time.sleep(60)"
+    code += (
+        "run = Run(Path(sys.argv[1]), True); run.lock(); print('locked', flush=True);"
+        " time.sleep(60)"
+    )
     command = [sys.executable, "-c", code, str(run.folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as other:
         assert other.stdout.readline() == "locked\n"
@@ -91,7 +99,8 @@ def test_git_is_not_run_in_the_folder_where_the_user_works(tmp_path, monkeypatch
 
 @pytest.mark.parametrize(("total", "done"), [(100, 0), (1000, 900), (2, 0)])
 def test_without_a_terminal_a_line_comes_every_30_seconds(run, monkeypatch, capsys, total, done):
-    """The time left is that of the steps since the start; what takes 2 seconds is not worth a line."""
+    """The time left is that of the steps since the start; what takes 2 seconds is not worth a
+    line."""
     seconds = 1000.0
     monkeypatch.setattr(tqdm.std, "time", lambda: seconds)
     bar = run.progress(total, "training", initial=done)
@@ -103,7 +112,9 @@ def test_without_a_terminal_a_line_comes_every_30_seconds(run, monkeypatch, caps
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == (4 if total > 2 else 0)
     for line, step in zip(lines, (30, 60, 90, 100), strict=False):
-        assert all(part in line for part in (f"{done + step}/{total}", f"{100 - step} s left", "loss=0.25"))
+        assert all(
+            part in line for part in (f"{done + step}/{total}", f"{100 - step} s left", "loss=0.25")
+        )
 
 
 @pytest.mark.parametrize(("told", "columns"), [("60", 60), ("1", 110), ("200", 110)])

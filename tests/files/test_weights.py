@@ -1,4 +1,5 @@
-"""Weights from and to every format: TensorFlow 1 checkpoints and Hugging Face folders, loaded strictly."""
+"""Weights from and to every format: TensorFlow 1 checkpoints and Hugging Face folders, loaded
+strictly."""
 
 import json
 import os
@@ -12,7 +13,15 @@ import pytest
 import transformers
 from harness.refusals import refused
 from harness.texts import write_vocabulary
-from harness.weight_files import PRETRAINING_HEAD, SIZES, config, published_shapes, values_of, write_hf, write_tf1
+from harness.weight_files import (
+    PRETRAINING_HEAD,
+    SIZES,
+    config,
+    published_shapes,
+    values_of,
+    write_hf,
+    write_tf1,
+)
 from safetensors.numpy import load_file
 from transformers import AutoConfig
 
@@ -39,12 +48,18 @@ def tensors(goldens):
 
 
 def test_a_pretraining_checkpoint_is_found_and_fills_each_head(tmp_path):
-    """From TensorFlow 1, with Google's names and shapes. Its archives hold bert_model.ckpt and no `checkpoint`."""
+    """From TensorFlow 1, with Google's names and shapes. Its archives hold bert_model.ckpt and no
+    `checkpoint`."""
     there = values_of(published_shapes() | PRETRAINING_HEAD)
     write_tf1(tmp_path / "model.ckpt-123", there)
     write_tf1(tmp_path / "zip" / "bert_model.ckpt", there)
     (tmp_path / "zip" / "checkpoint").unlink()
-    heads = {"model.ckpt-123": "span", "": "classifier", "zip": "pretraining", "zip/bert_model.ckpt": "span"}
+    heads = {
+        "model.ckpt-123": "span",
+        "": "classifier",
+        "zip": "pretraining",
+        "zip/bert_model.ckpt": "span",
+    }
     for place, head in heads.items():
         model, source = Bert(config(), head), weights.find(str(tmp_path / place))
         new = weights.HEAD_TENSORS[head] if head != "pretraining" else ()
@@ -66,7 +81,10 @@ def test_the_names_are_those_of_transformers(goldens, tmp_path, name):
     model = Bert(configuration.read_config(folder), name.partition("_")[0])
     assert weights.load(model, folder) == f"{len(model.variables)} tensors from {folder}"
     weights.copied(model)(tmp_path)
-    theirs, ours = load_file(folder / "model.safetensors"), load_file(tmp_path / "model.safetensors")
+    theirs, ours = (
+        load_file(folder / "model.safetensors"),
+        load_file(tmp_path / "model.safetensors"),
+    )
     assert sorted(ours) == sorted(theirs)
     for name, value in theirs.items():
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
@@ -82,10 +100,16 @@ def test_the_names_are_those_of_transformers(goldens, tmp_path, name):
 def as_in_2019(tensors):
     """LayerNorm's old names, no prefix, a pooler that nothing uses, and positions as weights."""
     tensors = {name.removeprefix("bert."): value for name, value in tensors.items()}
-    tensors |= {"pooler.dense.weight": np.zeros((32, 32), np.float32), "pooler.dense.bias": np.zeros(32)}
+    tensors |= {
+        "pooler.dense.weight": np.zeros((32, 32), np.float32),
+        "pooler.dense.bias": np.zeros(32),
+    }
     tensors |= {"embeddings.position_ids": np.arange(24)[None]}
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    return {re.sub("|".join(old), lambda found: old[found[0]], name): value for name, value in tensors.items()}
+    return {
+        re.sub("|".join(old), lambda found: old[found[0]], name): value
+        for name, value in tensors.items()
+    }
 
 
 def as_bfloat16(tensors):
@@ -106,7 +130,10 @@ def test_folders_in_the_wild(tensors, tmp_path, change, shards):
 def test_a_tied_decoder_is_left_out_and_an_untied_one_refused(goldens, tmp_path):
     tied = load_file(goldens / "pretraining_gelu" / "model.safetensors")
     words, biases = tied["bert.embeddings.word_embeddings.weight"], tied["cls.predictions.bias"]
-    tied |= {"cls.predictions.decoder.weight": words.copy(), "cls.predictions.decoder.bias": biases.copy()}
+    tied |= {
+        "cls.predictions.decoder.weight": words.copy(),
+        "cls.predictions.decoder.bias": biases.copy(),
+    }
     model = Bert(config(num_labels=2), "pretraining")
     assert "not used" not in weights.load(model, write_hf(tmp_path / "tied", tied))
     source = write_hf(tmp_path / "untied", tied | {"cls.predictions.decoder.weight": words + 1})
@@ -132,8 +159,14 @@ KEY, NAME = "bert.encoder.layer.1.output.dense.weight", "bert/encoder/layer_1/ou
     ("change", "named"),
     [
         (lambda there: there.pop(KEY), [NAME]),
-        (lambda there: there.update({KEY.replace("layer.1", "layer.2"): there[KEY]}), ["layer_2", "--bert_conf"]),
-        (lambda there: there.update({KEY: np.ascontiguousarray(there[KEY].T)}), [NAME, "(32, 64)", "(64, 32)"]),
+        (
+            lambda there: there.update({KEY.replace("layer.1", "layer.2"): there[KEY]}),
+            ["layer_2", "--bert_conf"],
+        ),
+        (
+            lambda there: there.update({KEY: np.ascontiguousarray(there[KEY].T)}),
+            [NAME, "(32, 64)", "(64, 32)"],
+        ),
         (lambda there: np.put(there[KEY], 99, np.nan), [NAME]),
         (lambda there: there.pop("qa_outputs.weight"), ["cls/squad/output_weights"]),
     ],
@@ -164,7 +197,11 @@ def test_folders_and_names_without_a_model(tmp_path, monkeypatch):
 
 
 GOOGLE = SIZES | {"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "initializer_range": 0.02}
-MORE = {"id2label": {"0": "no", "1": "yes"}, "model_type": "bert", "problem_type": "single_label_classification"}
+MORE = {
+    "id2label": {"0": "no", "1": "yes"},
+    "model_type": "bert",
+    "problem_type": "single_label_classification",
+}
 
 
 def configured(folder, values, name="config.json", say=None):
@@ -174,28 +211,55 @@ def configured(folder, values, name="config.json", say=None):
 
 def test_both_forms_of_a_configuration_are_read(tmp_path):
     assert configuration.read_config(tmp_path / "bert_model.ckpt") is None
-    for made in (configured(tmp_path, GOOGLE, "bert_config.json"), configured(tmp_path, GOOGLE | MORE)):
+    for made in (
+        configured(tmp_path, GOOGLE, "bert_config.json"),
+        configured(tmp_path, GOOGLE | MORE),
+    ):
         assert {name: getattr(made, name) for name in GOOGLE} == GOOGLE
         assert (len(made.labels), made.layer_norm_eps, made.pad_token_id) == (2, 1e-12, 0)
     assert configuration.read_config(tmp_path / "bert_model.ckpt").labels == ("no", "yes")
 
 
 def test_unknown_keys_are_told_in_one_line(tmp_path):
-    lines, published = [], {"directionality": "bidi", "pooler_fc_size": 768, "torch_dtype": "x", "use_cache": True}
-    for more in (published, {"layer_norm_epsilon": 1e-5, "hidden_dropout": 0.2, "classifier_dropout": None}):
+    lines, published = (
+        [],
+        {"directionality": "bidi", "pooler_fc_size": 768, "torch_dtype": "x", "use_cache": True},
+    )
+    for more in (
+        published,
+        {"layer_norm_epsilon": 1e-5, "hidden_dropout": 0.2, "classifier_dropout": None},
+    ):
         configured(tmp_path, GOOGLE | MORE | more, say=lines.append)
     (line,) = lines
-    assert all(name in line for name in ("layer_norm_epsilon", "hidden_dropout", str(tmp_path / "config.json")))
+    assert all(
+        name in line
+        for name in ("layer_norm_epsilon", "hidden_dropout", str(tmp_path / "config.json"))
+    )
 
 
 WRONG = [
-    {"hidden_size": "64"}, {"hidden_size": 64.0}, {"num_hidden_layers": True}, {"num_attention_heads": 0},
-    {"num_attention_heads": 5}, {"vocab_size": 10**12}, {"vocab_size": None}, {"hidden_dropout_prob": 1.5},
-    {"attention_probs_dropout_prob": 1}, {"layer_norm_eps": 1e-300}, {"initializer_range": 1e300},
-    {"hidden_act": "swish"}, {"position_embedding_type": "relative_key"}, {"is_decoder": True},
-    {"model_type": "albert"}, {"id2label": ["no", "yes"]}, {"id2label": {"0": "a", "2": "b"}}, {"num_labels": 3},
-    {"problem_type": "span"}, {"pad_token_id": 60}, {"layer_norm_eps": float("nan")},
-]  # fmt: skip
+    {"hidden_size": "64"},
+    {"hidden_size": 64.0},
+    {"num_hidden_layers": True},
+    {"num_attention_heads": 0},
+    {"num_attention_heads": 5},
+    {"vocab_size": 10**12},
+    {"vocab_size": None},
+    {"hidden_dropout_prob": 1.5},
+    {"attention_probs_dropout_prob": 1},
+    {"layer_norm_eps": 1e-300},
+    {"initializer_range": 1e300},
+    {"hidden_act": "swish"},
+    {"position_embedding_type": "relative_key"},
+    {"is_decoder": True},
+    {"model_type": "albert"},
+    {"id2label": ["no", "yes"]},
+    {"id2label": {"0": "a", "2": "b"}},
+    {"num_labels": 3},
+    {"problem_type": "span"},
+    {"pad_token_id": 60},
+    {"layer_norm_eps": float("nan")},
+]
 
 
 @pytest.mark.parametrize("changes", WRONG, ids=str)

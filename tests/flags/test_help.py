@@ -1,4 +1,5 @@
-"""What programs print before they start: help, versions, errors; once per job, and without heavy imports."""
+"""What programs print before they start: help, versions, errors; once per job, and without heavy
+imports."""
 
 import os
 import subprocess
@@ -12,7 +13,13 @@ from harness.mpi import ROOT
 from harness.parsing import PROJECT, help_of, main_of
 from harness.refusals import refusal
 
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+)
 SQUAD = (sys.executable, "-m", "tasks.squad")
 
 
@@ -22,7 +29,7 @@ def _no_launcher(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-# -- help ---------------------------------------------------------------------------------------------------------
+# -- help ------------------------------------------------------------------------------------------
 
 
 def test_no_program_imports_anything_heavy_to_print_its_help():
@@ -47,13 +54,20 @@ def test_help_lists_each_flag_with_its_default_and_fits_the_terminal(monkeypatch
     monkeypatch.setenv("COLUMNS", "60")
     text = help_of("bert-squad")
     assert max(len(line) for line in text.splitlines() if not line.startswith("usage")) <= 60
-    for flag, default in {"max_seq_length N": "384", "learning_rate X": "5e-05", "[no]do_train": "false"}.items():
+    for flag, default in {
+        "max_seq_length N": "384",
+        "learning_rate X": "5e-05",
+        "[no]do_train": "false",
+    }.items():
         assert f"(default: {default})" in text.partition(f"  --{flag}\n")[2].partition("\n  -")[0]
     assert "FOLDER QUESTION CONTEXT" in " ".join(help_of("bert-ask").split())
 
 
 def test_commands_have_help_and_a_version_and_unknown_ones_a_hint(capsys):
-    usages = {"": "usage: bert-corpus COMMAND", "build --format=arrow --help --no": "usage: bert-corpus build "}
+    usages = {
+        "": "usage: bert-corpus COMMAND",
+        "build --format=arrow --help --no": "usage: bert-corpus build ",
+    }
     for line, text in {**usages, "--version": f"ringbert {PROJECT['version']}"}.items():
         with pytest.raises(SystemExit, match="0"):
             main_of("bert-corpus")(line.split())
@@ -66,17 +80,30 @@ def test_commands_have_help_and_a_version_and_unknown_ones_a_hint(capsys):
 def test_help_into_a_closed_pipe_is_no_error():  # `--help | head -3`, when head has already ended
     read_end, write_end = os.pipe()
     os.close(read_end)
-    done = subprocess.run([*SQUAD, "--help"], stdout=write_end, stderr=subprocess.PIPE, cwd=ROOT, timeout=60)
+    done = subprocess.run(
+        [*SQUAD, "--help"], stdout=write_end, stderr=subprocess.PIPE, cwd=ROOT, timeout=60
+    )
     os.close(write_end)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-# -- errors: one line over all processes --------------------------------------------------------------------------
+# -- errors: one line over all processes -----------------------------------------------------------
 
 
-FIRST = ["", "OMPI_COMM_WORLD_RANK=0", "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1",  # sbatch's shell
-         "OMPI_COMM_WORLD_RANK=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2"]  # fmt: skip
-OTHERS = ["OMPI_COMM_WORLD_RANK=3", "PMI_RANK=1", "PMIX_RANK=2", "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2"]
+# sbatch's shell
+FIRST = [
+    "",
+    "OMPI_COMM_WORLD_RANK=0",
+    "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2",
+    "SLURM_PROCID=1",
+    "OMPI_COMM_WORLD_RANK=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2",
+]
+OTHERS = [
+    "OMPI_COMM_WORLD_RANK=3",
+    "PMI_RANK=1",
+    "PMIX_RANK=2",
+    "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2",
+]
 
 
 @pytest.mark.parametrize("variables", [*FIRST, *OTHERS])
@@ -90,7 +117,8 @@ def test_only_the_first_process_prints(variables, monkeypatch, capsys):
     assert bool(capsys.readouterr().out) == is_first
     with pytest.raises(SystemExit, match="2"):
         main_of("bert-squad")(["--lerning_rate=1"])
-    # Another rank that is still alive after a wait has an error that the first rank does not have, and prints it.
+    # Another rank that is still alive after a wait has an error that the first rank does not have,
+    # and prints it.
     assert "--lerning_rate" in capsys.readouterr().err
     assert len(waits) == (not is_first)
 
@@ -98,4 +126,7 @@ def test_only_the_first_process_prints(variables, monkeypatch, capsys):
 def test_one_line_from_three_processes_and_status_2():
     done = shell(*launch(3, *SQUAD, "--lerning_rate=1"), status=2)
     (line,) = done.stderr.splitlines()[1:]  # after the command, and nothing of mpirun
-    assert (done.stdout, line.partition(";")[0]) == ("", "bert-squad: error: unknown flag --lerning_rate")
+    assert (done.stdout, line.partition(";")[0]) == (
+        "",
+        "bert-squad: error: unknown flag --lerning_rate",
+    )

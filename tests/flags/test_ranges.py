@@ -1,23 +1,47 @@
-"""Numbers that no run can have are refused with their flag, before they fill the memory or the time."""
+"""Numbers that no run can have are refused with their flag, before they fill the memory or the
+time."""
 
 import pytest
 from harness.parsing import LEAST, flags_of, parsed, refusal
 
-MAY_BE_0 = {"learning_rate", "num_train_epochs", "num_warmup_steps", "num_warmup", "warmup_proportion", "seed",
-            "save_checkpoints_minutes", "random_seed", "short_seq_prob", "min_frequency", "stall_warning",
-            "stall_timeout", "null_score_diff_threshold"}  # fmt: skip
+MAY_BE_0 = {
+    "learning_rate",
+    "num_train_epochs",
+    "num_warmup_steps",
+    "num_warmup",
+    "warmup_proportion",
+    "seed",
+    "save_checkpoints_minutes",
+    "random_seed",
+    "short_seq_prob",
+    "min_frequency",
+    "stall_warning",
+    "stall_timeout",
+    "null_score_diff_threshold",
+}
 ALIASES = {"random_seed": "seed", "max_seq_length": "seq_length"}
 SHARES = {"warmup_proportion", "short_seq_prob", "masked_lm_prob", "character_coverage"}
-MOST = {"learning_rate": 10, "seed": (1 << 32) - 1, "train_batch_size": 1 << 20, "num_train_steps": 10**9,
-        "num_train_epochs": 1e9, "n_best_size": 1000, "top_k": 1000}  # fmt: skip
+MOST = {
+    "learning_rate": 10,
+    "seed": (1 << 32) - 1,
+    "train_batch_size": 1 << 20,
+    "num_train_steps": 10**9,
+    "num_train_epochs": 1e9,
+    "n_best_size": 1000,
+    "top_k": 1000,
+}
 
 
 @pytest.mark.parametrize("command", LEAST)
 def test_every_number_has_a_range(command, capsys):
-    numbers = {name: value for name, value in flags_of(command).items() if value.startswith(("N", "X"))}
+    numbers = {
+        name: value for name, value in flags_of(command).items() if value.startswith(("N", "X"))
+    }
     assert numbers or command in ("bert-corpus verify", "bert-export")
     for name, kind in numbers.items():
-        wrong = [1 << 64, "nan", "inf"] + ["1.5"] * kind.startswith("N") + [1.001] * (name in SHARES)
+        wrong = (
+            [1 << 64, "nan", "inf"] + ["1.5"] * kind.startswith("N") + [1.001] * (name in SHARES)
+        )
         wrong += [] if name == "null_score_diff_threshold" else [-1] if name in MAY_BE_0 else [0]
         if name in MOST:
             assert MOST[name] in parsed(command, *LEAST[command], f"--{name}={MOST[name]}").values()
@@ -32,4 +56,6 @@ def test_every_number_has_a_range(command, capsys):
 def test_a_row_has_room_for_its_special_tokens(capsys):
     for command, least in {"bert-squad": 68, "bert-ask": 5, "bert-corpus build": 5}.items():
         parsed(command, *LEAST[command], f"--max_seq_length={least}")
-        assert "--max_seq_length" in refusal(capsys, command, *LEAST[command], f"--max_seq_length={least - 1}")
+        assert "--max_seq_length" in refusal(
+            capsys, command, *LEAST[command], f"--max_seq_length={least - 1}"
+        )

@@ -1,4 +1,5 @@
-"""The command line and TOML files: absl's syntax as in Google's scripts, other spellings, refusals."""
+"""The command line and TOML files: absl's syntax as in Google's scripts, other spellings,
+refusals."""
 
 import json
 
@@ -10,12 +11,22 @@ def error(capsys, command: str, *argv: str) -> str:
     return refusal(capsys, command, *LEAST[command], *argv)
 
 
-# -- values -------------------------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------
 
 SAME = [  # a program, a setting, its value, and command lines that give it this value
     ("squad", "max_seq_length", 384, ["", "--max_seq_length=100 --max-seq-length=384"]),
-    ("squad", "max_seq_length", 128, ["--max_seq_length=128", "--max_seq_length 128", "-max_seq_length=128",
-                                      "--max-seq-length=128", "-max-seq_length 128"]),
+    (
+        "squad",
+        "max_seq_length",
+        128,
+        [
+            "--max_seq_length=128",
+            "--max_seq_length 128",
+            "-max_seq_length=128",
+            "--max-seq-length=128",
+            "-max-seq_length 128",
+        ],
+    ),
     ("squad", "learning_rate", 1.0, ["--learning_rate=1", "-learning-rate 1e-0"]),
     ("squad", "null_score_diff_threshold", -2.5, ["--null_score_diff_threshold -2.5"]),
     ("squad", "num_train_steps", None, ["", "--num_train_steps=7 --num_train_steps=null"]),
@@ -26,22 +37,60 @@ SAME = [  # a program, a setting, its value, and command lines that give it this
     ("squad", "model", "-my-model", ["--model -my-model"]),
     ("squad", "model", "--strange", ["--model=--strange"]),
     ("squad", "model", "y", ["--model_name_or_path=y", "--model-name-or-path x --model=y"]),
-    ("squad", "do_predict", True, ["--do_predict --predict_file=x", "-do-predict --predict_file=x"]),
+    (
+        "squad",
+        "do_predict",
+        True,
+        ["--do_predict --predict_file=x", "-do-predict --predict_file=x"],
+    ),
     ("squad", "do_lower_case", None, ["", "--do_lower_case=null"]),
-    ("squad", "do_lower_case", True, ["--do_lower_case", "--nodo_lower_case --do_lower_case --log_steps=1"]),
-    ("squad", "do_lower_case", False, ["--nodo_lower_case", "--no_do_lower_case", "--no-do-lower-case",
-                                       "-nodo-lower-case", "--do_lower_case --do_lower_case=false"]),
+    (
+        "squad",
+        "do_lower_case",
+        True,
+        ["--do_lower_case", "--nodo_lower_case --do_lower_case --log_steps=1"],
+    ),
+    (
+        "squad",
+        "do_lower_case",
+        False,
+        [
+            "--nodo_lower_case",
+            "--no_do_lower_case",
+            "--no-do-lower-case",
+            "-nodo-lower-case",
+            "--do_lower_case --do_lower_case=false",
+        ],
+    ),
     ("classifier", "eval_steps", 12, ["--eval_steps=12"]),
     ("classifier", "eval_steps", "auto", ["--eval_steps=auto", "--eval-steps auto"]),
-    ("squad", "precision", "fp16", ["--fp16", "--bf16 --fp16 --bf16=false", "--precision=bf16 --fp16"]),
-    ("squad", "precision", "bf16", ["--bf16=true", "-bf16 1", "--nofp16 --bf16", "--fp16 --precision=bf16"]),
-    ("squad", "precision", "fp32", ["--fp16=false", "--fp16 --fp16=false", "--precision=fp16 --nofp16"]),
+    (
+        "squad",
+        "precision",
+        "fp16",
+        ["--fp16", "--bf16 --fp16 --bf16=false", "--precision=bf16 --fp16"],
+    ),
+    (
+        "squad",
+        "precision",
+        "bf16",
+        ["--bf16=true", "-bf16 1", "--nofp16 --bf16", "--fp16 --precision=bf16"],
+    ),
+    (
+        "squad",
+        "precision",
+        "fp32",
+        ["--fp16=false", "--fp16 --fp16=false", "--precision=fp16 --nofp16"],
+    ),
     ("features", "layers", "-1,-2", ["--layers=-1,-2", "--layers -1,-2", "-layers -1,-2"]),
-    *(("squad", "do_lower_case", value, [f"--{no}do_lower_case {flag}{word}"])
-      for words, value in (("1 true True t yes y", True), ("0 false FALSE f no n", False))
-      for word in words.split() for no in ("", "no")
-      for flag in ("--do_lower_case=", "--do_lower_case ", "-do-lower-case ")),
-]  # fmt: skip
+    *(
+        ("squad", "do_lower_case", value, [f"--{no}do_lower_case {flag}{word}"])
+        for words, value in (("1 true True t yes y", True), ("0 false FALSE f no n", False))
+        for word in words.split()
+        for no in ("", "no")
+        for flag in ("--do_lower_case=", "--do_lower_case ", "-do-lower-case ")
+    ),
+]
 
 
 @pytest.mark.parametrize(("program", "name", "value", "lines"), SAME)
@@ -61,10 +110,21 @@ def test_words_set_positional_fields():
 def test_predictions_take_what_their_model_was_trained_with(tmp_path, capsys):
     """Flags win, and it is said; training takes nothing. A task's name needs its data."""
     (tmp_path / "model").mkdir()
-    saved = {"max_seq_length": 64, "text_column": "review", "task_name": "cola", "text_pair_column": None}
+    saved = {
+        "max_seq_length": 64,
+        "text_column": "review",
+        "task_name": "cola",
+        "text_pair_column": None,
+    }
     (tmp_path / "model/task.json").write_text(json.dumps(saved))
-    names, lines = ("max_seq_length", "text_column", "task_name"), ("--do_predict --predict_file=x", "--do_eval")
-    for place in (f"--output_dir={tmp_path}", f"--output_dir={tmp_path}/new --model={tmp_path}/model"):
+    names, lines = (
+        ("max_seq_length", "text_column", "task_name"),
+        ("--do_predict --predict_file=x", "--do_eval"),
+    )
+    for place in (
+        f"--output_dir={tmp_path}",
+        f"--output_dir={tmp_path}/new --model={tmp_path}/model",
+    ):
         for line, values in {
             f"{lines[0]} --max_seq_length=64": (64, "review", None),
             f"{lines[0]} --max_seq_length=128": (128, "review", None),
@@ -80,11 +140,16 @@ def test_predictions_take_what_their_model_was_trained_with(tmp_path, capsys):
     assert message == f"{tmp_path}: --max_seq_length must be an integer, got '64'"
 
 
-# -- refusals -----------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 BAD = {  # what the message names, and command lines that are refused so
-    "--learning_rate": ["--lerning_rate=1", "--lerning-rate 1", "--learn=1", "--learning_rate=1e999",
-                        "--learning_rate=fast"],
+    "--learning_rate": [
+        "--lerning_rate=1",
+        "--lerning-rate 1",
+        "--learn=1",
+        "--learning_rate=1e999",
+        "--learning_rate=fast",
+    ],
     "--model_name_or_path": ["--model_name=x"],
     "--do_train": ["--nodo_trian", "--do_train=maybe"],
     "--nodo_train": ["--nodo_train=1"],
@@ -97,14 +162,19 @@ BAD = {  # what the message names, and command lines that are refused so
     "'maybe'": ["--do_train maybe"],
     "unexpected": ["-1", "--"],
     "aaaaaaaa": [f"--{'a' * 5000}=1", "a" * 5000],
-    "--max_seq_length": ["--max_seq_length=12a", "--max_seq_length=384.0", "--max_seq_length=true",
-                         "--max_seq_length=", "--max_seq_length=null"],
+    "--max_seq_length": [
+        "--max_seq_length=12a",
+        "--max_seq_length=384.0",
+        "--max_seq_length=true",
+        "--max_seq_length=",
+        "--max_seq_length=null",
+    ],
     "--seed": [f"--seed={'9' * 5000}", f"--seed={1 << 64}"],
     "fp32, bf16 or fp16": ["--precision=fp8"],
     "--train_file": ["--train_file=a\udcffb", "--train_file=a\0b"],
     "absent": ["--flagfile=absent", "--config=absent"],
     "--config /": ["--config=/", "--config=/dev/zero"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("named", BAD)
@@ -120,7 +190,8 @@ def test_words_that_are_missing_or_too_many(capsys):
 
 PREDICTS = "squad --output_dir=x --do_predict"
 GLUE = "classifier --output_dir=x --do_eval --task_name=MRPC"
-TOGETHER = {  # flags that are missing or do not fit each other -> what the message names; + is for LEAST
+# flags that are missing or do not fit each other -> what the message names; + is for LEAST
+TOGETHER = {
     "squad --output_dir=x": "--do_train --do_predict",
     PREDICTS: "--do_predict --predict_file",
     f"{PREDICTS} --predict_file=p --metric=squad_v2": "--metric --version_2_with_negative",
@@ -153,31 +224,53 @@ def test_flags_that_do_not_go_together_are_named(line, capsys):
     assert len(message) < 300
 
 
-# -- files --------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def test_a_file_sets_flags_and_the_command_line_wins(tmp_path):
     config = f"--config={tmp_path}/run.toml"
     (tmp_path / "run.toml").write_text(
-        'output_dir = "o" # a recipe\nmax-seq-length = 256\nlearning_rate = 1\nmodel_name_or_path = "모델"\n'
-        'num_train_steps = 10\ndo_train = true\ndo_lower_case = false\ntrain_file = "t"\nprecision = "bf16"\n'
+        'output_dir = "o" # a recipe\nmax-seq-length = 256\nlearning_rate = 1\nmodel_name_or_path ='
+        ' "모델"\nnum_train_steps = 10\ndo_train = true\ndo_lower_case = false\ntrain_file ='
+        ' "t"\nprecision = "bf16"\n'
     )
-    expected = {"output_dir": "o", "max_seq_length": 256, "learning_rate": 1.0, "model": "모델", "do_train": True,
-                "num_train_steps": 10, "do_lower_case": False, "precision": "bf16"}  # fmt: skip
+    expected = {
+        "output_dir": "o",
+        "max_seq_length": 256,
+        "learning_rate": 1.0,
+        "model": "모델",
+        "do_train": True,
+        "num_train_steps": 10,
+        "do_lower_case": False,
+        "precision": "bf16",
+    }
     assert expected.items() <= parsed("bert-squad", *config.split("=")).items()
-    # --config may stand anywhere; a flag wins even with its default value; null unsets; the last file counts.
-    more = ("--max_seq_length=384", "--config=absent.toml", config, "--num_train_steps=null", "--fp16")
+    # --config may stand anywhere; a flag wins even with its default value; null unsets; the last
+    # file counts.
+    more = (
+        "--max_seq_length=384",
+        "--config=absent.toml",
+        config,
+        "--num_train_steps=null",
+        "--fp16",
+    )
     expected |= {"max_seq_length": 384, "num_train_steps": None, "precision": "fp16"}
     assert expected.items() <= parsed("bert-squad", *more).items()
 
 
 def test_a_bad_file_is_one_line_that_names_it(tmp_path, capsys):
     for text, named in {
-        "[training]\ndo_train = true": "training", "seed = [[1], {a = 2}]": "seed", "do_train = 2": "--do_train",
-        "max_seq_length = 384.0": "--max_seq_length", f"learning_rate = 1{'0' * 400}": "--learning_rate",
-        "do_train: true": "line 1", "a = " + "[" * 5000: "recursion", "seed = " + "9" * 5000: "digits",
-        "\xff\xfe": "UTF-8", "x" * 5000 + " = 1": "xxxxxxxx",
-    }.items():  # fmt: skip
+        "[training]\ndo_train = true": "training",
+        "seed = [[1], {a = 2}]": "seed",
+        "do_train = 2": "--do_train",
+        "max_seq_length = 384.0": "--max_seq_length",
+        f"learning_rate = 1{'0' * 400}": "--learning_rate",
+        "do_train: true": "line 1",
+        "a = " + "[" * 5000: "recursion",
+        "seed = " + "9" * 5000: "digits",
+        "\xff\xfe": "UTF-8",
+        "x" * 5000 + " = 1": "xxxxxxxx",
+    }.items():
         (tmp_path / "run.toml").write_text(text, "latin-1")
         message = error(capsys, "bert-squad", f"--config={tmp_path}/run.toml")
         assert message.startswith(f"--config {tmp_path}/run.toml: ")
@@ -189,6 +282,10 @@ def test_absl_flag_files(tmp_path, capsys):
     path.write_text("# a recipe\n--max-seq-length=256\n--nodo_lower_case\n--do_train=false\n")
     for line in (f"--flagfile={path} --do_train", f"--do_train=0 --flagfile {path} --do_train=1"):
         found = parsed("bert-squad", *LEAST["bert-squad"], *line.split())
-        assert (found["max_seq_length"], found["do_lower_case"], found["do_train"]) == (256, False, True)
+        assert (found["max_seq_length"], found["do_lower_case"], found["do_train"]) == (
+            256,
+            False,
+            True,
+        )
     path.write_text(f"--flagfile={path}\n")
     assert str(path) in error(capsys, "bert-squad", f"--flagfile={path}")

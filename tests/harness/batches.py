@@ -1,4 +1,5 @@
-"""Rows of tokens -> what a model computes of them as a batch; the one place that knows how a batch is made."""
+"""Rows of tokens -> what a model computes of them as a batch; the one place that knows how a batch
+is made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,9 +20,11 @@ from tasks.tagger.task import TagTask
 from tasks.task import Task
 
 TASKS: dict[str, Task] = {
-    "span": SpanTask(0), "classifier": LabelTask(0), "tagger": TagTask(0),
+    "span": SpanTask(0),
+    "classifier": LabelTask(0),
+    "tagger": TagTask(0),
     "pretraining": MaskedTask(0, None, 1, max_predictions_per_seq=1 << 16),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Computed:
-    """What a model computes of a batch. The scores of a row are float32 [tokens, 2], without a head [tokens, H],
-    [labels], or those of the masked tokens and of the next sentence side by side."""
+    """What a model computes of a batch. The scores of a row are float32 [tokens, 2], without a head
+    [tokens, H], [labels], or those of the masked tokens and of the next sentence side by side."""
 
     scores: list[np.ndarray]
     loss: float  # the sum of the terms' means
@@ -54,20 +57,26 @@ def random_rows(lengths: Sequence[int], vocab_size: int) -> list[Row]:
         span = tuple(int(place) for place in np.sort(chance.integers(0, length, 2)))
         ids, masked = chance.integers(0, vocab_size, (2, length)).tolist()
         masked = {place: masked[place] for place in sorted(places)}
-        made.append(Row(ids, int(chance.integers(1, length + 1)), span, int(chance.integers(2)), masked))
+        made.append(
+            Row(ids, int(chance.integers(1, length + 1)), span, int(chance.integers(2)), masked)
+        )
     return made
 
 
 def grouping_of(name: str):
-    """Row lengths -> the order of the rows in the batch, and its groups: "padded", "by length", or "compiled" by
-    XLA, in shapes with room to spare."""
+    """Row lengths -> the order of the rows in the batch, and its groups: "padded", "by length", or
+    "compiled" by XLA, in shapes with room to spare."""
 
     def fixed(lengths):
         longest, second = rounded_up(np.sort(lengths)[::-1][:2])
         order = np.argsort(-np.asarray(lengths), kind="stable")
         return order, ((1, int(longest)), (len(lengths), int(second)))  # the last row is empty
 
-    return {"padded": in_one_group, "by length": partial(by_length, num_groups=3), "compiled": fixed}[name]
+    return {
+        "padded": in_one_group,
+        "by length": partial(by_length, num_groups=3),
+        "compiled": fixed,
+    }[name]
 
 
 def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
@@ -83,18 +92,23 @@ def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
     labels = array(row.label for row in rows)
     fields = {
         "input_ids": ragged(row.input_ids for row in rows),
-        "sentence_a_tokens": heads, "question_tokens": heads, "label": labels, "is_random_next": labels,
-        "start_position": array(row.span[0] for row in rows), "end_position": array(row.span[1] for row in rows),
+        "sentence_a_tokens": heads,
+        "question_tokens": heads,
+        "label": labels,
+        "is_random_next": labels,
+        "start_position": array(row.span[0] for row in rows),
+        "end_position": array(row.span[1] for row in rows),
         "masked_lm_positions": ragged(row.masked for row in rows),
         "masked_lm_ids": ragged(row.masked.values() for row in rows),
         "tags": ragged(row.tags or [0] * len(row.input_ids) for row in rows),
-    }  # fmt: skip
+    }
     make = TASKS[head].batch if head in TASKS else lambda *rows: batches.batch_of(*rows)[1]
     return make(fields, grouping_of(grouping))
 
 
 class Computer:
-    """Computes scores, loss and gradients of a model in graphs, as training does; `more` is added to batches."""
+    """Computes scores, loss and gradients of a model in graphs, as training does; `more` is added
+    to batches."""
 
     def __init__(self, model: Bert, **more):
         self.model, self.head, self.more = model, model.head_name, more
@@ -109,13 +123,18 @@ class Computer:
         kind = grouping, key is not None
         if kind not in self._functions:  # with unknown dimensions, or compiled for these
             by_xla = partial(tf.function, jit_compile=True, autograph=False)
-            self._functions[kind] = (by_xla if grouping == "compiled" else traced_once)(self._compute)
+            self._functions[kind] = (by_xla if grouping == "compiled" else traced_once)(
+                self._compute
+            )
         scores, loss, gradients = self._functions[kind](batch, inverse, *of_key)
         names = self.model.named_tensors() if self.head != "features" else ()
         return Computed(
             self._by_row(rows, scores, batch, grouping),
             float(loss),
-            {name: tf.convert_to_tensor(part).numpy() for name, part in zip(names, gradients, strict=True)},
+            {
+                name: tf.convert_to_tensor(part).numpy()
+                for name, part in zip(names, gradients, strict=True)
+            },
         )
 
     def _compute(self, batch, inverse, key=None):
@@ -123,7 +142,9 @@ class Computer:
             return self.model(batch | self.more, dropout_key=key), tf.zeros([]), []
         with tf.GradientTape() as tape:
             scores = self.model(batch | self.more, dropout_key=key)
-            total = tf.reduce_sum(tf.stack([*TASKS[self.head].loss(scores, batch).values()]) * inverse)
+            total = tf.reduce_sum(
+                tf.stack([*TASKS[self.head].loss(scores, batch).values()]) * inverse
+            )
         variables = [variable.value for variable in self.model.named_tensors().values()]
         return scores, total, tape.gradient(total, variables, unconnected_gradients="zero")
 

@@ -1,4 +1,5 @@
-"""The classifier's files and rows: the one place of the tests that knows which functions read them."""
+"""The classifier's files and rows: the one place of the tests that knows which functions read
+them."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from tasks.classifier.settings import TextSettings
 from tasks.classifier.task import labels_of_file
 
 
-def own_source(path: Path | str, pair: str | None = None, split: str = "train", **settings) -> Source:
+def own_source(
+    path: Path | str, pair: str | None = None, split: str = "train", **settings
+) -> Source:
     """A file of one's own, with the columns `text`, `label` and perhaps a second text."""
     values: dict[str, Any] = {FILE_FLAGS[split]: str(path), "text_pair_column": pair, **settings}
     given = TextSettings(**values)

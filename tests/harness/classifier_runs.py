@@ -8,8 +8,18 @@ from pathlib import Path
 from harness import texts
 from harness.program_runs import bert
 
-TRAIN, DEV, TEST = texts.make_examples(960, 1), texts.make_examples(90, 2), texts.make_examples(50, 3)
-LEARN = ("--do_train", "--learning_rate=1e-3", "--lr_scaling=none", "--global_batch_size=32", "--log_steps=5")
+TRAIN, DEV, TEST = (
+    texts.make_examples(960, 1),
+    texts.make_examples(90, 2),
+    texts.make_examples(50, 3),
+)
+LEARN = (
+    "--do_train",
+    "--learning_rate=1e-3",
+    "--lr_scaling=none",
+    "--global_batch_size=32",
+    "--log_steps=5",
+)
 COLUMNS = ["body", "more", "kind"]
 classify = partial(bert, "classifier")  # the program in this process; it returns its scores
 
@@ -25,23 +35,39 @@ def write_data(folder: Path) -> Path:
     texts.write_model(folder, num_layers=1)
     write_rows(folder / "train.csv", COLUMNS, [(e.first, e.second, e.kind) for e in TRAIN], ",")
     write_rows(folder / "dev.tsv", COLUMNS, [(e.first, e.second, e.kind) for e in DEV])
-    texts.write_lines(folder / "test.jsonl", *(json.dumps({"more": e.second, "body": e.first}) for e in TEST))
+    texts.write_lines(
+        folder / "test.jsonl", *(json.dumps({"more": e.second, "body": e.first}) for e in TEST)
+    )
     return folder
 
 
 def model_flags(data: Path) -> list[str]:
-    return [f"--vocab_file={data}/vocab.txt", f"--bert_config_file={data}/bert_config.json", "--max_seq_length=32"]
+    return [
+        f"--vocab_file={data}/vocab.txt",
+        f"--bert_config_file={data}/bert_config.json",
+        "--max_seq_length=32",
+    ]
 
 
 def own_files(data: Path) -> list[str]:
     return [
-        *(f"--train_file={data}/train.csv", f"--dev_file={data}/dev.tsv", f"--predict_file={data}/test.jsonl"),
+        *(
+            f"--train_file={data}/train.csv",
+            f"--dev_file={data}/dev.tsv",
+            f"--predict_file={data}/test.jsonl",
+        ),
         *("--text_column=body", "--text_pair_column=more", "--label_column=kind"),
     ]
 
 
 def glue_flags(data: Path, glue: Path, task: str, steps: int = 4) -> list[str]:
-    return [*model_flags(data), f"--data_dir={glue}", f"--task_name={task}", *LEARN, f"--num_train_steps={steps}"]
+    return [
+        *model_flags(data),
+        f"--data_dir={glue}",
+        f"--task_name={task}",
+        *LEARN,
+        f"--num_train_steps={steps}",
+    ]
 
 
 def scores_in(folder: Path) -> dict[str, float]:

@@ -40,10 +40,14 @@ def write(folder: Path, texts: list[list[list[int]]], name: str = "a.txt.part") 
 def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dict]:
     """All rows of the shards, each record batch checked, and the manifest."""
     shards, manifest = open_shards(find_shards(patterns, flag))
-    return pa.Table.from_batches([s.batch(n) for s in shards for n in range(len(s.starts) - 1)]), manifest
+    return pa.Table.from_batches(
+        [s.batch(n) for s in shards for n in range(len(s.starts) - 1)]
+    ), manifest
 
 
-def build(folder: Path, output: str = "shards", *, workers: int = 1, **settings) -> tuple[list[dict], dict]:
+def build(
+    folder: Path, output: str = "shards", *, workers: int = 1, **settings
+) -> tuple[list[dict], dict]:
     """Builds the corpus that `write` wrote; its examples and its manifest."""
     files = {"input_file": f"{folder}/*.txt.part", "output_dir": str(folder / output)}
     words = tokenizer.load(str(folder / "vocab.txt"))
@@ -54,9 +58,12 @@ def build(folder: Path, output: str = "shards", *, workers: int = 1, **settings)
 
 
 def halves(row: dict) -> tuple[list[int], list[int]]:
-    """A and B before static masks were applied, without [CLS] and [SEP], which must be where they belong."""
+    """A and B before static masks were applied, without [CLS] and [SEP], which must be where they
+    belong."""
     ids, a = list(row["input_ids"]), row["sentence_a_tokens"]
-    for position, original in zip(row.get("masked_lm_positions", ()), row.get("masked_lm_ids", ()), strict=True):
+    for position, original in zip(
+        row.get("masked_lm_positions", ()), row.get("masked_lm_ids", ()), strict=True
+    ):
         ids[position] = original
     assert (ids[0], ids[a - 1], ids[-1]) == (CLS, SEP, SEP)
     return ids[1 : a - 1], ids[a:-1]
@@ -69,7 +76,8 @@ def read_documents(**settings) -> list[list[str]]:
 
 
 def padded(row: dict, length: int = 48, most: int = 6) -> dict[str, list]:
-    """An example as create_pretraining_data.py's write_instance_to_example_files pads it, written out."""
+    """An example as create_pretraining_data.py's write_instance_to_example_files pads it, written
+    out."""
     ids, first, used = row["input_ids"], row["sentence_a_tokens"], len(row["masked_lm_ids"])
     padding, unused = [0] * (length - len(ids)), [0] * (most - used)
     return {
@@ -91,7 +99,10 @@ def write_records(path: Path, examples: Iterable) -> bytes:
     with tf.io.TFRecordWriter(str(path)) as writer:
         for example in examples:
             if isinstance(example, dict):
-                made = {key: {lists[type(values[0])]: {"value": values}} for key, values in example.items()}
+                made = {
+                    key: {lists[type(values[0])]: {"value": values}}
+                    for key, values in example.items()
+                }
                 example = tf.train.Example(features={"feature": made}).SerializeToString()
             writer.write(example)
     return path.read_bytes()

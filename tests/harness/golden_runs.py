@@ -1,7 +1,8 @@
-"""tests/goldens/runs: small runs as this version writes them, by which a change of a format is seen.
+"""tests/goldens/runs: small runs as this version writes them, by which a change of a format is
+seen.
 
-`data` and the TOML files of flags are written by hand, and `make` makes all else. Paths are relative
-to the folder, so that copies of it work.
+`data` and the TOML files of flags are written by hand, and `make` makes all else. Paths are
+relative to the folder, so that copies of it work.
 """
 
 import contextlib
@@ -18,9 +19,15 @@ from harness.program_runs import bert
 from tasks.job import set_precision
 
 FOLDER = ROOT / "tests" / "goldens" / "runs"
-PROGRAMS = {"squad": "squad", "classifier": "classifier", "seeds": "classifier", "pretraining": "pretraining"}
+PROGRAMS = {
+    "squad": "squad",
+    "classifier": "classifier",
+    "seeds": "classifier",
+    "pretraining": "pretraining",
+}
 OF_BROKEN_RUN = ("checkpoints", "metrics.jsonl", "run.json")
-NOT_KEPT = shutil.ignore_patterns("tensorboard", ".lock", "report.html", "step_times.json")  # nothing reads them
+# nothing reads them
+NOT_KEPT = shutil.ignore_patterns("tensorboard", ".lock", "report.html", "step_times.json")
 
 
 def run(kind: str, output_dir: str, *more: str) -> None:
@@ -49,7 +56,14 @@ def make(folder: Path) -> None:
         text = "--input_file=data/text.txt"
         sizes = "--max_seq_length=40", "--dupe_factor=3", "--num_shards=2", "--num_workers=1"
         call("bert-corpus", "vocab", text, "--output_dir=vocab", "--vocab_size=80")
-        call("bert-corpus", "build", text, "--output_dir=corpus", "--vocab_file=vocab/vocab.txt", *sizes)
+        call(
+            "bert-corpus",
+            "build",
+            text,
+            "--output_dir=corpus",
+            "--vocab_file=vocab/vocab.txt",
+            *sizes,
+        )
         for kind in PROGRAMS:
             finished, broken = Path(kind, "finished"), Path(kind, "interrupted")
             run(kind, str(finished))
@@ -64,8 +78,8 @@ def make(folder: Path) -> None:
 
 
 def break_off(folder: Path) -> None:
-    """Makes a finished run one that was killed after the checkpoint before its last; one with several seeds in the
-    last of them."""
+    """Makes a finished run one that was killed after the checkpoint before its last; one with
+    several seeds in the last of them."""
     (folder / "result.json").unlink()
     last = max([folder, *folder.glob("seed-*")])
     shutil.rmtree(max((last / "checkpoints").iterdir()))

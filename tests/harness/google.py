@@ -1,12 +1,12 @@
-"""What google-research/bert and albert make of texts, scores and gradients, written out by their rules:
-`run_squad.py`, `run_classifier.py`, `tokenization.py`, `optimization.py` (in NumPy)."""
+"""What google-research/bert and albert make of texts, scores and gradients, written out by their
+rules: `run_squad.py`, `run_classifier.py`, `tokenization.py`, `optimization.py` (in NumPy)."""
 
 import unicodedata
 
 import numpy as np
 from scipy.special import softmax
 
-# -- read_squad_examples and convert_examples_to_features ---------------------------------------------------------
+# -- read_squad_examples and convert_examples_to_features ------------------------------------------
 
 
 def google_s_words(text: str) -> tuple[list[str], list[int]]:
@@ -34,7 +34,8 @@ def google_s_improvement(doc_tokens, start, end, answer_tokens):
 
 
 def google_s_features(tokenize, context, question, answer, settings):
-    """[(tokens, token types, start_position, end_position)] of one question; `answer` is (text, start)."""
+    """[(tokens, token types, start_position, end_position)] of one question; `answer` is (text,
+    start)."""
     words, word_of_char = google_s_words(context)
     text, offset = answer
     start_word, end_word = word_of_char[offset], word_of_char[offset + len(text) - 1]
@@ -51,7 +52,13 @@ def google_s_features(tokenize, context, question, answer, settings):
     features, start_offset = [], 0
     while start_offset < len(all_doc_tokens):
         length = min(len(all_doc_tokens) - start_offset, room)
-        tokens = ["[CLS]", *query_tokens, "[SEP]", *all_doc_tokens[start_offset : start_offset + length], "[SEP]"]
+        tokens = [
+            "[CLS]",
+            *query_tokens,
+            "[SEP]",
+            *all_doc_tokens[start_offset : start_offset + length],
+            "[SEP]",
+        ]
         types = [0] * (len(query_tokens) + 2) + [1] * (length + 1)
         doc_offset = len(query_tokens) + 2 - start_offset
         is_inside = tok_start >= start_offset and tok_end <= start_offset + length - 1
@@ -63,7 +70,7 @@ def google_s_features(tokenize, context, question, answer, settings):
     return features
 
 
-# -- write_predictions --------------------------------------------------------------------------------------------
+# -- write_predictions -----------------------------------------------------------------------------
 
 
 def google_s_is_max_context(doc_spans, cur_span_index, position) -> bool:
@@ -86,10 +93,12 @@ def google_s_best_indexes(logits, n_best_size):
 def google_s_answer(windows, n_best_size, max_answer_length, version_2, threshold):
     """Prediction, n-best list and null odds of one question.
 
-    A window is (start logits, end logits, document tokens, number of tokens before them, first one's number).
+    A window is (start logits, end logits, document tokens, number of tokens before them, first
+    one's number).
     """
     doc_spans = [(first, len(texts)) for *_, texts, _, first in windows]
-    prelims, null = list[tuple](), (500_000, 500_000)  # (window, start, end, start logit, end logit)
+    # (window, start, end, start logit, end logit)
+    prelims, null = list[tuple](), (500_000, 500_000)
     for number, (starts, ends, texts, offset, first) in enumerate(windows):
         if version_2 and starts[0] + ends[0] < sum(null):
             null = starts[0], ends[0]
@@ -102,7 +111,9 @@ def google_s_answer(windows, n_best_size, max_answer_length, version_2, threshol
                     continue
                 if end_index < start_index or end_index - start_index + 1 > max_answer_length:
                     continue
-                prelims.append((number, start_index, end_index, starts[start_index], ends[end_index]))
+                prelims.append(
+                    (number, start_index, end_index, starts[start_index], ends[end_index])
+                )
     if version_2:
         prelims.append((0, 0, 0, *null))
     prelims.sort(key=lambda prelim: prelim[3] + prelim[4], reverse=True)
@@ -113,7 +124,11 @@ def google_s_answer(windows, n_best_size, max_answer_length, version_2, threshol
         text = ""
         if start > 0:
             _, _, texts, offset, _ = windows[number]
-            text = " ".join(texts[start - offset : end - offset + 1]).replace(" ##", "").removeprefix("##")
+            text = (
+                " ".join(texts[start - offset : end - offset + 1])
+                .replace(" ##", "")
+                .removeprefix("##")
+            )
             if text in seen:
                 continue
         seen.add(text)
@@ -132,7 +147,7 @@ def google_s_answer(windows, n_best_size, max_answer_length, version_2, threshol
     return "" if difference > threshold else best_non_null[0], nbest, probabilities, difference
 
 
-# -- other programs -----------------------------------------------------------------------------------------------
+# -- other programs --------------------------------------------------------------------------------
 
 
 def google_s_example(a, b, max_seq_length):
@@ -152,11 +167,12 @@ def preprocessed(text: str) -> str:
     return "".join(c for c in text if not unicodedata.combining(c)).lower()
 
 
-# -- optimization.py ----------------------------------------------------------------------------------------------
+# -- optimization.py -------------------------------------------------------------------------------
 
 
 def google_rate(step: int, rate: float, train_steps: int, warmup_steps: int) -> np.float32:
-    """`create_optimizer`: polynomial decay of power 1 to 0 without cycles, warmup in front of it."""
+    """`create_optimizer`: polynomial decay of power 1 to 0 without cycles, warmup in front of
+    it."""
     global_step = np.float32(min(step, train_steps))
     decayed = np.float32(rate) * (np.float32(1) - global_step / np.float32(train_steps))
     if warmup_steps and step < warmup_steps:

@@ -1,8 +1,8 @@
 """Several hosts on one machine, without containers or an ssh server.
 
-A host is a network namespace and a UTS namespace (its host name) with a veth link to a bridge, so that MPI between
-them is TCP. They share files and cores. The namespaces are bind-mounted onto files of a temporary folder in a
-private mount namespace; the kernel drops them with the holder process.
+A host is a network namespace and a UTS namespace (its host name) with a veth link to a bridge, so
+that MPI between them is TCP. They share files and cores. The namespaces are bind-mounted onto files
+of a temporary folder in a private mount namespace; the kernel drops them with the holder process.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from distributed.mpirun import find_mpi
 NETWORK = "10.99.0"  # host N has the address N in it
 VARIABLES = {**ENVIRONMENT, "RINGBERT_NETWORK": f"{NETWORK}.0/24"}
 
-# Run with the folder as $1 and the number of hosts as $2 in a mount namespace of its own; says "ready" and waits
-# for the end of its input.
+# Run with the folder as $1 and the number of hosts as $2 in a mount namespace of its own; says
+# "ready" and waits for the end of its input.
 HOLDER = f"""
 set -e
 cd "$1"
@@ -47,14 +47,18 @@ echo ready
 exec cat
 """
 
-# Called by mpirun as ssh would be, AGENT [options] address command…, and as silent about our variables.
+# Called by mpirun as ssh would be, AGENT [options] address command…, and as silent about our
+# variables.
 AGENT = f"""#!/bin/sh
 while [ $# -gt 0 ]; do
   case $1 in {NETWORK}.*) host=host${{1#{NETWORK}.}}; break ;; esac
   shift
 done
 shift
-if [ -e FOLDER/$host.lost ]; then echo "ssh: connect to host $host port 22: No route to host" >&2; exit 255; fi
+if [ -e FOLDER/$host.lost ]; then
+  echo "ssh: connect to host $host port 22: No route to host" >&2
+  exit 255
+fi
 exec nsenter --net=FOLDER/$host.net --uts=FOLDER/$host.uts \\
   env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin TMPDIR="$TMPDIR" sh -c "$*"
 """
@@ -62,7 +66,8 @@ exec nsenter --net=FOLDER/$host.net --uts=FOLDER/$host.uts \\
 # More ranks than cores share them, whichever host they are on.
 TCP_ONLY = "--mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1"
 
-# Kills the processes in the network namespace of file $0 that have variable $1 in their environment.
+# Kills the processes in the network namespace of file $0 that have variable $1 in their
+# environment.
 KILL = """
 for process in /proc/[0-9]*; do
   [ "$(stat -Lc %i $process/ns/net)" = "$(stat -Lc %i $0)" ] && grep -qaz "^$1" $process/environ \\
@@ -93,29 +98,46 @@ class Hosts:
         return [f"{NETWORK}.{number}" for number in range(1, self.number + 1)]
 
     def run(
-        self, host: int, command: Sequence[str], timeout: float = 300, env: Mapping[str, str] = VARIABLES
+        self,
+        host: int,
+        command: Sequence[str],
+        timeout: float = 300,
+        env: Mapping[str, str] = VARIABLES,
     ) -> Done:
-        """Runs a command on a host, from 0, in this folder. What it starts on any host is killed with its end."""
+        """Runs a command on a host, from 0, in this folder. What it starts on any host is killed
+        with its end."""
         # The daemons name their folders by process id, which is the same small number in every run.
         temporary = tempfile.mkdtemp(dir=self.folder)
         own_processes = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         enter = [*self._enter(), f"--wdns={Path.cwd()}", *own_processes, *self._enter(host)]
         done = subprocess.run(
-            ["setpriv", "--pdeathsig", "KILL", *enter, *command], env={**os.environ, "TMPDIR": temporary, **env},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
-        )  # fmt: skip
+            ["setpriv", "--pdeathsig", "KILL", *enter, *command],
+            env={**os.environ, "TMPDIR": temporary, **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
         return Done(done.returncode, done.stdout, done.stderr)
 
     def launch(
-        self, np_per_host: int, *command: str, flags: Sequence[str] = (), num_hosts: int | None = None
+        self,
+        np_per_host: int,
+        *command: str,
+        flags: Sequence[str] = (),
+        num_hosts: int | None = None,
     ) -> list[str]:
-        """The command line of bert-launch with so many ranks on each host, or on each of the first `num_hosts`."""
+        """The command line of bert-launch with so many ranks on each host, or on each of the first
+        `num_hosts`."""
         hosts = [f"{address}:{np_per_host}" for address in self.addresses[:num_hosts]]
         mpi_args = f"--mpi-args={TCP_ONLY} --prtemca plm_ssh_agent {self.folder}/agent"
-        return launch(np_per_host * len(hosts), *command, flags=("-H", ",".join(hosts), mpi_args, *flags))
+        return launch(
+            np_per_host * len(hosts), *command, flags=("-H", ",".join(hosts), mpi_args, *flags)
+        )
 
     def lose(self, host: int, is_cut: bool) -> None:
-        """The host answers no more: everything on it is killed, or the link to it is cut (`is_cut`)."""
+        """The host answers no more: everything on it is killed, or the link to it is cut
+        (`is_cut`)."""
         (self.folder / f"host{host + 1}.lost").touch()
         if is_cut:
             down = ["ip", "link", "set", "eth0", "down"]
@@ -125,7 +147,9 @@ class Hosts:
 
     def kill(self, host: int, variable: str = "") -> None:
         """Kills the processes of a host, or those that have a variable in their environment."""
-        subprocess.run([*self._enter(), "sh", "-c", KILL, f"{self.folder}/host{host + 1}.net", variable])
+        subprocess.run(
+            [*self._enter(), "sh", "-c", KILL, f"{self.folder}/host{host + 1}.net", variable]
+        )
 
     def _enter(self, host: int | None = None) -> list[str]:
         """The command that enters a host, or the hosts' common mount namespace."""
@@ -144,8 +168,11 @@ def simulated_hosts(number: int) -> Iterator[Hosts]:
     agent.chmod(0o755)
     holder = subprocess.Popen(
         ["unshare", "--mount", "sh", "-c", HOLDER, "sh", str(folder), str(number)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     with holder:
         try:
             assert holder.stdout is not None

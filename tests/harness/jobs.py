@@ -1,7 +1,7 @@
 """Jobs of bert-launch that a test starts as a user does, watches and disturbs by signals.
 
-The programs of tests/jobs/programs write files in their folder, by which the test knows where they are. Rank 0
-prints the result as one line of JSON, the last line of standard output.
+The programs of tests/jobs/programs write files in their folder, by which the test knows where they
+are. Rank 0 prints the result as one line of JSON, the last line of standard output.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ WAIT_S = 240  # nothing here takes 20 s when the machine has nothing else to do
 
 @dataclass(frozen=True)
 class Done:
-    """How a program ended: status (that of a signal is negative), and what all its ranks printed."""
+    """How a program ended: status (that of a signal is negative), and what all its ranks
+    printed."""
 
     status: int
     stdout: str
@@ -45,7 +46,15 @@ def launch(num_ranks: int, *command: object, flags: tuple[str, ...] = ()) -> lis
     """The command line of bert-launch; of the command itself for one rank."""
     if num_ranks == 1:
         return list(map(str, command))
-    return [sys.executable, "-m", "distributed.launch", f"-np={num_ranks}", *flags, "--", *map(str, command)]
+    return [
+        sys.executable,
+        "-m",
+        "distributed.launch",
+        f"-np={num_ranks}",
+        *flags,
+        "--",
+        *map(str, command),
+    ]
 
 
 def program(name: str, *arguments: object) -> list[str]:
@@ -56,17 +65,27 @@ def program(name: str, *arguments: object) -> list[str]:
 class Job:
     """A command that runs, with what it has printed in files."""
 
-    def __init__(self, command: Sequence[object], folder: Path, cwd: Path, variables: dict[str, str]):
+    def __init__(
+        self, command: Sequence[object], folder: Path, cwd: Path, variables: dict[str, str]
+    ):
         self._printed = [folder / "stdout", folder / "stderr"]
         with self._printed[0].open("w") as stdout, self._printed[1].open("w") as stderr:
             self.process = subprocess.Popen(
-                [*map(str, command)], env={**os.environ, **ENVIRONMENT, **variables}, cwd=cwd,
-                start_new_session=True, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
-            )  # fmt: skip
+                [*map(str, command)],
+                env={**os.environ, **ENVIRONMENT, **variables},
+                cwd=cwd,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+            )
 
     def done(self) -> Done:
         """What is known by now; the status is 0 while it runs."""
-        return Done(self.process.returncode or 0, *(path.read_text(errors="replace") for path in self._printed))
+        return Done(
+            self.process.returncode or 0,
+            *(path.read_text(errors="replace") for path in self._printed),
+        )
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + WAIT_S
@@ -76,7 +95,8 @@ class Job:
             time.sleep(0.02)
 
     def strike(self, file: Path, number: signal.Signals = signal.SIGKILL) -> None:
-        """Sends a signal to the rank that writes its process id to this file, as soon as it does."""
+        """Sends a signal to the rank that writes its process id to this file, as soon as it
+        does."""
         self.wait_for(lambda: file.exists() and file.read_text())
         os.kill(int(file.read_text()), number)
 
@@ -110,7 +130,9 @@ def started(command: Sequence[object], cwd: Path = ROOT, **variables: str) -> It
             job.process.wait()
 
 
-def run(command: Sequence[object], cwd: Path = ROOT, wait_s: float = WAIT_S, **variables: str) -> Done:
+def run(
+    command: Sequence[object], cwd: Path = ROOT, wait_s: float = WAIT_S, **variables: str
+) -> Done:
     with started(command, cwd, **variables) as job:
         return job.end(wait_s)
 
@@ -129,7 +151,9 @@ def isolated(*command: object, path: object = "", **more: Any) -> Done:
 
 def install(*packages: object, into: Path) -> None:
     """Downloads packages, which may take long, into a folder."""
-    isolated(sys.executable, "-m", "pip", "install", "-q", f"--target={into}", *packages, wait_s=1200)
+    isolated(
+        sys.executable, "-m", "pip", "install", "-q", f"--target={into}", *packages, wait_s=1200
+    )
 
 
 @contextlib.contextmanager
@@ -156,7 +180,8 @@ def assert_gone(*process_ids: int) -> None:
                 time.sleep(0.05)
 
 
-Trained = tuple[list[float], list[tuple[int, float]]]  # by programs/training.py: weights, logged steps and losses
+# by programs/training.py: weights, logged steps and losses
+Trained = tuple[list[float], list[tuple[int, float]]]
 
 
 def losses(folder: Path) -> list[tuple[int, float]]:
@@ -172,7 +197,8 @@ def trained_alone(folder: Path) -> Trained:
 
 
 def killed(folder: Path, num_ranks: int, *names: str, flag: str = "--elastic") -> Done:
-    """The end of a training whose rank RANK is killed when it comes to PLACE, for each name RANK@PLACE@STEP."""
+    """The end of a training whose rank RANK is killed when it comes to PLACE, for each name
+    RANK@PLACE@STEP."""
     with started(launch(num_ranks, *program("training.py", folder, *names), flags=(flag,))) as job:
         for name in names:
             if "@" in name:
@@ -180,14 +206,21 @@ def killed(folder: Path, num_ranks: int, *names: str, flag: str = "--elastic") -
         return job.end()
 
 
-def assert_same_training(done: Done, folder: Path, undisturbed: Trained, survivors: int, lost: int = 0) -> None:
-    """With each step logged once, but at most `lost`, in which a rank 0 died; nothing half-written is left."""
+def assert_same_training(
+    done: Done, folder: Path, undisturbed: Trained, survivors: int, lost: int = 0
+) -> None:
+    """With each step logged once, but at most `lost`, in which a rank 0 died; nothing half-written
+    is left."""
     result = done.json()
     assert len(result["digests"]) == survivors, done
     assert len(set(result["digests"])) == 1, "the ranks hold different weights"
     np.testing.assert_allclose(result["weights"], undisturbed[0], rtol=0, atol=1e-12)
     logged, expected = losses(folder), dict(undisturbed[1])
-    np.testing.assert_allclose([loss for _, loss in logged], [expected[step] for step, _ in logged], rtol=1e-10)
-    assert len(dict(logged)) == len(logged) >= len(expected) - lost, "a step is logged twice, or too few are"
+    np.testing.assert_allclose(
+        [loss for _, loss in logged], [expected[step] for step, _ in logged], rtol=1e-10
+    )
+    assert len(dict(logged)) == len(logged) >= len(expected) - lost, (
+        "a step is logged twice, or too few are"
+    )
     names = os.listdir(folder / "checkpoints")
     assert all(re.fullmatch(r"rows-\d{12}", name) for name in names), names

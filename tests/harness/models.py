@@ -22,8 +22,8 @@ def error(ours, theirs) -> float:
 
 
 def save_model(folder: Path, head: str, **changes) -> Path:
-    """A Hugging Face folder of a tiny BERT with this head and random weights; `changes` are those of its
-    configuration."""
+    """A Hugging Face folder of a tiny BERT with this head and random weights; `changes` are those
+    of its configuration."""
     texts.write_model(folder / "source", num_layers=1)
     words = tokenizer.load(str(folder / "source/vocab.txt"))
     config = configuration.config_from_file(folder / "source/bert_config.json")

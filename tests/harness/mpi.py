@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# What the programs' libraries read when they are imported; they compute on the CPU, whose bits we compare.
+# What the programs' libraries read when they are imported; they compute on the CPU, whose bits we
+# compare.
 ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
     "KERAS_BACKEND": "tensorflow",

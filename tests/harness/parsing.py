@@ -1,4 +1,5 @@
-"""Command lines as the programs read them. No other test knows where the settings of a program stand."""
+"""Command lines as the programs read them. No other test knows where the settings of a program
+stand."""
 
 import contextlib
 import importlib
@@ -22,20 +23,30 @@ PACKAGES = [name.rstrip("*") for name in TABLE["tool"]["setuptools"]["packages"]
 # A command -> its settings, and the fewest flags with which it does something.
 COMMANDS = {
     "bert-squad": ("tasks.squad.settings:SquadConfig", "--output_dir=o --do_train --train_file=t"),
-    "bert-classifier": ("tasks.classifier.settings:ClassifierConfig",
-                        "--output_dir=o --do_train --train_file=t --dev_file=d"),
-    "bert-tagger": ("tasks.tagger.settings:TaggerConfig", "--output_dir=o --do_train --train_file=t"),
-    "bert-pretraining": ("tasks.pretraining.settings:PretrainingConfig",
-                         "--output_dir=o --input_file=i --do_train"),
+    "bert-classifier": (
+        "tasks.classifier.settings:ClassifierConfig",
+        "--output_dir=o --do_train --train_file=t --dev_file=d",
+    ),
+    "bert-tagger": (
+        "tasks.tagger.settings:TaggerConfig",
+        "--output_dir=o --do_train --train_file=t",
+    ),
+    "bert-pretraining": (
+        "tasks.pretraining.settings:PretrainingConfig",
+        "--output_dir=o --input_file=i --do_train",
+    ),
     "bert-corpus build": ("tasks.corpus.settings:BuildConfig", "--output_dir=o --input_file=i"),
     "bert-corpus vocab": ("tasks.corpus.settings:VocabConfig", "--output_dir=o --input_file=i"),
     "bert-corpus verify": ("tasks.corpus.settings:VerifyConfig", "--input_dir=i"),
-    "bert-features": ("tasks.features.__main__:FeaturesConfig", "--input_file=i --output_file=o --model=m"),
+    "bert-features": (
+        "tasks.features.__main__:FeaturesConfig",
+        "--input_file=i --output_file=o --model=m",
+    ),
     "bert-ask": ("tasks.ask:Config", "folder question context"),
     "bert-export": ("tasks.export.__main__:ExportConfig", "folder out"),
     "bert-doctor": ("tasks.doctor.__main__:DoctorConfig", ""),
     "bert-bench step": ("tasks.bench.settings:StepConfig", ""),
-}  # fmt: skip
+}
 SETTINGS = {command: settings for command, (settings, _) in COMMANDS.items()}
 LEAST = {command: tuple(flags.split()) for command, (_, flags) in COMMANDS.items()}
 
@@ -52,8 +63,11 @@ def parsed(command: str, *argv: str) -> dict[str, Any]:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], command: str, *argv: str) -> str:
-    """The one line, without the program's name, with which it ends with status 2 because of its flags."""
-    return refusals.refusal(capsys, command, lambda: parsed(command, *argv), status=2, is_alone=True)
+    """The one line, without the program's name, with which it ends with status 2 because of its
+    flags."""
+    return refusals.refusal(
+        capsys, command, lambda: parsed(command, *argv), status=2, is_alone=True
+    )
 
 
 def main_of(program: str) -> Callable:
@@ -71,7 +85,12 @@ def help_of(command: str, main: Callable | None = None) -> str:
 
 
 def flags_of(command: str) -> dict[str, str]:
-    """The flags in a command's help, and what stands there for the value: `N`, `X`, a choice; "" for a boolean."""
+    """The flags in a command's help, and what stands there for the value: `N`, `X`, a choice; ""
+    for a boolean."""
     # "--a X, --b X"; in Python 3.13 "--a, --b X"
     lines = re.findall(r"^  (-.*?)( [^-\n]*)?$", help_of(command), re.MULTILINE)
-    return {name: value.strip() for names, value in lines for name in re.findall(r"--?(?:\[no\])?(\w+)", names)}
+    return {
+        name: value.strip()
+        for names, value in lines
+        for name in re.findall(r"--?(?:\[no\])?(\w+)", names)
+    }

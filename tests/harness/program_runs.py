@@ -1,4 +1,5 @@
-"""Runs the programs of tasks/ as their users do: in this process on one rank, or as a command on several."""
+"""Runs the programs of tasks/ as their users do: in this process on one rank, or as a command on
+several."""
 
 import contextlib
 import json
@@ -36,7 +37,9 @@ def in_process(program: str, folder: Path, *argv: str) -> Any:
 
 def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: str) -> Any:
     """What bert-PROGRAM does after it has joined its ranks; what it returns."""
-    function = named(f"tasks.{program}.program:run_{'seeds' if program == 'classifier' else program}")
+    function = named(
+        f"tasks.{program}.program:run_{'seeds' if program == 'classifier' else program}"
+    )
     config = flags.parse(named(SETTINGS[f"bert-{program}"]), argv, prog=f"bert-{program}")
     with contextlib.closing(Run(Path(folder), world.rank == 0)) as run:
         return function(config, Job(world, collectives, run, flat(config), data_flags(config)))

@@ -1,4 +1,5 @@
-"""Finds the real data sets: the folder in RINGBERT_DATA, else what ../shared/data/unpack.sh unpacks, once.
+"""Finds the real data sets: the folder in RINGBERT_DATA, else what ../shared/data/unpack.sh
+unpacks, once.
 
 Tests that need them are skipped, with the reason, where they cannot be had.
 """
@@ -22,10 +23,15 @@ def _folder() -> tuple[Path, str]:
         return Path(given), f"RINGBERT_DATA is {given}"
     folder = Path.home() / ".cache" / "ringbert-data"
     if not UNPACK.is_file():
-        return folder, "public data, not part of this repository; RINGBERT_DATA names a folder with it"
+        return (
+            folder,
+            "public data, not part of this repository; RINGBERT_DATA names a folder with it",
+        )
     with (Path(tempfile.gettempdir()) / "ringbert-real-data.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the tests run in several processes
-        done = subprocess.run(["bash", UNPACK, "--model"], capture_output=True, text=True, timeout=280)
+        done = subprocess.run(
+            ["bash", UNPACK, "--model"], capture_output=True, text=True, timeout=280
+        )
     # Without a network the data sets are there and the model is not.
     return folder, f"unpack.sh --model: exit status {done.returncode} {done.stderr[-200:]}"
 

@@ -1,4 +1,5 @@
-"""Real texts, and tokenizers loaded once: BERT's, KoBERT's, ALBERT's, and small ones that SentencePiece trains."""
+"""Real texts, and tokenizers loaded once: BERT's, KoBERT's, ALBERT's, and small ones that
+SentencePiece trains."""
 
 import functools
 import io
@@ -13,8 +14,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from bert.text import tokenizer
 from tasks.squad.reading import Source, read
 
-CONTROLS = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": "[PAD]", "unk_piece": "[UNK]"}
-CHANGING = "  The ﬁrst …  oﬀer①② of ｆｕｌｌ ｗｉｄｔｈ cafe\u0301 costs\u30005㎏\x07 ½ \u200bﷺ ☃ x. "
+CONTROLS = {
+    "pad_id": 0,
+    "unk_id": 1,
+    "bos_id": -1,
+    "eos_id": -1,
+    "pad_piece": "[PAD]",
+    "unk_piece": "[UNK]",
+}
+CHANGING = (
+    "  The ﬁrst …  oﬀer①② of ｆｕｌｌ ｗｉｄｔｈ cafe\u0301 costs\u30005㎏\x07 ½ \u200bﷺ ☃ x. "
+)
 PLAIN = "abc the ,. ", " \t\u00a0\u3000\u200b\x07", "한국어ㅋ①ﬁ½"  # words, controls and Hangul
 
 
@@ -28,7 +38,11 @@ def nsmc(lines: int = 2000) -> list[str]:
 def contexts() -> list[str]:
     """500 contexts of SQuAD and 3,000 lines of a novel."""
     squad = read(Source(str(real("squad/dev-v1.1.json")), is_training=False, limit=3000))
-    novel = sorted(real("text/british_fiction").glob("*.txt"))[0].read_text(encoding="utf-8").split("\n")
+    novel = (
+        sorted(real("text/british_fiction").glob("*.txt"))[0]
+        .read_text(encoding="utf-8")
+        .split("\n")
+    )
     return [*squad.paragraphs[:500], *novel[:3000]]
 
 
@@ -36,7 +50,10 @@ def strings(number: int, *pools: str) -> list[str]:
     """Random ones of the planes of Unicode that have blanks, beside characters of these pools."""
     draw, planes = random.Random(1), "".join(map(chr, (*range(1, 0xD800), *range(0xE000, 0x20000))))
     pools = (planes, *(pools or PLAIN))
-    return ["".join(draw.choice(draw.choice(pools)) for _ in range(draw.randrange(60))) for _ in range(number)]
+    return [
+        "".join(draw.choice(draw.choice(pools)) for _ in range(draw.randrange(60)))
+        for _ in range(number)
+    ]
 
 
 @functools.cache
@@ -47,12 +64,16 @@ def uncased() -> tokenizer.Tokenizer:
 @functools.cache
 def multilingual(do_lower_case: bool = False) -> tokenizer.Tokenizer:
     """Of a vocabulary with capital letters and whole Hangul syllables."""
-    return tokenizer.load(str(real("vocab/bert-base-multilingual-cased.txt")), do_lower_case=do_lower_case)
+    return tokenizer.load(
+        str(real("vocab/bert-base-multilingual-cased.txt")), do_lower_case=do_lower_case
+    )
 
 
 @functools.cache
 def kobert() -> tokenizer.Tokenizer:
-    return tokenizer.load(str(real("vocab/kobert_vocab.json")), spm_model_file=str(real("vocab/kobert.model")))
+    return tokenizer.load(
+        str(real("vocab/kobert_vocab.json")), spm_model_file=str(real("vocab/kobert.model"))
+    )
 
 
 @functools.cache
@@ -72,9 +93,13 @@ def train(folder: Path, kind: str = "unigram", vocab_size: int = 1600, **options
     options = {"control_symbols": ["[CLS]", "[SEP]", "[MASK]"], **CONTROLS, **options}
     model = io.BytesIO()
     library.SentencePieceTrainer.train(
-        sentence_iterator=iter([*nsmc()[:300], *contexts()[500:1100]]), model_writer=model, model_type=kind,
-        vocab_size=vocab_size, minloglevel=3, **options,
-    )  # fmt: skip
+        sentence_iterator=iter([*nsmc()[:300], *contexts()[500:1100]]),
+        model_writer=model,
+        model_type=kind,
+        vocab_size=vocab_size,
+        minloglevel=3,
+        **options,
+    )
     path = Path(tempfile.mkdtemp(dir=folder), "some.model")
     path.write_bytes(model.getvalue())
     return path
@@ -86,11 +111,14 @@ def byte_level() -> tokenizer.Tokenizer:
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        vocab_size=600,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     made.train_from_iterator(contexts()[:50], trainer)
-    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    made.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), add_prefix_space=False
+    )
     folder = Path(tempfile.mkdtemp())
     made.save(str(folder / "tokenizer.json"))
     return tokenizer.load(folder=folder)

@@ -8,22 +8,29 @@ from ringbase.errors import InputError, one_line
 
 
 def refused(call: Callable[[], object], *parts: object) -> str:
-    """The one short line of the error that `call` raises; the line holds all `parts`: flags, files, values."""
+    """The one short line of the error that `call` raises; the line holds all `parts`: flags, files,
+    values."""
     with pytest.raises(InputError) as caught:
         call()
     return checked(one_line(caught.value), parts)
 
 
 def refusal(
-    capsys: pytest.CaptureFixture[str], prog: str, call: Callable[[], object], *parts: object, status: int = 1,
+    capsys: pytest.CaptureFixture[str],
+    prog: str,
+    call: Callable[[], object],
+    *parts: object,
+    status: int = 1,
     is_alone: bool = False,
-) -> str:  # fmt: skip
-    """The one line of error with which a program ends, without its name; the line holds all `parts`. Beside it may
-    be notes, unless it `is_alone`."""
+) -> str:
+    """The one line of error with which a program ends, without its name; the line holds all
+    `parts`. Beside it may be notes, unless it `is_alone`."""
     with pytest.raises(SystemExit) as stop:
         call()
     printed = capsys.readouterr()
-    assert (stop.value.code, printed.out, "Traceback" in printed.err) == (status, "", False), printed.err
+    assert (stop.value.code, printed.out, "Traceback" in printed.err) == (status, "", False), (
+        printed.err
+    )
     (line,) = [line for line in printed.err.splitlines() if "error:" in line or is_alone]
     assert line.startswith(f"{prog}: error: ")
     return checked(line.removeprefix(f"{prog}: error: "), parts)

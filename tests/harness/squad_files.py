@@ -23,27 +23,40 @@ SMALL = WindowSettings(max_seq_length=32, doc_stride=9, max_query_length=9, allo
 
 
 def make_entries(number: int, seed: int) -> list[tuple[str, str, str, int]]:
-    """Contexts of 12 to 40 words of which one is of the kind that the question asks for: its answer."""
+    """Contexts of 12 to 40 words of which one is of the kind that the question asks for: its
+    answer."""
     chance = random.Random(seed)
     entries = []
     for _ in range(number):
         kind = chance.choice(list(WORDS))
-        others = [word for other, words in WORDS.items() if other != kind for word in words] + FILLING
+        others = [
+            word for other, words in WORDS.items() if other != kind for word in words
+        ] + FILLING
         words = chance.choices(others, k=chance.randint(11, 39))
         before = chance.randint(0, len(words))
         answer = chance.choice(WORDS[kind])
         start = sum(len(word) + 1 for word in words[:before])
-        entries.append((" ".join([*words[:before], answer, *words[before:]]), f"the {kind}", answer, start))
+        entries.append(
+            (" ".join([*words[:before], answer, *words[before:]]), f"the {kind}", answer, start)
+        )
     return entries
 
 
 def squad_json(entries, **others) -> dict:
-    """SQuAD data with one paragraph and one question per entry; `others` is added to each question."""
+    """SQuAD data with one paragraph and one question per entry; `others` is added to each
+    question."""
     questions = [
-        {"id": f"q{number}", "question": question, "answers": [{"text": text, "answer_start": start}]} | others
+        {
+            "id": f"q{number}",
+            "question": question,
+            "answers": [{"text": text, "answer_start": start}],
+        }
+        | others
         for number, (_, question, text, start) in enumerate(entries)
     ]
-    paragraphs = [{"context": entry[0], "qas": [qa]} for entry, qa in zip(entries, questions, strict=True)]
+    paragraphs = [
+        {"context": entry[0], "qas": [qa]} for entry, qa in zip(entries, questions, strict=True)
+    ]
     return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
 
 
@@ -57,17 +70,20 @@ def read_file(path: Path, is_training=True, allow_impossible=False, limit=None) 
     return read(Source(str(path), is_training, limit), allow_impossible)
 
 
-def open_windows(settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run) -> Mapping[str, Rows]:
+def open_windows(
+    settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run
+) -> Mapping[str, Rows]:
     return in_memory(tables(settings, examples, tokenizer, run)).tables
 
 
 def compare_windows(
     settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run, step: int = 1
 ) -> tuple[int, list[tuple[str, str, str]]]:
-    """Compares the windows of every `step`-th question with Google's, all but the places of answers.
+    """Compares the windows of every `step`-th question with Google's, all but the places of
+    answers.
 
-    Returns the number of all windows; and for each question whose answer Google labels elsewhere the answer,
-    Google's text and ours ("": none in this window).
+    Returns the number of all windows; and for each question whose answer Google labels elsewhere
+    the answer, Google's text and ours ("": none in this window).
     """
     tables = open_windows(settings, examples, tokenizer, run)
     rows = [row for row in tables["windows"].table.to_pylist() if row["question"] % step == 0]
@@ -81,14 +97,18 @@ def compare_windows(
     for number, question in [*enumerate(examples.questions)][::step]:
         context, spans = examples.paragraphs[question.paragraph], token_spans[question.paragraph]
         answer = question.answers[0]
-        for tokens, types, *google_s in google_s_features(tokenize, context, question.text, answer, settings):
+        for tokens, types, *google_s in google_s_features(
+            tokenize, context, question.text, answer, settings
+        ):
             row = next(left)
             assert (row["question"], tokenizer.pieces(row["input_ids"])) == (number, tokens)
             assert row["question_tokens"] == types.index(1)
             own = [row["start_position"], row["end_position"]]
             shift = row["document_start"] - row["question_tokens"]
-            texts = ["" if not b else context[spans[2 * (a + shift)] : spans[2 * (b + shift) + 1]]
-                     for a, b in (google_s, own)]  # fmt: skip
+            texts = [
+                "" if not b else context[spans[2 * (a + shift)] : spans[2 * (b + shift) + 1]]
+                for a, b in (google_s, own)
+            ]
             if own != google_s:
                 differences.setdefault(number, (answer[0], *texts))
     assert next(left, None) is None

@@ -1,5 +1,5 @@
-"""Tagged sentences that a tiny model soon learns: an entity is a word of the first half of its kind's words,
-and up to two of the second half."""
+"""Tagged sentences that a tiny model soon learns: an entity is a word of the first half of its
+kind's words, and up to two of the second half."""
 
 import json
 import random
@@ -16,9 +16,15 @@ def sentences(number: int, seed: int, longest: int = 14) -> list[Tagged]:
         rows: Tagged = []
         for _ in range(chance.randint(2, longest // 2)):
             kind = chance.choice(["animal", "tool"])
-            first, more = chance.choice(texts.WORDS[kind][:4]), chance.choices(texts.WORDS[kind][4:], k=2)
+            first, more = (
+                chance.choice(texts.WORDS[kind][:4]),
+                chance.choices(texts.WORDS[kind][4:], k=2),
+            )
             rows += [(word, "O") for word in chance.choices(texts.FILLING, k=chance.randint(0, 3))]
-            rows += [(first, f"B-{kind}"), *((word, f"I-{kind}") for word in more[: chance.randint(0, 2)])]
+            rows += [
+                (first, f"B-{kind}"),
+                *((word, f"I-{kind}") for word in more[: chance.randint(0, 2)]),
+            ]
         made.append(rows)
     return made
 
@@ -30,11 +36,21 @@ def write_data(folder: Path) -> list[str]:
     for name, tagged in ("train", train), ("dev", dev):
         blocks = ("".join(f"{word}\t{tag}\n" for word, tag in rows) for rows in tagged)
         (folder / f"{name}.conll").write_text("\n".join(blocks))
-    texts.write_lines(folder / "test.jsonl", *(json.dumps({"tokens": [word for word, _ in rows]}) for rows in dev))
+    texts.write_lines(
+        folder / "test.jsonl", *(json.dumps({"tokens": [word for word, _ in rows]}) for rows in dev)
+    )
     return flags(folder)
 
 
 def flags(data: Path) -> list[str]:
-    files = ("train_file=train.conll", "dev_file=dev.conll", "predict_file=test.jsonl", "vocab_file=vocab.txt")
-    named = [f"--{each.replace('=', f'={data}/')}" for each in (*files, "bert_config_file=bert_config.json")]
+    files = (
+        "train_file=train.conll",
+        "dev_file=dev.conll",
+        "predict_file=test.jsonl",
+        "vocab_file=vocab.txt",
+    )
+    named = [
+        f"--{each.replace('=', f'={data}/')}"
+        for each in (*files, "bert_config_file=bert_config.json")
+    ]
     return [*named, "--max_seq_length=32", "--doc_stride=12"]

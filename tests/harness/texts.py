@@ -1,4 +1,5 @@
-"""A tiny BERT's files, a tokenizer of letters, and generated texts whose label a tiny model soon learns.
+"""A tiny BERT's files, a tokenizer of letters, and generated texts whose label a tiny model soon
+learns.
 
 The label of a text is the kind of word, of three, that prevails in it.
 """
@@ -19,10 +20,16 @@ FILLING = ["a", "and", "by", "in", "near", "of", "on", "the", "two", "with"]
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # No dropout, and wider initial values than the published 0.02: it learns in a few dozen steps.
 BERT_CONFIG = {
-    "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "hidden_size": 64,
-    "initializer_range": 0.12, "intermediate_size": 128, "max_position_embeddings": 128, "num_attention_heads": 2,
+    "attention_probs_dropout_prob": 0.0,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "hidden_size": 64,
+    "initializer_range": 0.12,
+    "intermediate_size": 128,
+    "max_position_embeddings": 128,
+    "num_attention_heads": 2,
     "type_vocab_size": 2,
-}  # fmt: skip
+}
 
 
 def letters_tokenizer(folder: Path):
@@ -30,7 +37,13 @@ def letters_tokenizer(folder: Path):
     from bert.text import tokenizer
 
     letters, digits = "abcdefghijklmnopqrstuvwxyz", "0123456789"
-    words = [*SPECIAL_TOKENS, *letters, *"?.,'()", *(f"##{letter}" for letter in letters + digits), *digits]
+    words = [
+        *SPECIAL_TOKENS,
+        *letters,
+        *"?.,'()",
+        *(f"##{letter}" for letter in letters + digits),
+        *digits,
+    ]
     return tokenizer.load(write_lines(folder / "letters.txt", *words))
 
 
@@ -64,8 +77,8 @@ def write_model(folder: Path, num_layers: int = 2) -> None:
 
 
 def make_examples(number: int, seed: int) -> list[Example]:
-    """Pairs of texts, of 4 to 18 words together; 4 of them or more are of the kind that is the label, 2 at most
-    of each other kind."""
+    """Pairs of texts, of 4 to 18 words together; 4 of them or more are of the kind that is the
+    label, 2 at most of each other kind."""
     chance = random.Random(seed)
     made = []
     for _ in range(number):

@@ -1,4 +1,5 @@
-"""A small regression in float64 for the programs that test distributed/: its rows, model, loss and training.
+"""A small regression in float64 for the programs that test distributed/: its rows, model, loss and
+training.
 
 `train` does on a toy what an entry point of tasks/ does: plan, model, optimizer, resume, train.
 """
@@ -42,9 +43,16 @@ STEPS, GLOBAL_BATCH = 20, 14  # 5.6 epochs; 14 rows are 5, 5, 4 on three ranks
 
 def rows() -> Rows:
     """50 rows of 4 inputs and a target that the model cannot quite reach."""
-    inputs, number = np.random.default_rng(0).standard_normal((NUM_ROWS, NUM_INPUTS)), np.arange(NUM_ROWS)
+    inputs, number = (
+        np.random.default_rng(0).standard_normal((NUM_ROWS, NUM_INPUTS)),
+        np.arange(NUM_ROWS),
+    )
     targets = np.sin(inputs @ np.arange(1.0, 5.0)) + 0.1 * number % 3
-    return Rows(pa.table({"x": ragged(inputs, pa.float64()), "y": pa.array(targets), "row": pa.array(number)}))
+    return Rows(
+        pa.table(
+            {"x": ragged(inputs, pa.float64()), "y": pa.array(targets), "row": pa.array(number)}
+        )
+    )
 
 
 def collate(fields: dict) -> dict[str, np.ndarray]:
@@ -67,12 +75,16 @@ def errors(model: keras.Model, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     return model(batch["x"])[:, 0] - batch["y"]
 
 
-def make_optimizer(model: keras.Model, world: World, collectives: Collectives, **options) -> AllreduceOptimizer:
+def make_optimizer(
+    model: keras.Model, world: World, collectives: Collectives, **options
+) -> AllreduceOptimizer:
     inner = keras.optimizers.Adam(0.01)
     return AllreduceOptimizer(inner, model.trainable_variables, world, collectives, **options)
 
 
-def make_checkpoints(folder: Path, world: World, model: keras.Model, settings: LoopSettings) -> Checkpoints:
+def make_checkpoints(
+    folder: Path, world: World, model: keras.Model, settings: LoopSettings
+) -> Checkpoints:
     def copy_model() -> Callable[[Path], None]:
         values = {f"{number:03d}": v.numpy() for number, v in enumerate(model.trainable_variables)}
         return lambda into: save_file(values, into / "model.safetensors")
@@ -87,10 +99,17 @@ class ToySettings(Settings):
 
 
 class Toy:
-    """A model, its optimizer, and their checkpoints in a folder. `flags` are those of `ToySettings`."""
+    """A model, its optimizer, and their checkpoints in a folder. `flags` are those of
+    `ToySettings`."""
 
-    def __init__(self, world: World, collectives: Collectives, folder: Path, seed: int = 1, **flags):
-        defaults = {"num_train_steps": STEPS, "global_batch_size": GLOBAL_BATCH, "save_checkpoints_minutes": 0}
+    def __init__(
+        self, world: World, collectives: Collectives, folder: Path, seed: int = 1, **flags
+    ):
+        defaults = {
+            "num_train_steps": STEPS,
+            "global_batch_size": GLOBAL_BATCH,
+            "save_checkpoints_minutes": 0,
+        }
         self.settings: Any = made(ToySettings, defaults | flags)
         self.model = make_model(seed)
         self.optimizer = make_optimizer(self.model, world, collectives)
@@ -104,8 +123,14 @@ class Toy:
         self.checkpoints.restore(checkpoint, self.optimizer)
 
     def save(self, position: int, **changes) -> Path:
-        """A checkpoint after `position` rows, 10 in each step; `changes` are those of its `State`."""
-        values: dict[str, Any] = {"step": position // 10, "steps": 100, "global_batch_size": 10, "settings": {}}
+        """A checkpoint after `position` rows, 10 in each step; `changes` are those of its
+        `State`."""
+        values: dict[str, Any] = {
+            "step": position // 10,
+            "steps": 100,
+            "global_batch_size": 10,
+            "settings": {},
+        }
         self.checkpoints.save(self.optimizer, State(position, **(values | changes)))
         self.checkpoints.finish()
         return self.folder / folder_name(position)
@@ -115,11 +140,20 @@ class Toy:
 
 
 def train(
-    world: World, collectives: Collectives, folder: Path, collate: Callable = collate, weights: Callable = weights,
-    held_out: HeldOut | None = None, **flags,
-) -> tuple[AllreduceOptimizer, State]:  # fmt: skip
-    """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone starts with."""
-    run, feed = Run(folder, world.rank == 0), Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate)
+    world: World,
+    collectives: Collectives,
+    folder: Path,
+    collate: Callable = collate,
+    weights: Callable = weights,
+    held_out: HeldOut | None = None,
+    **flags,
+) -> tuple[AllreduceOptimizer, State]:
+    """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone
+    starts with."""
+    run, feed = (
+        Run(folder, world.rank == 0),
+        Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate),
+    )
     toy = Toy(world, collectives, folder, world.rank, **flags)
     plan = make_plan(toy.settings.plan, NUM_ROWS, world.size)
 
@@ -134,7 +168,9 @@ def train(
 
     step = TrainingStep(loss, weights, toy.optimizer, seed=7)
     step.state = world.on_first(restored)
-    work = partial(train_loop, step, feed, plan, toy.checkpoints, run, LoopSettings(log_steps=1), held_out)
+    work = partial(
+        train_loop, step, feed, plan, toy.checkpoints, run, LoopSettings(log_steps=1), held_out
+    )
     return toy.optimizer, surviving(world, "training", work)
 
 

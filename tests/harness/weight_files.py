@@ -9,14 +9,23 @@ from safetensors.numpy import save_file
 
 from bert.configuration import BertConfig, unnamed_labels
 
-SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-         "intermediate_size": 64, "max_position_embeddings": 24}  # fmt: skip
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 24,
+}
 PRETRAINING_HEAD = {
-    "cls/predictions/transform/dense/kernel": (32, 32), "cls/predictions/transform/dense/bias": (32,),
-    "cls/predictions/transform/LayerNorm/gamma": (32,), "cls/predictions/transform/LayerNorm/beta": (32,),
-    "cls/predictions/output_bias": (60,), "cls/seq_relationship/output_weights": (2, 32),
+    "cls/predictions/transform/dense/kernel": (32, 32),
+    "cls/predictions/transform/dense/bias": (32,),
+    "cls/predictions/transform/LayerNorm/gamma": (32,),
+    "cls/predictions/transform/LayerNorm/beta": (32,),
+    "cls/predictions/output_bias": (60,),
+    "cls/seq_relationship/output_weights": (2, 32),
     "cls/seq_relationship/output_bias": (2,),
-}  # fmt: skip
+}
 
 
 def config(num_labels: int = 3, **others) -> BertConfig:
@@ -24,17 +33,27 @@ def config(num_labels: int = 3, **others) -> BertConfig:
 
 
 def published_shapes() -> dict[str, tuple[int, ...]]:
-    """The names and shapes of a `bert_model.ckpt` without its heads, as google-research/bert makes them."""
+    """The names and shapes of a `bert_model.ckpt` without its heads, as google-research/bert makes
+    them."""
     shapes = {
-        "bert/embeddings/word_embeddings": (60, 32), "bert/embeddings/token_type_embeddings": (2, 32),
-        "bert/embeddings/position_embeddings": (24, 32), "bert/embeddings/LayerNorm/beta": (32,),
-        "bert/embeddings/LayerNorm/gamma": (32,), "bert/pooler/dense/kernel": (32, 32),
+        "bert/embeddings/word_embeddings": (60, 32),
+        "bert/embeddings/token_type_embeddings": (2, 32),
+        "bert/embeddings/position_embeddings": (24, 32),
+        "bert/embeddings/LayerNorm/beta": (32,),
+        "bert/embeddings/LayerNorm/gamma": (32,),
+        "bert/pooler/dense/kernel": (32, 32),
         "bert/pooler/dense/bias": (32,),
-    }  # fmt: skip
+    }
     for layer in ("bert/encoder/layer_0", "bert/encoder/layer_1"):
         for part in ("self/query", "self/key", "self/value", "output/dense"):
-            shapes |= {f"{layer}/attention/{part}/kernel": (32, 32), f"{layer}/attention/{part}/bias": (32,)}
-        shapes |= {f"{layer}/intermediate/dense/kernel": (32, 64), f"{layer}/intermediate/dense/bias": (64,)}
+            shapes |= {
+                f"{layer}/attention/{part}/kernel": (32, 32),
+                f"{layer}/attention/{part}/bias": (32,),
+            }
+        shapes |= {
+            f"{layer}/intermediate/dense/kernel": (32, 64),
+            f"{layer}/intermediate/dense/bias": (64,),
+        }
         shapes |= {f"{layer}/output/dense/kernel": (64, 32), f"{layer}/output/dense/bias": (32,)}
         for part in ("attention/output", "output"):
             shapes |= {f"{layer}/{part}/LayerNorm/{end}": (32,) for end in ("beta", "gamma")}
@@ -47,13 +66,18 @@ def values_of(shapes) -> dict[str, np.ndarray]:
 
 
 def write_tf1(prefix: Path, tensors, moments: bool = True) -> Path:
-    """Writes a checkpoint with TensorFlow 1's own Saver; `moments` as a training run leaves them."""
+    """Writes a checkpoint with TensorFlow 1's own Saver; `moments` as a training run leaves
+    them."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        variables = [tf.compat.v1.get_variable(name, initializer=value) for name, value in tensors.items()]
+        variables = [
+            tf.compat.v1.get_variable(name, initializer=value) for name, value in tensors.items()
+        ]
         if moments:
             for name, value in tensors.items():
                 for moment in ("adam_m", "adam_v"):
-                    variables.append(tf.compat.v1.get_variable(f"{name}/{moment}", initializer=value + 1))
+                    variables.append(
+                        tf.compat.v1.get_variable(f"{name}/{moment}", initializer=value + 1)
+                    )
             variables.append(tf.compat.v1.get_variable("global_step", initializer=np.int64(123)))
         session.run(tf.compat.v1.global_variables_initializer())
         tf.compat.v1.train.Saver(variables).save(session, str(prefix), write_meta_graph=False)
@@ -65,7 +89,9 @@ def write_hf(folder: Path, tensors, shards: int = 0) -> Path:
     if not shards:
         save_file(tensors, folder / "model.safetensors")
         return folder
-    file_of = {name: f"model-{number % shards}.safetensors" for number, name in enumerate(sorted(tensors))}
+    file_of = {
+        name: f"model-{number % shards}.safetensors" for number, name in enumerate(sorted(tensors))
+    }
     for file in set(file_of.values()):
         save_file({name: tensors[name] for name in tensors if file_of[name] == file}, folder / file)
     index = {"metadata": {}, "weight_map": file_of}

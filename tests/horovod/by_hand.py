@@ -1,4 +1,5 @@
-"""Every collective operation by hand, eager and inside tf.function; the moments of SyncBatchNormalization."""
+"""Every collective operation by hand, eager and inside tf.function; the moments of
+SyncBatchNormalization."""
 
 import numpy as np
 import tensorflow as tf
@@ -49,17 +50,31 @@ for dtype in (tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.float32, tf.
     assert hvd.broadcast(tf.cast([rank], dtype), 1).numpy() == 1
     assert hvd.allgather(tf.cast([rank], dtype)).numpy().tolist() == [0, 1]
 assert hvd.broadcast(tf.constant([rank == 0]), 0).numpy().all()
-sliced = hvd.allreduce(tf.IndexedSlices(own, tf.constant([rank, 2], tf.int64), tf.constant([4, 2], tf.int64)))
+sliced = hvd.allreduce(
+    tf.IndexedSlices(own, tf.constant([rank, 2], tf.int64), tf.constant([4, 2], tf.int64))
+)
 dense = tf.convert_to_tensor(sliced).numpy().tolist()
 
 variable = tf.Variable([1.0 * rank])
 hvd.broadcast_variables([variable], root_rank=1)
 assert variable.numpy() == [1.0]
-assert hvd.broadcast_object({"epoch": 3 + rank, "name": "from %d" % rank}, root_rank=1)["name"] == "from 1"
-numbers = tf.function(lambda: (hvd.size_op(), hvd.rank_op(), hvd.local_rank_op(), hvd.local_size_op()))()
+assert (
+    hvd.broadcast_object({"epoch": 3 + rank, "name": "from %d" % rank}, root_rank=1)["name"]
+    == "from 1"
+)
+numbers = tf.function(
+    lambda: (hvd.size_op(), hvd.rank_op(), hvd.local_rank_op(), hvd.local_size_op())
+)()
 assert [int(number) for number in numbers] == [size, rank, rank, size]
 assert hvd.mpi_enabled() and hvd.mpi_built() and hvd.mpi_threads_supported() in (True, False)
-for built in (hvd.nccl_built, hvd.ddl_built, hvd.ccl_built, hvd.cuda_built, hvd.rocm_built, hvd.gloo_enabled):
+for built in (
+    hvd.nccl_built,
+    hvd.ddl_built,
+    hvd.ccl_built,
+    hvd.cuda_built,
+    hvd.rocm_built,
+    hvd.gloo_enabled,
+):
     assert not built(), built
 
 whole = digits(32)[0] * np.float32(3) + np.float32(1)

@@ -1,5 +1,6 @@
-"""A state that is kept by the callbacks of `fit` (the shape of Horovod's tensorflow2_keras_mnist_elastic.py), and
-one that a loop commits after each batch (the shape of tensorflow2_mnist_elastic.py)."""
+"""A state that is kept by the callbacks of `fit` (the shape of Horovod's
+tensorflow2_keras_mnist_elastic.py), and one that a loop commits after each batch (the shape of
+tensorflow2_mnist_elastic.py)."""
 
 import tensorflow as tf
 from synthetic import digits, fingerprint, report, set_weights
@@ -13,7 +14,9 @@ lr = 0.05
 
 
 def new_model():
-    model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10, activation="softmax")])
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Flatten(), tf.keras.layers.Dense(10, activation="softmax")]
+    )
     model.build((None, 8, 8, 1))
     set_weights(model)
     return model
@@ -25,14 +28,19 @@ model.compile(loss=loss, optimizer=opt, metrics=["accuracy"])
 model.fit(dataset, steps_per_epoch=1, epochs=1, callbacks=None, verbose=0)
 state = hvd.elastic.KerasState(model, batch=0, epoch=0)
 state.register_reset_callbacks([lambda: state.model.optimizer.lr.assign(0.02 * hvd.size())])
-callbacks = [hvd.elastic.UpdateEpochStateCallback(state), hvd.elastic.UpdateBatchStateCallback(state)]
+callbacks = [
+    hvd.elastic.UpdateEpochStateCallback(state),
+    hvd.elastic.UpdateBatchStateCallback(state),
+]
 callbacks.append(hvd.elastic.CommitStateCallback(state))
 
 
 @hvd.elastic.run
 def fit(state):
     epochs = 4 - state.epoch
-    state.model.fit(dataset, steps_per_epoch=8 // hvd.size(), epochs=epochs, callbacks=callbacks, verbose=0)
+    state.model.fit(
+        dataset, steps_per_epoch=8 // hvd.size(), epochs=epochs, callbacks=callbacks, verbose=0
+    )
 
 
 fit(state)

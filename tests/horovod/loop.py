@@ -1,4 +1,5 @@
-"""The shape of Horovod's tensorflow2_mnist.py: a step of one's own with DistributedGradientTape, checkpoints."""
+"""The shape of Horovod's tensorflow2_mnist.py: a step of one's own with DistributedGradientTape,
+checkpoints."""
 
 import tempfile
 
@@ -10,11 +11,13 @@ import horovod.tensorflow as hvd
 
 hvd.init()
 dataset = tf.data.Dataset.from_tensor_slices(digits(512, seed=hvd.rank())).repeat().batch(16)
-model = tf.keras.Sequential([
-    tf.keras.layers.Conv2D(4, [3, 3], activation="relu"),
-    tf.keras.layers.Flatten(),
-    tf.keras.layers.Dense(10, activation="softmax"),
-])  # fmt: skip
+model = tf.keras.Sequential(
+    [
+        tf.keras.layers.Conv2D(4, [3, 3], activation="relu"),
+        tf.keras.layers.Flatten(),
+        tf.keras.layers.Dense(10, activation="softmax"),
+    ]
+)
 model.build((None, 8, 8, 1))
 set_weights(model, seed=hvd.rank())  # the broadcast makes them equal
 loss = tf.losses.SparseCategoricalCrossentropy()

@@ -1,4 +1,5 @@
-"""A wrong use of hvd in a graph ends the job with one line over all ranks; names without a counterpart say so."""
+"""A wrong use of hvd in a graph ends the job with one line over all ranks; names without a
+counterpart say so."""
 
 import re
 

@@ -1,4 +1,5 @@
-"""RoBERTa's byte-level tokenizer: the ids, pairs and offsets of transformers, and answers that are substrings."""
+"""RoBERTa's byte-level tokenizer: the ids, pairs and offsets of transformers, and answers that are
+substrings."""
 
 from pathlib import Path
 
@@ -18,11 +19,16 @@ def both():
 
 
 def test_ids_and_spans(both):
-    (ours, theirs), texts = both, ["a\0b", *strings(1000, "abe THE  \n\t,.'1é한国語▁😀\u200d\u0301")]
+    (ours, theirs), texts = (
+        both,
+        ["a\0b", *strings(1000, "abe THE  \n\t,.'1é한国語▁😀\u200d\u0301")],
+    )
     for text, ids, spans in zip(texts, *ours.encode(texts), strict=True):
         expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
         assert ids.tolist() == expected["input_ids"]
-        for (start, stop), (first, last) in zip(spans.tolist(), expected["offset_mapping"], strict=True):
+        for (start, stop), (first, last) in zip(
+            spans.tolist(), expected["offset_mapping"], strict=True
+        ):
             assert 0 <= start <= stop <= len(text)
             if text[first:last].strip():  # a piece that is blank has no place of its own
                 assert (start, stop) == (first, last), text
@@ -37,8 +43,13 @@ def test_special_tokens_and_pairs(both, tmp_path, run):
     pair = ("A rusty fox", "the End, 한국")
     assert again(*pair)["input_ids"] == theirs(*pair)["input_ids"]
     assert "token_type_ids" not in again(*pair)
-    columns, fit, _ = rows_of_texts([pair[0]] * 2, [pair[1], None], 64, tokenizer.load(None, tmp_path), run)
-    assert columns["input_ids"].to_pylist() == [theirs(*pair)["input_ids"], theirs(pair[0])["input_ids"]]
+    columns, fit, _ = rows_of_texts(
+        [pair[0]] * 2, [pair[1], None], 64, tokenizer.load(None, tmp_path), run
+    )
+    assert columns["input_ids"].to_pylist() == [
+        theirs(*pair)["input_ids"],
+        theirs(pair[0])["input_ids"],
+    ]
     assert fit["unknown_share"] == 0
     (cut,) = rows_of_texts([pair[0]], [pair[1]], 9, ours, run)[0]["input_ids"].to_pylist()
     assert len(cut) == 9

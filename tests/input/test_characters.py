@@ -1,4 +1,5 @@
-"""Characters and words of many scripts, by Unicode's own rules (Annex #29); tokens at which words begin."""
+"""Characters and words of many scripts, by Unicode's own rules (Annex #29); tokens at which words
+begin."""
 
 import unicodedata
 
@@ -25,7 +26,9 @@ WORDS = {
     nfd("수도는 서울이다."): nfd("수도는|서울이다|."),
     nfd("José, Málaga"): nfd("José|,|Málaga"),
     "我們 東京タワー": "我們|東京タワー",
-    "👨\u200d👩\u200d👧 👍🏽❤\ufe0f 🇰🇷🇯🇵1\ufe0f\u20e3": "👨\u200d👩\u200d👧|👍🏽|❤\ufe0f|🇰🇷|🇯🇵|1\ufe0f\u20e3",
+    "👨\u200d👩\u200d👧 👍🏽❤\ufe0f 🇰🇷🇯🇵1\ufe0f\u20e3": (
+        "👨\u200d👩\u200d👧|👍🏽|❤\ufe0f|🇰🇷|🇯🇵|1\ufe0f\u20e3"
+    ),
     "don't U.S. a_b 3.5": "don|'|t|U|.|S|.|a|_|b|3|.|5",
     "\u200fשלום\u200f co\u00adop\u200b": "שלום|co\u00adop",
 }
@@ -39,31 +42,68 @@ def test_words_hold_whole_characters(text, words):
 @pytest.mark.parametrize(
     ("text", "end", "whole"),
     [
-        ("Jose\u0301.", 4, 5), ("abc", 2, 2), ("❤\ufe0f!", 1, 2), ("हिन्दी", 1, 2), ("القاهرةُ و", 7, 8),
-        (nfd("서울"), 2, 2), (nfd("서울"), 3, 5), ("👩\u200d👧x", 1, 3), ("🇰🇷🇯🇵", 2, 2), ("a", 1, 1),
+        ("Jose\u0301.", 4, 5),
+        ("abc", 2, 2),
+        ("❤\ufe0f!", 1, 2),
+        ("हिन्दी", 1, 2),
+        ("القاهرةُ و", 7, 8),
+        (nfd("서울"), 2, 2),
+        (nfd("서울"), 3, 5),
+        ("👩\u200d👧x", 1, 3),
+        ("🇰🇷🇯🇵", 2, 2),
+        ("a", 1, 1),
     ],
-)  # fmt: skip
+)
 def test_a_character_ends_behind_its_marks(text, end, whole):
     assert end_of_character(text, end) == whole
 
 
 ODD_WORDS = [
-    "Paris", "\u200bParis", "\u200fשלום", "\u200eHaifa", "\ufeffParis", "\u00adParis", "\u200cسلام", "\u200dParis",
-    "\u2060Paris", "\u2068Paris", "\u0002Paris", "\ufffdParis", "\u00a0Paris", "\u3000東京", "\u0301Paris",
-    "\ufe0fParis", "10\u00a0000", "\u202aPer\u202c", "👍🏽", "दिल्ली", nfd("Málaga"), "10km", "don't",
-]  # fmt: skip
+    "Paris",
+    "\u200bParis",
+    "\u200fשלום",
+    "\u200eHaifa",
+    "\ufeffParis",
+    "\u00adParis",
+    "\u200cسلام",
+    "\u200dParis",
+    "\u2060Paris",
+    "\u2068Paris",
+    "\u0002Paris",
+    "\ufffdParis",
+    "\u00a0Paris",
+    "\u3000東京",
+    "\u0301Paris",
+    "\ufe0fParis",
+    "10\u00a0000",
+    "\u202aPer\u202c",
+    "👍🏽",
+    "दिल्ली",
+    nfd("Málaga"),
+    "10km",
+    "don't",
+]
 
 
-@pytest.mark.parametrize("load", [uncased, multilingual, lambda: multilingual(True), kobert, albert])
+@pytest.mark.parametrize(
+    "load", [uncased, multilingual, lambda: multilingual(True), kobert, albert]
+)
 def test_a_word_begins_at_its_first_token(run, load):
-    """As transformers counts the tokens of the same model for words given one by one (`word_ids`)."""
+    """As transformers counts the tokens of the same model for words given one by one
+    (`word_ids`)."""
     tokenizer = load()
     theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend)
     sentences = [Sentence(["the", word, "end"], ["O", "B-x", "O"]) for word in ODD_WORDS]
     settings = SentenceSettings(allow_unknown=True)
-    rows = in_memory(tables(sentences, ("O", "B-x"), settings, tokenizer, run)).tables["rows"].table.to_pylist()
+    rows = (
+        in_memory(tables(sentences, ("O", "B-x"), settings, tokenizer, run))
+        .tables["rows"]
+        .table.to_pylist()
+    )
     for sentence, row in zip(sentences, rows, strict=True):
-        word_ids = theirs(sentence.words, is_split_into_words=True, add_special_tokens=False).word_ids()
+        word_ids = theirs(
+            sentence.words, is_split_into_words=True, add_special_tokens=False
+        ).word_ids()
         assert len(row["words"]) == len(word_ids) + 2
         firsts = [row["words"].index(word) - 1 for word in range(3)]
         assert firsts == [word_ids.index(word) for word in range(3)], ascii(sentence.words)
@@ -73,4 +113,6 @@ def test_a_word_begins_at_its_first_token(run, load):
 def test_words_that_leave_no_token_are_counted(run):
     sentences = [Sentence(["a", "\u00ad", "b", "\u200b"], place="line 7"), Sentence(["c"])]
     data = in_memory(tables(sentences, ("O",), SentenceSettings(), uncased(), run))
-    assert any(note.startswith("2 words") and "'\\xad' (line 7)" in note for note in data.facts["notes"])
+    assert any(
+        note.startswith("2 words") and "'\\xad' (line 7)" in note for note in data.facts["notes"]
+    )

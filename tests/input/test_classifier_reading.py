@@ -43,28 +43,41 @@ def test_csv_and_json_lines_and_parquet_hold_the_same(tmp_path):
     for name in ("a.csv", "b.csv", "c.jsonl"):
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
     for path in sorted(tmp_path.iterdir()):
-        assert read_own(path) == (TEXTS, None, LABELS, [str(number) for number in range(11)], {}), path
+        assert read_own(path) == (TEXTS, None, LABELS, [str(number) for number in range(11)], {}), (
+            path
+        )
 
 
 def test_quotes_in_tsv_are_text_and_an_empty_line_of_one_column_is_a_row(tmp_path):
-    path = write_lines(tmp_path / "a.TSV", "label\ttext\tother", '1\t"a\t"', '0\tb ""\t', "0\t\tc", "", "")
+    path = write_lines(
+        tmp_path / "a.TSV", "label\ttext\tother", '1\t"a\t"', '0\tb ""\t', "0\t\tc", "", ""
+    )
     assert read_own(path, pair="other")[:3] == (['"a', 'b ""', ""], ['"', "", "c"], ["1", "0", "0"])
     only = read_own(write_lines(tmp_path / "b.txt", "text", "a", "", "b"), split="test")
     assert (only.first, only.labels) == (["a", "", "b"], None)
 
 
 def test_labels_are_sorted_as_numbers_where_all_are_numbers(tmp_path):
-    path = write_lines(tmp_path / "a.jsonl", '{"text": "a", "label": 10}', "", '{"text": "b", "label": 2}')
+    path = write_lines(
+        tmp_path / "a.jsonl", '{"text": "a", "label": 10}', "", '{"text": "b", "label": 2}'
+    )
     assert labels_in(path) == ("2", "10")
     assert read_own(path, regression=True).labels == [10.0, 2.0]
     for score in ("three", "nan", "inf", ""):
         scored = write_lines(tmp_path / "b.csv", "text,label", "a,1.5", f"b,{score}")
-        refused(lambda scored=scored: read_own(scored, regression=True), scored, "line 3", repr(score))
-    assert labels_in(write_lines(tmp_path / "b.csv", "text,label", "a,10", "b,x", "c,2")) == ("10", "2", "x")
+        refused(
+            lambda scored=scored: read_own(scored, regression=True), scored, "line 3", repr(score)
+        )
+    assert labels_in(write_lines(tmp_path / "b.csv", "text,label", "a,10", "b,x", "c,2")) == (
+        "10",
+        "2",
+        "x",
+    )
 
 
 def test_lines_of_tsv_end_in_any_way(tmp_path):
-    """A carriage return is text where lines end with line feeds, as Python's csv module reads it."""
+    """A carriage return is text where lines end with line feeds, as Python's csv module reads
+    it."""
     lines = ["text\tlabel", "a b\tx", "c\ty", ""]
     for end in ("\n", "\r\n", "\r"):
         (tmp_path / "a.tsv").write_bytes(end.join(lines).encode())
@@ -75,18 +88,36 @@ def test_lines_of_tsv_end_in_any_way(tmp_path):
 
 def test_quotes_and_blank_lines_that_another_program_wrote_are_counted(tmp_path):
     cells = ["plain", 'he said "no"', '"', '""', 'a "" b', ""]
-    with (tmp_path / "a.tsv").open("w", newline="") as file:  # as pandas' to_csv(sep="\t"), which quotes four
-        csv.writer(file, delimiter="\t", lineterminator="\n").writerows([["text", "n"], *((c, 1) for c in cells)])
+    # as pandas' to_csv(sep="\t"), which quotes four
+    with (tmp_path / "a.tsv").open("w", newline="") as file:
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(
+            [["text", "n"], *((c, 1) for c in cells)]
+        )
     found = read_own(tmp_path / "a.tsv", split="test")
     assert found.first[1] == '"he said ""no"""'
     assert [*found.counts.values()] == [4]
-    assert read_own(write_lines(tmp_path / "b.tsv", "text\tn", '"a" "b"\t1', '""\t1'), split="test").counts == {}
-    only = read_own(write_lines(tmp_path / "a.csv", "", "text", "a", "", '""', "", "b"), split="test")
+    assert (
+        read_own(
+            write_lines(tmp_path / "b.tsv", "text\tn", '"a" "b"\t1', '""\t1'), split="test"
+        ).counts
+        == {}
+    )
+    only = read_own(
+        write_lines(tmp_path / "a.csv", "", "text", "a", "", '""', "", "b"), split="test"
+    )
     assert (only.first, only.counts) == (["a", "", "b"], {"blank lines left out": 3})
     for text in ("two\nlines", "a\ttab"):
         with (tmp_path / "c.tsv").open("w", newline="") as file:
-            csv.writer(file, delimiter="\t", lineterminator="\n").writerows([["text", "n"], ["a", 1], [text, 2]])
-        refused(lambda: read_own(tmp_path / "c.tsv", split="test"), "c.tsv: line 3", "columns", "quotes", ".csv")
+            csv.writer(file, delimiter="\t", lineterminator="\n").writerows(
+                [["text", "n"], ["a", 1], [text, 2]]
+            )
+        refused(
+            lambda: read_own(tmp_path / "c.tsv", split="test"),
+            "c.tsv: line 3",
+            "columns",
+            "quotes",
+            ".csv",
+        )
 
 
 NO_LABELS = ["", "?", "-1", None, -1, float("nan")]
@@ -97,17 +128,23 @@ def test_a_set_to_predict_may_have_marks_instead_of_labels(tmp_path, mark):
     """Of all rows or of some; but -1 is a label where the model has it."""
     for name, labels in ("a", [mark, mark]), ("b", ["yes", mark]):
         path = write_lines(
-            tmp_path / f"{name}.jsonl", *(json.dumps({"text": "t", "label": each}) for each in labels)
+            tmp_path / f"{name}.jsonl",
+            *(json.dumps({"text": "t", "label": each}) for each in labels),
         )
         found = read(own_source(path, split="test"), ("no", "yes"))
         assert (found.labels, [*found.counts.values()]) == (None, [labels.count(mark)])
-        refused(lambda path=path: read(own_source(path), ("no", "yes")), f"{name}.jsonl: line", "label")
+        refused(
+            lambda path=path: read(own_source(path), ("no", "yes")), f"{name}.jsonl: line", "label"
+        )
     signs = write_lines(tmp_path / "c.csv", "text,label", "a,-1", "b,1")
     assert read(own_source(signs, split="test"), ("-1", "1")).labels == ["-1", "1"]
     numbers = write_lines(tmp_path / "d.csv", "text,label", "a,-1", "b,2.5")
     assert read_own(numbers, split="test", regression=True).labels == [-1, 2.5]
     refused(
-        lambda: read(own_source(write_lines(tmp_path / "e.csv", "text,label", "a,0"), split="test"), ("1", "2")),
+        lambda: read(
+            own_source(write_lines(tmp_path / "e.csv", "text,label", "a,0"), split="test"),
+            ("1", "2"),
+        ),
         "'0'",
     )
 
@@ -116,10 +153,15 @@ def test_a_set_to_predict_may_have_marks_instead_of_labels(tmp_path, mark):
 def test_several_labels_or_numbers_may_be_missing_too(tmp_path, mark):
     rows = [{"text": "t", "label": mark, "more": mark}] * 2
     path = write_lines(tmp_path / "a.jsonl", *map(json.dumps, rows))
-    for more in ({"regression": True}, {"multi_label": True}, {"multi_label": True, "label_column": "label,more"}):
+    for more in (
+        {"regression": True},
+        {"multi_label": True},
+        {"multi_label": True, "label_column": "label,more"},
+    ):
         source = own_source(path, split="test", **more)
         assert read(source, None if "regression" in more else ("label", "more")).labels is None
-    part = write_lines(tmp_path / "b.csv", "text,label,more", "a,-1,-1", "b,1,0")  # not used for scoring (Jigsaw)
+    # not used for scoring (Jigsaw)
+    part = write_lines(tmp_path / "b.csv", "text,label,more", "a,-1,-1", "b,1,0")
     found = read_own(part, split="test", multi_label=True, label_column="label,more")
     assert (found.labels, [*found.counts.values()]) == (None, [1])
 
@@ -178,7 +220,7 @@ def test_bad_files_are_refused(tmp_path, name, content, named):
     refused(lambda: read_own(path), "--train_file", path, *named)
 
 
-# -- rows of tokens, against google-research/bert `run_classifier.py` ---------------------------------------------
+# -- rows of tokens, against google-research/bert `run_classifier.py` ------------------------------
 
 
 @pytest.mark.parametrize("max_seq_length", [4, 5, 8, 9])
@@ -199,21 +241,32 @@ def test_rows_of_all_small_lengths_are_google_s(tmp_path, run, max_seq_length):
             assert np.isnan(row["label"])
 
 
-def test_labels_are_numbered_in_the_order_given_and_unknown_words_are_refused(tmp_path, run, monkeypatch):
+def test_labels_are_numbered_in_the_order_given_and_unknown_words_are_refused(
+    tmp_path, run, monkeypatch
+):
     monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
-    source = own_source(write_lines(tmp_path / "a.csv", "text,label", "a b c,x", "한국어 영화,y", "c,x"))
-    opened = partial(open_set, source, tokenizer=letters_tokenizer(tmp_path), world=World(), run=run)
+    source = own_source(
+        write_lines(tmp_path / "a.csv", "text,label", "a b c,x", "한국어 영화,y", "c,x")
+    )
+    opened = partial(
+        open_set, source, tokenizer=letters_tokenizer(tmp_path), world=World(), run=run
+    )
     allowed = ExampleSettings(max_seq_length=8, allow_unknown=True)
     for labels, numbers in ((("x", "y"), [0, 1, 0]), (("y", "z", "x"), [2, 0, 2])):
         assert opened(labels, allowed).tables["examples"].column("label").tolist() == numbers
     refused(lambda: opened(("x", "z"), allowed), "--train_file", "a.csv: line 3", "'y'", "x, z")
-    refused(lambda: opened(("x", "y"), ExampleSettings(max_seq_length=8)), "a.csv", "33.3%", "--do_lower_case")
+    refused(
+        lambda: opened(("x", "y"), ExampleSettings(max_seq_length=8)),
+        "a.csv",
+        "33.3%",
+        "--do_lower_case",
+    )
 
 
-# -- named tasks: real files by the csv module, the layouts that are published, the hub ---------------------------
+# -- named tasks: real files by the csv module, the layouts that are published, the hub ------------
 
-# Examples by gluebenchmark.com's and NSMC's descriptions, and columns by run_classifier.py or the header. Of
-# MRPC's train.tsv copies with 3,667 rows are about; GLUE's description says 3,668.
+# Examples by gluebenchmark.com's and NSMC's descriptions, and columns by run_classifier.py or the
+# header. Of MRPC's train.tsv copies with 3,667 rows are about; GLUE's description says 3,668.
 REAL = [  # task, set, examples, file, has a header, columns of the texts and the label
     ("CoLA", "train", {8551}, "train.tsv", False, (3, None, 1)),
     ("SST-2", "test", {1821}, "test.tsv", True, (1, None, None)),
@@ -234,8 +287,11 @@ def test_real_files(name, split, published, file, has_header, columns):
     assert len(texts.first) in published
     assert (texts.first, texts.second) == (first, second)
     assert texts.labels == ([float(score) for score in label] if name == "STS-B" else label)
-    assert texts.ids == ([row[0] for row in rows] if name == "nsmc" else [str(n) for n in range(len(rows))])
-    if name == "nsmc":  # left out, accuracy would be over other examples than those of published tables
+    assert texts.ids == (
+        [row[0] for row in rows] if name == "nsmc" else [str(n) for n in range(len(rows))]
+    )
+    # left out, accuracy would be over other examples than those of published tables
+    if name == "nsmc":
         assert texts.first.count("") == 3  # counted by grep
     else:  # the GLUE folder that holds the task's
         assert read_glue(name, folder.parent, split).first == texts.first
@@ -243,23 +299,43 @@ def test_real_files(name, split, published, file, has_header, columns):
 
 QQP, PAIR = "id qid1 qid2 question1 question2 is_duplicate", "sentence1 sentence2"
 MNLI = f"index promptID pairID genre sentence1_binary_parse sentence2_binary_parse {PAIR}"
-LAYOUTS = [  # task, set, files, their header as published, columns of the texts, the label and the id
+# task, set, files, their header as published, columns of the texts, the label and the id
+LAYOUTS = [
     ("qqp", "train", "QQP/train", QQP, "question1 question2 is_duplicate id"),
-    ("mnli", "train", "MNLI/train", f"{MNLI} label1 gold_label", "sentence1 sentence2 gold_label index"),
+    (
+        "mnli",
+        "train",
+        "MNLI/train",
+        f"{MNLI} label1 gold_label",
+        "sentence1 sentence2 gold_label index",
+    ),
     ("mnli", "test_matched", "MNLI/test_matched", MNLI, "sentence1 sentence2 - index"),
     ("qnli", "dev", "QNLI/dev", "index question sentence label", "question sentence label index"),
     ("rte", "train", "RTE/train", f"index {PAIR} label", "sentence1 sentence2 label index"),
     ("ax", "test", "diagnostic/diagnostic", f"index {PAIR}", "sentence1 sentence2 - index"),
-    ("kornli", "train", "KorNLI/multinli.train.ko KorNLI/snli_1.0_train.ko", f"{PAIR} gold_label",
-     "sentence1 sentence2 gold_label -"),
-    ("korsts", "dev", "KorSTS/sts-dev", f"genre filename year id score {PAIR}", "sentence1 sentence2 score -"),
-]  # fmt: skip
+    (
+        "kornli",
+        "train",
+        "KorNLI/multinli.train.ko KorNLI/snli_1.0_train.ko",
+        f"{PAIR} gold_label",
+        "sentence1 sentence2 gold_label -",
+    ),
+    (
+        "korsts",
+        "dev",
+        "KorSTS/sts-dev",
+        f"genre filename year id score {PAIR}",
+        "sentence1 sentence2 score -",
+    ),
+]
 
 
 @pytest.mark.parametrize(("task", "split", "files", "header", "columns"), LAYOUTS)
 def test_the_layouts_of_the_other_tasks(tmp_path, task, split, files, header, columns):
     for number, file in enumerate(files.split()):
-        cells = [f"{number}.5" if name == "score" else f"{name} {number}" for name in header.split()]
+        cells = [
+            f"{number}.5" if name == "score" else f"{name} {number}" for name in header.split()
+        ]
         write_lines(tmp_path / f"{file}.tsv", header.replace(" ", "\t"), "\t".join(cells))
     first, second, label, id_ = columns.split()
     texts, numbers = read_glue(task, tmp_path, split), range(len(files.split()))
@@ -271,7 +347,8 @@ def test_the_layouts_of_the_other_tasks(tmp_path, task, split, files, header, co
 
 
 def test_xnli(tmp_path):
-    """Google's XnliProcessor: "contradictory" in the machine translation, rows filtered by language."""
+    """Google's XnliProcessor: "contradictory" in the machine translation, rows filtered by
+    language."""
     rows = ["가\t나\tcontradictory", "다\t라\tneutral", "마\t바\tentailment"]
     write_lines(tmp_path / "multinli/multinli.train.ko.tsv", "premise\thypo\tlabel", *rows)
     rows = [
@@ -280,10 +357,20 @@ def test_xnli(tmp_path):
         "en\tneutral\ta\tb\t1",
         "ko\tentailment\t다\t라\t2",
     ]
-    write_lines(tmp_path / "xnli.dev.tsv", "language\tgold_label\tsentence1\tsentence2\tpairID", *rows)
-    assert read_glue("xnli", tmp_path, "train", "ko").labels == ["contradiction", "neutral", "entailment"]
+    write_lines(
+        tmp_path / "xnli.dev.tsv", "language\tgold_label\tsentence1\tsentence2\tpairID", *rows
+    )
+    assert read_glue("xnli", tmp_path, "train", "ko").labels == [
+        "contradiction",
+        "neutral",
+        "entailment",
+    ]
     dev = read_glue("xnli", tmp_path, "dev", "ko")
-    assert (dev.first, dev.second, dev.labels) == (["가", "다"], ["나", "라"], ["contradiction", "entailment"])
+    assert (dev.first, dev.second, dev.labels) == (
+        ["가", "다"],
+        ["나", "라"],
+        ["contradiction", "entailment"],
+    )
     refused(lambda: read_glue("xnli", tmp_path, "dev", "de"), "--language de", "ar, en, ko")
     refused(lambda: read_glue("xnli", tmp_path, "train", "de"), "multinli/multinli.train.de.tsv")
 
@@ -300,7 +387,9 @@ def test_rows_of_qqp_that_a_line_break_cut_are_left_out_and_counted(tmp_path):
 
 
 def test_folders_that_are_not_the_task_s_are_refused(tmp_path):
-    refused(lambda: read_glue("rte", tmp_path / "nowhere", "dev"), "--data_dir", tmp_path / "nowhere")
+    refused(
+        lambda: read_glue("rte", tmp_path / "nowhere", "dev"), "--data_dir", tmp_path / "nowhere"
+    )
     refused(lambda: read_glue("mrpc", tmp_path, "train"), "--data_dir", tmp_path, "train.tsv")
     write_lines(tmp_path / "dev.tsv", "index\tsentence1\tsentence2", "0\ta\tb")
     refused(lambda: read_glue("sts-b", tmp_path, "dev"), "--data_dir", tmp_path, "dev.tsv", "score")
@@ -310,14 +399,23 @@ def test_folders_that_are_not_the_task_s_are_refused(tmp_path):
 
 def test_names_are_found_in_any_spelling_and_labels_have_google_s_order():
     """`get_labels()` of the processors in run_classifier.py."""
-    assert {find_task(spelling).name for spelling in ("STS-B", "stsb", "sts_b", "STSB")} == {"sts-b"}
+    assert {find_task(spelling).name for spelling in ("STS-B", "stsb", "sts_b", "STSB")} == {
+        "sts-b"
+    }
     refused(lambda: find_task("qnil"), "--task_name", "qnil", "qnli")
-    assert TASKS["mnli"].labels == TASKS["xnli"].labels == ("contradiction", "entailment", "neutral")
+    assert (
+        TASKS["mnli"].labels == TASKS["xnli"].labels == ("contradiction", "entailment", "neutral")
+    )
     assert TASKS["mrpc"].labels == TASKS["cola"].labels == ("0", "1")
     assert set(TASKS["mrpc"].metrics) == {"accuracy", "f1", "acc_and_f1"}
     assert TASKS["qnli"].labels == TASKS["rte"].labels == ("entailment", "not_entailment")
     asked = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"  # gluebenchmark.com/faq
-    files = [part.submission for task in TASKS.values() for part in task.splits.values() if part.submission]
+    files = [
+        part.submission
+        for task in TASKS.values()
+        for part in task.splits.values()
+        if part.submission
+    ]
     assert files == [f"{name}.tsv" for name in asked.split()]
 
 
@@ -326,7 +424,9 @@ def test_labels_of_the_hub_become_google_s(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
 
     def save(folder, split, columns, names):
-        data = datasets.Dataset.from_dict(columns).cast_column("label", datasets.ClassLabel(names=names))
+        data = datasets.Dataset.from_dict(columns).cast_column(
+            "label", datasets.ClassLabel(names=names)
+        )
         data.to_parquet(tmp_path / folder / f"{split}.parquet")
 
     def read_hub(name, split):
@@ -334,7 +434,12 @@ def test_labels_of_the_hub_become_google_s(tmp_path, monkeypatch):
         return read(Source(TextSettings(task_name=name, from_hub=True), task, split))
 
     order = ["contradiction", "entailment", "neutral"]
-    columns = {"premise": ["a", "b", "c"], "hypothesis": ["d", "e", "f"], "label": [0, 1, 2], "idx": [4, 5, 6]}
+    columns = {
+        "premise": ["a", "b", "c"],
+        "hypothesis": ["d", "e", "f"],
+        "label": [0, 1, 2],
+        "idx": [4, 5, 6],
+    }
     save("xnli", "train", columns, order)
     save("xnli", "test", columns | {"label": [-1, -1, -1]}, order)
     texts = read_hub("xnli", "train")

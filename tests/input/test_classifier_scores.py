@@ -1,4 +1,5 @@
-"""The classifier's metrics against scikit-learn and SciPy, its loss against NumPy, and the order of its labels."""
+"""The classifier's metrics against scikit-learn and SciPy, its loss against NumPy, and the order of
+its labels."""
 
 import json
 
@@ -24,7 +25,9 @@ from tasks.start import Start
 def test_metrics_are_those_of_scikit_learn_and_scipy():
     def compare(labels, predictions, **expected):
         # float64 sums of at most 300 terms
-        assert metrics(list(expected), labels, predictions) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+        assert metrics(list(expected), labels, predictions) == pytest.approx(
+            expected, rel=1e-12, abs=1e-12
+        )
 
     draw = np.random.default_rng(4)
     labels = draw.integers(0, 3, 300)
@@ -34,8 +37,13 @@ def test_metrics_are_those_of_scikit_learn_and_scipy():
     accuracy, f1 = accuracy_score(*both), f1_score(*both)  # of class 1
     compare(*both, acc_and_f1=(accuracy + f1) / 2, accuracy=accuracy, f1=f1)
     values = draw.integers(0, 26, 250) / 5  # with ties
-    both = values.astype(np.float32), np.round(values + draw.normal(0, 1, 250), 1).astype(np.float32)
-    pearson, spearman = (of(*(part.astype(float) for part in both)).statistic for of in (pearsonr, spearmanr))
+    both = (
+        values.astype(np.float32),
+        np.round(values + draw.normal(0, 1, 250), 1).astype(np.float32),
+    )
+    pearson, spearman = (
+        of(*(part.astype(float) for part in both)).statistic for of in (pearsonr, spearmanr)
+    )
     compare(*both, corr=(pearson + spearman) / 2, pearson=pearson, spearmanr=spearman)
 
 
@@ -50,26 +58,49 @@ def test_a_constant_tells_nothing():
 def test_class_weights_are_scikit_learn_s_or_those_given():
     labels = [0] * 7 + [1] * 2 + [2] * 11
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
-    rows, rare = (Rows(pa.table({"label": pa.array(values, pa.int32())})) for values in (labels, [0, 2]))
-    np.testing.assert_allclose(class_weights("balanced", ("a", "b", "c"), rows), expected, rtol=1e-7)  # float32
+    rows, rare = (
+        Rows(pa.table({"label": pa.array(values, pa.int32())})) for values in (labels, [0, 2])
+    )
+    # float32
+    np.testing.assert_allclose(
+        class_weights("balanced", ("a", "b", "c"), rows), expected, rtol=1e-7
+    )
     assert class_weights(None, ("a", "b", "c"), rows) is None
     assert class_weights("d=3,a=0.5,b=c=2", ("a", "b=c", "d"), rows).tolist() == [0.5, 2, 3]
     names = ("a,b", "c=d", 'e "f"', "g")
     by_name = json.dumps(dict(zip(names, [2, 0.5, 1, 3], strict=True)))
     assert class_weights(by_name, names, rows).tolist() == [2, 0.5, 1, 3]
-    for given in ('{"a": 1, "b": 1}', '{"a": 1, "b": [1], "c": 1}', '{"a": 1, "b": 1, "c": 1, "d": 1}', '{"a": 1'):
+    for given in (
+        '{"a": 1, "b": 1}',
+        '{"a": 1, "b": [1], "c": 1}',
+        '{"a": 1, "b": 1, "c": 1, "d": 1}',
+        '{"a": 1',
+    ):
         refused(lambda given=given: class_weights(given, ("a", "b", "c"), rows), "--class_weights")
     refused(lambda: class_weights("balanced", None, rows), "--class_weights")
-    for given in ("balanced", "a=1", "a=1,b=0,c=1", "a=1,b=nan,c=1", "a=1,b=x,c=1", "a=1,b=1,c=1,d=2", "x"):
+    for given in (
+        "balanced",
+        "a=1",
+        "a=1,b=0,c=1",
+        "a=1,b=nan,c=1",
+        "a=1,b=x,c=1",
+        "a=1,b=1,c=1,d=2",
+        "x",
+    ):
         refused(lambda given=given: class_weights(given, ("a", "b", "c"), rare), "--class_weights")
 
 
 def test_the_loss_is_the_weighted_cross_entropy():
     """PyTorch's CrossEntropyLoss(weight), sum(w[y] * CE) / sum(w[y]), in NumPy's float64."""
     draw, weight = np.random.default_rng(4), np.array([0.5, 4.0, 1.25], np.float32)
-    outputs, label = draw.normal(0, 3, (10, 3)).astype(np.float32), draw.integers(0, 3, 10).astype(np.int32)
+    outputs, label = (
+        draw.normal(0, 3, (10, 3)).astype(np.float32),
+        draw.integers(0, 3, 10).astype(np.int32),
+    )
     batch, task = {"label": label, "is_example": np.ones(10, np.float32)}, LabelTask(0, weight)
-    loss = task.loss(tf.constant(outputs), {name: tf.constant(array) for name, array in batch.items()})["loss"]
+    loss = task.loss(
+        tf.constant(outputs), {name: tf.constant(array) for name, array in batch.items()}
+    )["loss"]
     exact, counts = outputs.astype(np.float64), weight.astype(np.float64)[label]
     losses = np.log(np.exp(exact).sum(1)) - exact[np.arange(10), label]
     expected = (counts * losses).sum() / counts.sum()
@@ -80,7 +111,8 @@ NLI, TURNED = ("contradiction", "entailment", "neutral"), ("entailment", "neutra
 
 
 @pytest.mark.parametrize(
-    ("task", "trains", "stated", "labels"),  # what the model's id2label states; labels None: refused
+    # what the model's id2label states; labels None: refused
+    ("task", "trains", "stated", "labels"),
     [
         ("mnli", False, (), NLI),  # get_labels() of run_classifier.py
         ("mnli", False, TURNED, TURNED),  # a checkpoint's own order wins
@@ -91,10 +123,18 @@ NLI, TURNED = ("contradiction", "entailment", "neutral"), ("entailment", "neutra
         (None, True, (), ("no", "yes")),  # sorted
     ],
 )
-def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(tmp_path, run, task, trains, stated, labels):
+def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(
+    tmp_path, run, task, trains, stated, labels
+):
     train_file = write_lines(tmp_path / "train.csv", "text,label", "a,yes", "b,no")
-    files = {"task_name": task, "data_dir": "d"} if task else {"train_file": train_file, "predict_file": "f"}
-    settings = made(ClassifierConfig, files | {"do_train": trains, "do_predict": True, "output_dir": "out"})
+    files = (
+        {"task_name": task, "data_dir": "d"}
+        if task
+        else {"train_file": train_file, "predict_file": "f"}
+    )
+    settings = made(
+        ClassifierConfig, files | {"do_train": trains, "do_predict": True, "output_dir": "out"}
+    )
     states = {"labels": stated, "problem_type": "single_label_classification"} if stated else {}
     start = Start(BertConfig(hidden_size=8, num_attention_heads=2, **states))
     if labels is None:

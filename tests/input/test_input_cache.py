@@ -26,13 +26,22 @@ def test_other_data_or_settings_make_other_windows_and_nothing_else_does(cache, 
     cased = tokenizer.load(letters.source, do_lower_case=False)
     settings = dataclasses.replace(SMALL, version_2_with_negative=True)
 
-    def build(settings=settings, entries=GOOD, words=letters, name="a.json", is_training=True, **others):
+    def build(
+        settings=settings, entries=GOOD, words=letters, name="a.json", is_training=True, **others
+    ):
         source = Source(str(write_squad(tmp_path / name, entries, **others)), is_training)
         return open_windows(settings, source, words, World(), run)
 
     changes = [{"settings": dataclasses.replace(settings, doc_stride=8)}, {"is_training": False}]
-    others = ([GOOD[0], (*GOOD[1][:2], "ran", 6)], [GOOD[0], ("a dog ran!", *GOOD[1][1:])], GOOD[::-1])
-    changes += [{"entries": entries} for entries in others] + [{"words": cased}, {"is_impossible": True}]
+    others = (
+        [GOOD[0], (*GOOD[1][:2], "ran", 6)],
+        [GOOD[0], ("a dog ran!", *GOOD[1][1:])],
+        GOOD[::-1],
+    )
+    changes += [{"entries": entries} for entries in others] + [
+        {"words": cased},
+        {"is_impossible": True},
+    ]
     assert all(build(**change).is_new for change in ({}, *changes))
     again = build(name="moved.json")  # the content counts, not the name
     assert not again.is_new
@@ -46,14 +55,31 @@ def test_other_data_or_settings_make_other_rows_and_nothing_else_does(tmp_path, 
     letters, good = letters_tokenizer(tmp_path), ["a,b,x", "c,d,y"]
     cased = tokenizer.load(letters.source, do_lower_case=False)
 
-    def build(rows=good, labels=("x", "y"), words=letters, length=8, name="a.csv", pair="other", **settings):
-        source = own_source(write_lines(tmp_path / name, "text,other,label", *rows), pair, **settings)
+    def build(
+        rows=good,
+        labels=("x", "y"),
+        words=letters,
+        length=8,
+        name="a.csv",
+        pair="other",
+        **settings,
+    ):
+        source = own_source(
+            write_lines(tmp_path / name, "text,other,label", *rows), pair, **settings
+        )
         return open_set(source, labels, ExampleSettings(max_seq_length=length), words, World(), run)
 
     others = (["a,b,y", "c,d,y"], ["a,b,x", "c,e,y"], ["e,b,x", "c,d,y"], good[::-1], good[:1])
-    changes = [{"rows": rows} for rows in others] + [{"length": 15}, {"labels": ("y", "x")}, {"words": cased}]
+    changes = [{"rows": rows} for rows in others] + [
+        {"length": 15},
+        {"labels": ("y", "x")},
+        {"words": cased},
+    ]
     changes += [{"pair": None}, {"max_train_examples": 1}]
     assert all(build(**change).is_new for change in ({}, *changes))
     moved = build(name="moved.csv")
     assert not moved.is_new
-    assert (len(moved.tables["examples"]), moved.tables["ids"].column("id").tolist()) == (2, ["0", "1"])
+    assert (len(moved.tables["examples"]), moved.tables["ids"].column("id").tolist()) == (
+        2,
+        ["0", "1"],
+    )

@@ -1,4 +1,5 @@
-"""SentencePiece models as tokenizers: against the `sentencepiece` library, saved, published by others, damaged."""
+"""SentencePiece models as tokenizers: against the `sentencepiece` library, saved, published by
+others, damaged."""
 
 import json
 import pickle
@@ -11,7 +12,17 @@ import pytest
 import sentencepiece as library
 from harness.google import preprocessed
 from harness.real_data import real
-from harness.real_tokenizers import CHANGING, albert, contexts, kobert, nsmc, processor, strings, train, uncased
+from harness.real_tokenizers import (
+    CHANGING,
+    albert,
+    contexts,
+    kobert,
+    nsmc,
+    processor,
+    strings,
+    train,
+    uncased,
+)
 from harness.refusals import refused
 from transformers import AutoTokenizer
 
@@ -20,7 +31,10 @@ from bert.text import tokenizer
 
 def differing(ours, texts, expected) -> list[tuple[list[int], list[int]]]:
     """Ids of ours and of the library where they are not the same, over all texts."""
-    pairs = ((ids.tolist(), expected(text)) for text, ids in zip(texts, ours.encode(texts)[0], strict=True))
+    pairs = (
+        (ids.tolist(), expected(text))
+        for text, ids in zip(texts, ours.encode(texts)[0], strict=True)
+    )
     return [pair for pair in pairs if pair[0] != pair[1]]
 
 
@@ -29,21 +43,26 @@ def kobert_lines() -> list[str]:
 
 
 def load_kobert(vocab_file, content):
-    vocab_file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    vocab_file.write_text(
+        content if isinstance(content, str) else json.dumps(content), encoding="utf-8"
+    )
     return tokenizer.load(str(vocab_file), spm_model_file=str(real("vocab/kobert.model")))
 
 
 def test_kobert_gives_the_ids_of_its_library_and_vocabulary():
     ours, model = kobert(), processor("kobert")
     ids_of = {piece: number for number, piece in enumerate(kobert_lines())}
-    score = {ids_of.get(model.id_to_piece(i), 0): model.get_score(i) for i in range(model.get_piece_size())}
+    score = {
+        ids_of.get(model.id_to_piece(i), 0): model.get_score(i)
+        for i in range(model.get_piece_size())
+    }
 
     def theirs(text):
         return [ids_of.get(piece, 0) for piece in model.encode(text, out_type=str)]
 
     different = differing(ours, nsmc(), theirs)
-    # Only where two ways have the same score ("...." as "..." + "."): the library's choice hangs on the rounding
-    # of a float32 sum that runs from the beginning of the text.
+    # Only where two ways have the same score ("...." as "..." + "."): the library's choice hangs on
+    # the rounding of a float32 sum that runs from the beginning of the text.
     assert len(different) <= 0.005 * len(nsmc())
     assert len(differing(ours, strings(2000), theirs)) <= 20
     for own, their in different:
@@ -73,13 +92,20 @@ def test_albert_gives_the_ids_of_its_library_and_of_google_s_lower_casing():
     "options",
     [
         {"byte_fallback": True, "vocab_size": 1900},
-        {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "normalization_rule_name": "identity"},
+        {
+            "add_dummy_prefix": False,
+            "remove_extra_whitespaces": False,
+            "normalization_rule_name": "identity",
+        },
         {"user_defined_symbols": ["영화", "the", "(("], "split_by_whitespace": False},
     ],
 )
 def test_trained_models_give_the_ids_of_the_library(kind, options, tmp_path):
     path = train(tmp_path, kind, **options)
-    ours, theirs = tokenizer.load(spm_model_file=str(path)), library.SentencePieceProcessor(model_file=str(path))
+    ours, theirs = (
+        tokenizer.load(spm_model_file=str(path)),
+        library.SentencePieceProcessor(model_file=str(path)),
+    )
     texts = [*nsmc()[:500], *contexts()[500:1200], "((the영화 theme))", "☃☃ é", "a  b"]
     # Ties, as above; of BPE pairs that overlap with themselves ("ㅋㅋㅋ") too.
     assert len(differing(ours, texts, theirs.encode)) <= 0.01 * len(texts)
@@ -87,7 +113,13 @@ def test_trained_models_give_the_ids_of_the_library(kind, options, tmp_path):
 
 def test_special_tokens_written_in_a_text_are_text(tmp_path):
     symbols = ["[CLS]", "[SEP]", "[MASK]"]  # often defined by the user
-    path = train(tmp_path, control_symbols=[], user_defined_symbols=symbols, byte_fallback=True, vocab_size=1900)
+    path = train(
+        tmp_path,
+        control_symbols=[],
+        user_defined_symbols=symbols,
+        byte_fallback=True,
+        vocab_size=1900,
+    )
     text = "the [MASK] and[CLS][SEP] [PAD]<pad> ［ＭＡＳＫ］ <0x41> <s></s>[MASK]"
     for ours in (uncased(), kobert(), albert(), tokenizer.load(spm_model_file=str(path))):
         (ids,), (spans,) = ours.encode([text])
@@ -100,11 +132,20 @@ def test_special_tokens_written_in_a_text_are_text(tmp_path):
 def test_spans_of_real_and_random_text_hold_their_pieces():
     """A span's characters, normalized by Unicode's own rules, are the piece."""
     draw = random.Random(5)
-    pool = [*"aeiou thn ." * 9, *"ﬁﬀ①②…㎏½Ａｂ　한국어①\u00a0\u200b\t\x07\x01", *map(chr, range(0xFF10, 0xFF5E))]
-    texts = ["".join(draw.choices(pool, k=draw.randint(1, 40))) for _ in range(500)] + nsmc(300) + contexts()[:100]
+    pool = [
+        *"aeiou thn ." * 9,
+        *"ﬁﬀ①②…㎏½Ａｂ　한국어①\u00a0\u200b\t\x07\x01",
+        *map(chr, range(0xFF10, 0xFF5E)),
+    ]
+    texts = (
+        ["".join(draw.choices(pool, k=draw.randint(1, 40))) for _ in range(500)]
+        + nsmc(300)
+        + contexts()[:100]
+    )
     for ours in (kobert(), albert()):
         pieces = ours.pieces(range(ours.vocab_size))
-        continues = [n > 4 and not piece.startswith("▁") for n, piece in enumerate(pieces)]  # 0 to 4 are special
+        # 0 to 4 are special
+        continues = [n > 4 and not piece.startswith("▁") for n, piece in enumerate(pieces)]
         assert ours.continues_word.tolist() == continues
         for text, ids, spans in zip(texts, *ours.encode(texts), strict=True):
             assert (spans.dtype, spans.shape) == (np.int32, (len(ids), 2))
@@ -112,9 +153,15 @@ def test_spans_of_real_and_random_text_hold_their_pieces():
             assert (spans[:, 0] < spans[:, 1]).all()
             for number, piece, (start, stop) in zip(ids, ours.pieces(ids), spans, strict=True):
                 shown = text[start:stop]
-                assert len(shown) == 1 or shown == shown.strip(" \t\u200b\u3000\u00a0"), (text, piece, shown)
+                assert len(shown) == 1 or shown == shown.strip(" \t\u200b\u3000\u00a0"), (
+                    text,
+                    piece,
+                    shown,
+                )
                 if number != ours.unk_id and piece != "▁":
-                    held = re.sub(r"[\s\u200b]|[\x00-\x1f]", "", unicodedata.normalize("NFKC", shown))
+                    held = re.sub(
+                        r"[\s\u200b]|[\x00-\x1f]", "", unicodedata.normalize("NFKC", shown)
+                    )
                     assert piece.replace("▁", "") in held, (text, piece, shown)
 
 
@@ -122,30 +169,45 @@ def test_spans_of_real_and_random_text_hold_their_pieces():
 def test_a_saved_or_pickled_tokenizer_gives_the_same_ids(tmp_path, tmp_path_factory, name):
     """Also to transformers, with the template of pairs."""
     made = {"wordpiece": uncased, "kobert": kobert, "lowered": lambda: albert(do_lower_case=True)}
-    made["bpe"] = lambda: tokenizer.load(spm_model_file=str(train(tmp_path_factory.mktemp("bpe"), "bpe")))
+    made["bpe"] = lambda: tokenizer.load(
+        spm_model_file=str(train(tmp_path_factory.mktemp("bpe"), "bpe"))
+    )
     ours, texts = made[name](), [*nsmc(200), *contexts()[:50], CHANGING]
     ids, spans = ([x.tolist() for x in column] for column in ours.encode(texts))
     ours.save(tmp_path)
     folders = [tmp_path] + [real("minilm/tokenizer.json").parent] * (name == "wordpiece")
-    for again in (*(tokenizer.load(folder=folder) for folder in folders), pickle.loads(pickle.dumps(ours))):
-        assert (again.digest, again.lower_case, again.mask_id) == (ours.digest, ours.lower_case, ours.mask_id)
+    for again in (
+        *(tokenizer.load(folder=folder) for folder in folders),
+        pickle.loads(pickle.dumps(ours)),
+    ):
+        assert (again.digest, again.lower_case, again.mask_id) == (
+            ours.digest,
+            ours.lower_case,
+            ours.mask_id,
+        )
         assert [[x.tolist() for x in column] for column in again.encode(texts)] == [ids, spans]
         assert [x.tolist() for x in again.encode_ids(texts)] == ids
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')  # by which transformers chooses the class
+    # by which transformers chooses the class
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     assert theirs(texts, add_special_tokens=False).input_ids == ids
     first, second = (x.tolist() for x in ours.encode_ids(["the", "cat"]))
     pair, expected = theirs("the", "cat"), [ours.cls_id, *first, ours.sep_id, *second, ours.sep_id]
     assert (pair.input_ids, sum(pair.token_type_ids)) == (expected, len(second) + 1)
     if ours.kind == "wordpiece":
-        assert (tmp_path / "vocab.txt").read_bytes() == real("vocab/bert-base-uncased.txt").read_bytes()
+        assert (tmp_path / "vocab.txt").read_bytes() == real(
+            "vocab/bert-base-uncased.txt"
+        ).read_bytes()
 
 
 def test_ids_come_from_a_vocabulary_in_two_forms_or_a_published_folder(tmp_path):
     """KoBERT's users publish some.model and a vocab.txt; others a model alone."""
     lines, alone = kobert_lines(), tmp_path / "alone"
     (tmp_path / "tokenizer_78b3253a26.model").write_bytes(real("vocab/kobert.model").read_bytes())
-    for name, content in {"vocab.txt": "".join(f"{line}\n" for line in lines), "list.json": lines}.items():
+    for name, content in {
+        "vocab.txt": "".join(f"{line}\n" for line in lines),
+        "list.json": lines,
+    }.items():
         assert load_kobert(tmp_path / name, content).digest == kobert().digest
     assert tokenizer.load(folder=tmp_path).digest == kobert().digest
     alone.mkdir()

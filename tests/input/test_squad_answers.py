@@ -1,4 +1,5 @@
-"""Answers against google-research/bert `run_squad.py`, `write_predictions`; scores against official programs."""
+"""Answers against google-research/bert `run_squad.py`, `write_predictions`; scores against official
+programs."""
 
 import json
 import random
@@ -19,13 +20,16 @@ SETTINGS = WindowSettings(max_seq_length=20, doc_stride=5, max_query_length=6, a
 
 @pytest.fixture
 def prepare(tmp_path, run):
-    """Makes (context, question) pairs into a function: scores of the windows -> what the files of predictions
-    hold; and the rows of the windows."""
+    """Makes (context, question) pairs into a function: scores of the windows -> what the files of
+    predictions hold; and the rows of the windows."""
 
     def prepare(pairs):
         path = write_squad(tmp_path / "dev.json", [(*pair, "", 0) for pair in pairs])
         examples = read_file(path, is_training=False, allow_impossible=True)
-        ids, tables = list(examples.references), open_windows(SETTINGS, examples, letters_tokenizer(tmp_path), run)
+        ids, tables = (
+            list(examples.references),
+            open_windows(SETTINGS, examples, letters_tokenizer(tmp_path), run),
+        )
 
         def answers(scores, version_2=False, **settings):
             decoder = SpanDecoder(AnswerSettings(**settings), version_2, examples, tables)
@@ -33,12 +37,19 @@ def prepare(tmp_path, run):
             texts, entries, odds, starts, shares = zip(*decoder.decode(kept), strict=True)
             text = nbest_file(ids, entries)
             nbest = json.loads(text)
-            assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"  # as Google's script lays it out
-            listed = [{entry["text"]: entry["probability"] for entry in each} for each in nbest.values()]
-            assert [each[text] for each, text in zip(listed, texts, strict=True)] == pytest.approx(shares, abs=0)
+            # as Google's script lays it out
+            assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"
+            listed = [
+                {entry["text"]: entry["probability"] for entry in each} for each in nbest.values()
+            ]
+            assert [each[text] for each, text in zip(listed, texts, strict=True)] == pytest.approx(
+                shares, abs=0
+            )
             for (context, _), answer, start in zip(pairs, texts, starts, strict=True):
                 assert answer == "empty" or context.startswith(answer, start)
-            return SimpleNamespace(predictions=list(texts), nbest=list(nbest.values()), null_odds=list(odds))
+            return SimpleNamespace(
+                predictions=list(texts), nbest=list(nbest.values()), null_odds=list(odds)
+            )
 
         return answers, tables["windows"].table.to_pylist()
 
@@ -47,9 +58,12 @@ def prepare(tmp_path, run):
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("version_2", [False, True])
-@pytest.mark.parametrize(("most", "longest", "threshold"), [(20, 30, 0.0), (3, 2, -4.0), (5, 1, 6.0)])
+@pytest.mark.parametrize(
+    ("most", "longest", "threshold"), [(20, 30, 0.0), (3, 2, -4.0), (5, 1, 6.0)]
+)
 def test_answers_are_google_s(tmp_path, prepare, version_2, ties, most, longest, threshold):
-    """Of contexts of 1 to 40 words of one or two tokens, with repetitions, so that texts coincide."""
+    """Of contexts of 1 to 40 words of one or two tokens, with repetitions, so that texts
+    coincide."""
     draw, pairs = np.random.default_rng(most + 2 * version_2 + ties), []
     for _ in range(60):
         lengths = draw.integers(1, 3, draw.integers(1, 40))
@@ -65,18 +79,27 @@ def test_answers_are_google_s(tmp_path, prepare, version_2, ties, most, longest,
         starts, ends = scores[-1].astype(float).T.tolist()
         tokens = words.pieces(row["input_ids"][offset:-1])
         windows[row["question"]].append((starts, ends, tokens, offset, row["document_start"]))
-    options = {"n_best_size": most, "max_answer_length": longest, "null_score_diff_threshold": threshold}
+    options = {
+        "n_best_size": most,
+        "max_answer_length": longest,
+        "null_score_diff_threshold": threshold,
+    }
     found = answers(scores, version_2, **options)
     for number, own in enumerate(windows):
-        prediction, nbest, probabilities, odds = google_s_answer(own, most, longest, version_2, threshold)
+        prediction, nbest, probabilities, odds = google_s_answer(
+            own, most, longest, version_2, threshold
+        )
         assert found.predictions[number] == prediction
         assert [(e["text"], e["start_logit"], e["end_logit"]) for e in found.nbest[number]] == nbest
-        assert [e["probability"] for e in found.nbest[number]] == pytest.approx(probabilities, rel=1e-12)
+        assert [e["probability"] for e in found.nbest[number]] == pytest.approx(
+            probabilities, rel=1e-12
+        )
         assert version_2 or found.null_odds[number] is None
         if odds is not None:  # (a - b) - c against a - (b + c), in float64
             assert found.null_odds[number] == pytest.approx(odds, rel=1e-12, abs=1e-12)
     assert sum(len(own) > 1 for own in windows) > 10
-    assert not version_2 or 0 < found.predictions.count("") < len(pairs)  # the threshold decides both ways
+    # the threshold decides both ways
+    assert not version_2 or 0 < found.predictions.count("") < len(pairs)
 
 
 CUT = [  # context, first and last token, the text
@@ -92,7 +115,8 @@ CUT = [  # context, first and last token, the text
 
 
 def test_answers_are_cut_from_the_context(prepare):
-    """What get_final_text is for: the answer as it stands there, case, accents, white space and all."""
+    """What get_final_text is for: the answer as it stands there, case, accents, white space and
+    all."""
     answers, rows = prepare([(context, "a") for context, *_ in CUT])
     scores = [np.zeros((len(row["input_ids"]), 2), np.float32) for row in rows]
     for score, row, (_, start, end, _) in zip(scores, rows, CUT, strict=True):
@@ -101,42 +125,81 @@ def test_answers_are_cut_from_the_context(prepare):
 
 
 def test_no_possible_answer(prepare):
-    """The best start and end are the question's: Google's script crashes in v2 form, ours answers nothing."""
+    """The best start and end are the question's: Google's script crashes in v2 form, ours answers
+    nothing."""
     answers, rows = prepare([("a b c", "d e"), ("\x07", "d")])
     scores = [np.zeros((len(row["input_ids"]), 2), np.float32) for row in rows]
     for score in scores:
         score[1] = 9
     found = answers(scores, n_best_size=1)
     assert found.predictions == ["empty", "empty"]
-    assert found.nbest[0] == [{"text": "empty", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
+    assert found.nbest[0] == [
+        {"text": "empty", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}
+    ]
     found = answers(scores, version_2=True, n_best_size=1)
     assert found.predictions == ["", ""]
     assert [entry["text"] for entry in found.nbest[1]] == [""]
     assert 1e6 < found.null_odds[0] < np.inf
 
 
-# -- scores -------------------------------------------------------------------------------------------------------
+# -- scores ----------------------------------------------------------------------------------------
 
-# The numbers come from other people's code run on the very inputs below: SQuAD 1.1 from allennlp 0.9.0's
-# `squad_eval.py`, 2.0 from transformers 4.46.3's `squad_metrics.py`, both the official scripts; KorQuAD from a
-# transcription of its `evaluate-v1.0.py`. Compared to 1e-12, because `sum` of floats differs in Python 3.12.
-# fmt: off
+# The numbers come from other people's code run on the very inputs below: SQuAD 1.1 from allennlp
+# 0.9.0's `squad_eval.py`, 2.0 from transformers 4.46.3's `squad_metrics.py`, both the official
+# scripts; KorQuAD from a transcription of its `evaluate-v1.0.py`. Compared to 1e-12, because `sum`
+# of floats differs in Python 3.12. fmt: off
 WORDS = [
-    "the", "The", "a", "an", "A", "cat", "Cat", "sat,", "on",
-    "U.S.", "mat.", "(1999)", "don't", "é", "É", "İ", "서울", "서울은",
-    "《춘향전》", "\u2018한국\u2019", "\u201c인용\u201d", "「책」", "<b>", "$5", "-", "...", "and/or",
-    "ﬁ", "Straße", "a-b", "the-",
+    "the",
+    "The",
+    "a",
+    "an",
+    "A",
+    "cat",
+    "Cat",
+    "sat,",
+    "on",
+    "U.S.",
+    "mat.",
+    "(1999)",
+    "don't",
+    "é",
+    "É",
+    "İ",
+    "서울",
+    "서울은",
+    "《춘향전》",
+    "\u2018한국\u2019",
+    "\u201c인용\u201d",
+    "「책」",
+    "<b>",
+    "$5",
+    "-",
+    "...",
+    "and/or",
+    "ﬁ",
+    "Straße",
+    "a-b",
+    "the-",
 ]
 # Of seed 1:
 GOLDEN_V1 = {"exact_match": 55.0, "f1": 35.164285714285725}
 GOLDEN_KORQUAD = {"exact_match": 51.5, "f1": 39.4909873505445}
 GOLDEN_V2 = {
-    "exact": 42.0, "f1": 43.51785714285713, "total": 200, "HasAns_exact": 38.59649122807018,
-    "HasAns_f1": 41.2593984962406, "HasAns_total": 114, "NoAns_exact": 46.51162790697674,
-    "NoAns_f1": 46.51162790697674, "NoAns_total": 86,
+    "exact": 42.0,
+    "f1": 43.51785714285713,
+    "total": 200,
+    "HasAns_exact": 38.59649122807018,
+    "HasAns_f1": 41.2593984962406,
+    "HasAns_total": 114,
+    "NoAns_exact": 46.51162790697674,
+    "NoAns_f1": 46.51162790697674,
+    "NoAns_total": 86,
 }
 BEST = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
-GOLDEN_BEST = {2: (49.0, -2.84, 49.892857142857146, -0.9), 3: (44.5, -0.38, 45.50952380952381, -0.38)}
+GOLDEN_BEST = {
+    2: (49.0, -2.84, 49.892857142857146, -0.9),
+    3: (44.5, -0.38, 45.50952380952381, -0.38),
+}
 # fmt: on
 
 
@@ -176,21 +239,44 @@ def test_v2_prints_the_official_numbers():
 
 
 def test_the_score_by_characters():
-    """Of Han characters that of MLQA's `mlqa_evaluation_v1.py` for Chinese, worked out by its rules."""
-    references = {"a": ["北京。"], "b": ["一九九五年"], "c": ["กรุงเทพ"], "d": ["東京「タワー」"], "e": ["สวย"]}
-    predictions = {"a": "北京", "b": "一九九四年夏", "c": "กรุงเทพมหานคร", "d": "東京タワー", "e": "ไม่"}
+    """Of Han characters that of MLQA's `mlqa_evaluation_v1.py` for Chinese, worked out by its
+    rules."""
+    references = {
+        "a": ["北京。"],
+        "b": ["一九九五年"],
+        "c": ["กรุงเทพ"],
+        "d": ["東京「タワー」"],
+        "e": ["สวย"],
+    }
+    predictions = {
+        "a": "北京",
+        "b": "一九九四年夏",
+        "c": "กรุงเทพมหานคร",
+        "d": "東京タワー",
+        "e": "ไม่",
+    }
     scores, each = squad_v1(references, predictions, "character")
-    assert {id_: score.exact for id_, score in each.items()} == {"a": 1, "b": 0, "c": 0, "d": 1, "e": 0}
+    assert {id_: score.exact for id_, score in each.items()} == {
+        "a": 1,
+        "b": 0,
+        "c": 0,
+        "d": 1,
+        "e": 0,
+    }
     # Shared characters 4 of 6 and of 5; 7 of 13 and of 7 (the vowel signs count).
     assert [each["b"].f1, each["c"].f1, each["e"].f1] == pytest.approx([8 / 11, 14 / 20, 0])
     assert scores["exact_match"] == 40
     words = squad_v1(references, predictions)[1]
     assert [words[id_].f1 for id_ in "bc"] == [0, 0]
     odds = dict.fromkeys(references, 0.0)
-    assert squad_v2(references, predictions, odds, "character")[0]["f1"] == pytest.approx(scores["f1"])
+    assert squad_v2(references, predictions, odds, "character")[0]["f1"] == pytest.approx(
+        scores["f1"]
+    )
 
 
 def test_texts_without_blanks_are_told():
-    assert separates_words(["the cat sat", "Donaudampfschifffahrtsgesellschaft ist ein Wort", "수도는 서울이다"])
+    assert separates_words(
+        ["the cat sat", "Donaudampfschifffahrtsgesellschaft ist ein Wort", "수도는 서울이다"]
+    )
     assert not separates_words(["北京是中國的首都。上海在北京的南邊，我們去過北京兩次。"])
     assert not separates_words(["เมืองใหญ่คือกรุงเทพและเมืองเล็ก คือเชียงใหม่ซึ่งสวยมาก"])

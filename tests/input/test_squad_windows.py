@@ -1,4 +1,5 @@
-"""SQuAD files and hub data sets: what is read, what is refused, and the windows that are made of it."""
+"""SQuAD files and hub data sets: what is read, what is refused, and the windows that are made of
+it."""
 
 import gzip
 import json
@@ -9,7 +10,15 @@ import pytest
 from harness.real_data import real
 from harness.real_tokenizers import albert, byte_level, kobert, multilingual, uncased
 from harness.refusals import refused
-from harness.squad_files import GOOD, SMALL, compare_windows, open_windows, read_file, squad_json, write_squad
+from harness.squad_files import (
+    GOOD,
+    SMALL,
+    compare_windows,
+    open_windows,
+    read_file,
+    squad_json,
+    write_squad,
+)
 from harness.texts import letters_tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -19,7 +28,9 @@ from tasks.squad.settings import WindowSettings
 
 def test_what_is_read(tmp_path):
     data, path = squad_json(GOOD), tmp_path / "a.json.gz"
-    data["data"][0]["paragraphs"][0]["qas"][0]["answers"].append({"text": "the cat", "answer_start": 0})
+    data["data"][0]["paragraphs"][0]["qas"][0]["answers"].append(
+        {"text": "the cat", "answer_start": 0}
+    )
     path.write_bytes(gzip.compress(json.dumps(data).encode()))
     examples = read_file(path)
     assert examples.paragraphs == ["the cat sat", "a dog ran"]
@@ -30,10 +41,16 @@ def test_what_is_read(tmp_path):
 
 def test_impossible_questions_need_version_2_and_have_no_place(tmp_path, run):
     data, path = squad_json(GOOD), tmp_path / "a.json"
-    data["data"][0]["paragraphs"][1]["qas"][0] |= {"is_impossible": True}  # v2 keeps plausible answers elsewhere
+    # v2 keeps plausible answers elsewhere
+    data["data"][0]["paragraphs"][1]["qas"][0] |= {"is_impossible": True}
     path.write_text(json.dumps(data))
     for is_training in (True, False):
-        refused(lambda is_training=is_training: read_file(path, is_training), path, "q1", "--version_2_with_neg")
+        refused(
+            lambda is_training=is_training: read_file(path, is_training),
+            path,
+            "q1",
+            "--version_2_with_neg",
+        )
     examples = read_file(path, allow_impossible=True)
     assert [question.is_impossible for question in examples.questions] == [False, True]
     rows = open_windows(SMALL, examples, letters_tokenizer(tmp_path), run)["windows"]
@@ -44,14 +61,22 @@ def test_impossible_questions_need_version_2_and_have_no_place(tmp_path, run):
 def test_a_file_to_predict_need_not_have_answers_or_say_where_they_are(tmp_path):
     """But none may be missing beside others, and those to train on need one."""
     path = tmp_path / "a.json"
-    assert read_file(write_squad(path, [("the cat", "who?", "cat", None)]), False).references == {"q0": ["cat"]}
+    assert read_file(write_squad(path, [("the cat", "who?", "cat", None)]), False).references == {
+        "q0": ["cat"]
+    }
     refused(lambda: read_file(path), "--train_file", path, "q0", "None")
     data = squad_json(GOOD)
     questions = [paragraph["qas"][0] for paragraph in data["data"][0]["paragraphs"]]
     questions[0]["answers"] = []
     path.write_text(json.dumps(data))
     for is_training, flag in ((True, "--train_file"), (False, "--predict_file")):
-        refused(lambda is_training=is_training: read_file(path, is_training), flag, path, "q0", "--version_2_with")
+        refused(
+            lambda is_training=is_training: read_file(path, is_training),
+            flag,
+            path,
+            "q0",
+            "--version_2_with",
+        )
     del questions[1]["answers"]
     path.write_text(json.dumps(data))
     assert read_file(path, is_training=False).references == {"q0": [], "q1": []}
@@ -83,19 +108,28 @@ FILES = {  # bytes, what the line names beside the flag and the file
     "latin": ('{"data":\n "é"}'.encode("latin-1"), ["line 2", "UTF-8"]),
     "no start": (WHOLE.replace(b'"answer_start"', b'"start"', 1), ["answer_start", "question 1"]),
     "list with questions": (b"[" + WHOLE + b"]", ["'data'", "[{"]),
-    "paragraph for its list": (b'{"data": [{"paragraphs": {"context": "the cat"}}]}', ["paragraphs", "a list"]),
+    "paragraph for its list": (
+        b'{"data": [{"paragraphs": {"context": "the cat"}}]}',
+        ["paragraphs", "a list"],
+    ),
     "start as text": (
         whole(("the cat", "who?", "cat", "4")),
         ["question 1 (q0)", "answer_start", "an integer", "'4'"],
     ),
-    "start true": (whole(("the cat", "who?", "cat", True)), ["q0", "answer_start", "an integer", "True"]),
+    "start true": (
+        whole(("the cat", "who?", "cat", True)),
+        ["q0", "answer_start", "an integer", "True"],
+    ),
     "answers of the hub": (
         changed(answers={"text": ["cat"], "answer_start": [4]}),
         ["q0", "answers", "a list", "{"],
     ),
     "answers as texts": (changed(answers=["cat"]), ["q0", "'answer_start'", "'cat'"]),
     "no answers at all": (changed(answers=[]), ["none of its 2 questions"]),
-    "text for true": (changed(is_impossible="no"), ["q0", "is_impossible", "true or false", "'no'"]),
+    "text for true": (
+        changed(is_impossible="no"),
+        ["q0", "is_impossible", "true or false", "'no'"],
+    ),
     "no id": (changed(id=None), ["question 1", "'id'"]),
     "null": (changed(question=None), ["question 1 (q0)", "'question'"]),
     "same id": (WHOLE.replace(b'"q1"', b'"q0"'), ["q0"]),
@@ -117,8 +151,13 @@ def test_misplaced_answers_are_left_out_as_google_does_until_they_are_too_many(t
     entries[3] = misplaced
     path = write_squad(tmp_path / "a.json", entries)
     examples = read_file(path)
-    assert (examples.misplaced, len(examples.questions), "q3" in examples.references) == (["q3"], 39, False)
-    assert len(read_file(path, is_training=False).questions) == 40  # for prediction its place does not matter
+    assert (examples.misplaced, len(examples.questions), "q3" in examples.references) == (
+        ["q3"],
+        39,
+        False,
+    )
+    # for prediction its place does not matter
+    assert len(read_file(path, is_training=False).questions) == 40
     entries[5] = entries[7] = misplaced
     refused(lambda: read_file(write_squad(path, entries)), path, "q3", "q5", "q7")
 
@@ -127,12 +166,21 @@ def test_a_folder_that_datasets_reads(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     entries = [*GOOD, ("a dog ran", "did what?", "ran", 6), ("nothing here", "who?", "", 0)]
     rows = [
-        {"id": f"q{n}", "context": context, "question": question, "title": "t",
-         "answers": {"text": [text] * bool(text), "answer_start": [start] * bool(text)}}
+        {
+            "id": f"q{n}",
+            "context": context,
+            "question": question,
+            "title": "t",
+            "answers": {"text": [text] * bool(text), "answer_start": [start] * bool(text)},
+        }
         for n, (context, question, text, start) in enumerate(entries)
-    ]  # fmt: skip
+    ]
     table = pa.Table.from_pylist(rows)
-    for name, part in (("own/train", table[:3]), ("own/validation", table), ("bare/train", table.drop(["id"]))):
+    for name, part in (
+        ("own/train", table[:3]),
+        ("own/validation", table),
+        ("bare/train", table.drop(["id"])),
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pyarrow.parquet.write_table(part, tmp_path / f"{name}.parquet")
     own, bare = str(tmp_path / "own"), str(tmp_path / "bare")
@@ -143,19 +191,30 @@ def test_a_folder_that_datasets_reads(tmp_path, monkeypatch):
     assert len(read(Source(own, True, 2, "train")).questions) == 2
     dev = Source(own, False, None, "validation")
     negative = read(dev, allow_impossible=True)
-    assert [question.is_impossible for question in negative.questions] == [False, False, False, True]
+    assert [question.is_impossible for question in negative.questions] == [
+        False,
+        False,
+        False,
+        True,
+    ]
     refused(lambda: read(dev), "--dataset_name", own, "validation", "q3")
     refused(lambda: read(Source(bare, True, None, "train")), "--dataset_name", bare, "id")
     none = [row | {"answers": {"text": [], "answer_start": []}} for row in rows]
     (tmp_path / "none").mkdir()
-    pyarrow.parquet.write_table(pa.Table.from_pylist(none, table.schema), tmp_path / "none/train.parquet")
+    pyarrow.parquet.write_table(
+        pa.Table.from_pylist(none, table.schema), tmp_path / "none/train.parquet"
+    )
     unanswered = Source(str(tmp_path / "none"), True, None, "train")
     for version_2 in (False, True):
-        refused(lambda given=version_2: read(unanswered, given), "none of its 4 questions has an answer")
-    refused(lambda: read(Source("nobody/nothing", True, None, "train")), "--dataset_name nobody/nothing")
+        refused(
+            lambda given=version_2: read(unanswered, given), "none of its 4 questions has an answer"
+        )
+    refused(
+        lambda: read(Source("nobody/nothing", True, None, "train")), "--dataset_name nobody/nothing"
+    )
 
 
-# -- windows, against google-research/bert `run_squad.py` ---------------------------------------------------------
+# -- windows, against google-research/bert `run_squad.py` ------------------------------------------
 
 
 SMALLER = WindowSettings(max_seq_length=128, doc_stride=50, max_query_length=12)
@@ -163,16 +222,19 @@ SMALLER = WindowSettings(max_seq_length=128, doc_stride=50, max_query_length=12)
 
 @pytest.mark.parametrize("settings", [WindowSettings(), SMALLER])
 def test_windows_are_google_s(run, settings):
-    """Of 2,114 real questions; 64 of their answers begin inside a word, which Google's rules are about. One answer
-    ends in the middle of its last word, of which Google takes all."""
-    number, differences = compare_windows(settings, read_file(real("squad/dev-v1.1.json")), uncased(), run, step=5)
+    """Of 2,114 real questions; 64 of their answers begin inside a word, which Google's rules are
+    about. One answer ends in the middle of its last word, of which Google takes all."""
+    number, differences = compare_windows(
+        settings, read_file(real("squad/dev-v1.1.json")), uncased(), run, step=5
+    )
     assert settings == SMALLER or number == 10_833  # as many as Google makes
     ports = "through the port's trade with Constantinople, and ports on the Black Sea"
     assert differences == [(f"y {ports}", f"probably {ports}.", f"probably {ports}")]
 
 
 ODD_CONTEXTS = [
-    # (context, question, answer text, answer_start): what the search for the answer's tokens is about
+    # (context, question, answer text, answer_start): what the search for the answer's tokens is
+    # about
     ("the year is (1895-1943).", "when?", "1895", 13),
     ("abab ab ab", "what?", "ab", 2),
     ("abab ab ab", "what?", "ab", 5),
@@ -202,7 +264,8 @@ OTHER_PLACES = {  # of the second "ab", and of answers whose first word is in an
 
 @pytest.mark.parametrize(("max_seq_length", "doc_stride"), OTHER_PLACES)
 def test_windows_are_google_s_in_odd_places(tmp_path, run, max_seq_length, doc_stride):
-    """But for answers inside a word: Google takes the whole word, or the first place of the same tokens in it."""
+    """But for answers inside a word: Google takes the whole word, or the first place of the same
+    tokens in it."""
     examples = read_file(write_squad(tmp_path / "odd.json", ODD_CONTEXTS))
     assert not examples.misplaced
     settings = WindowSettings(
@@ -212,7 +275,7 @@ def test_windows_are_google_s_in_odd_places(tmp_path, run, max_seq_length, doc_s
     assert differences == OTHER_PLACES[max_seq_length, doc_stride]
 
 
-# -- answers in texts without blanks ------------------------------------------------------------------------------
+# -- answers in texts without blanks ---------------------------------------------------------------
 
 WITHOUT_BLANKS = [  # context, answer, which of its occurrences
     ("北京是中國的首都。上海在北京的南邊，我們去過北京兩次。", "北京", 2),
@@ -228,7 +291,8 @@ WITHOUT_BLANKS = [  # context, answer, which of its occurrences
 
 @pytest.mark.parametrize("load", [uncased, multilingual, kobert, albert, byte_level])
 def test_labels_are_the_tokens_that_overlap_the_answer(tmp_path, run, load):
-    """By the offsets that transformers gives for the same model; a single ▁ or Ġ before is the word's."""
+    """By the offsets that transformers gives for the same model; a single ▁ or Ġ before is the
+    word's."""
     entries = []
     for context, answer, occurrence in WITHOUT_BLANKS:
         places = [place for place in range(len(context)) if context.startswith(answer, place)]
@@ -238,16 +302,29 @@ def test_labels_are_the_tokens_that_overlap_the_answer(tmp_path, run, load):
     rows = open_windows(settings, read_file(path), tokenizer, run)["windows"].table.to_pylist()
     theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend)
     for (context, _, answer, start), row in zip(entries, rows, strict=True):
-        offsets = theirs(context, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        offsets = theirs(context, add_special_tokens=False, return_offsets_mapping=True)[
+            "offset_mapping"
+        ]
         places = range(start, start + len(answer))
         touched = [number for number, pair in enumerate(offsets) if set(range(*pair)) & set(places)]
-        own = [row["start_position"] - row["question_tokens"], row["end_position"] - row["question_tokens"]]
-        is_mark = tokenizer.pieces([row["input_ids"][row["start_position"]]]) == [tokenizer.word_mark]
+        own = [
+            row["start_position"] - row["question_tokens"],
+            row["end_position"] - row["question_tokens"],
+        ]
+        is_mark = tokenizer.pieces([row["input_ids"][row["start_position"]]]) == [
+            tokenizer.word_mark
+        ]
         assert own == [touched[0] - is_mark, touched[-1]], context
 
 
 def test_an_answer_is_misplaced_in_every_script(tmp_path):
-    entries = [(context, "?", answer, context.index(answer) + 1) for context, answer, _ in WITHOUT_BLANKS]
-    refused(lambda: read_file(write_squad(tmp_path / "a.json", entries)), "8 of 8 answers", "answer_start")
+    entries = [
+        (context, "?", answer, context.index(answer) + 1) for context, answer, _ in WITHOUT_BLANKS
+    ]
+    refused(
+        lambda: read_file(write_squad(tmp_path / "a.json", entries)),
+        "8 of 8 answers",
+        "answer_start",
+    )
     blanks = [("one  two\u00a0three", "?", "one two three", 0), ("a\u3000b c", "?", "b\tc", 1)]
     assert len(read_file(write_squad(tmp_path / "b.json", blanks)).questions) == 2

@@ -15,7 +15,9 @@ def read_file(path, content, kind="train", characters=False, labels=()):
 
 
 def pairs(sentences):
-    return [[*zip(each.words, each.tags or [None] * len(each.words), strict=True)] for each in sentences]
+    return [
+        [*zip(each.words, each.tags or [None] * len(each.words), strict=True)] for each in sentences
+    ]
 
 
 PARIS, ROME = [("Paris", "B-LOC"), ("is", "O")], [("Rome", "B-LOC"), ("was", "O")]
@@ -30,20 +32,31 @@ READ = {  # by what the line of the format's description says
     "a blank behind a tag": (CITIES.replace("LOC\n", "LOC \n"), [PARIS, ROME]),
     # "the comments … start with # id" (MultiCoNER's description of its format)
     "MultiCoNER": (
-        "# id 1\tdomain=en\nParis _ _ B-LOC\nis _ _ O\n\n# id 2\tdomain=en\nRome _ _ B-LOC\nwas _ _ O\n",
+        (
+            "# id 1\tdomain=en\nParis _ _ B-LOC\nis _ _ O\n\n# id 2\tdomain=en\nRome _ _ B-LOC\nwas"
+            " _ _ O\n"
+        ),
         [PARIS, ROME],
     ),
     # "Comment lines starting with hash … must be in the beginning of a sentence" (CoNLL-U)
-    "CoNLL-U's comments": ("# newdoc\n# sent_id = 1\n# text = Paris is O\nParis\tB-LOC\nis\tO\n\n", [PARIS]),
-    "KLUE": ("## 컬럼명 : CHAR\tNE_TAG\n## klue-ner-1\t<Paris:LOC> is\nParis\tB-LOC\nis\tO\n\n", [PARIS]),
+    "CoNLL-U's comments": (
+        "# newdoc\n# sent_id = 1\n# text = Paris is O\nParis\tB-LOC\nis\tO\n\n",
+        [PARIS],
+    ),
+    "KLUE": (
+        "## 컬럼명 : CHAR\tNE_TAG\n## klue-ner-1\t<Paris:LOC> is\nParis\tB-LOC\nis\tO\n\n",
+        [PARIS],
+    ),
     "hashes that are words": (
         "#\tO\n## x\tO\n##\tO\nis\tO\n\n",
         [[("#", "O"), ("## x", "O"), ("##", "O"), ("is", "O")]],
     ),
-    "hashes between blanks": ("Paris B-LOC\n## O\n# B-LOC\n\n# O\nis O\n",
-                              [[("Paris", "B-LOC"), ("##", "O"), ("#", "B-LOC")], [("#", "O"), ("is", "O")]]),
+    "hashes between blanks": (
+        "Paris B-LOC\n## O\n# B-LOC\n\n# O\nis O\n",
+        [[("Paris", "B-LOC"), ("##", "O"), ("#", "B-LOC")], [("#", "O"), ("is", "O")]],
+    ),
     "a hashtag": ("#paris B-LOC\nis O\n", [[("#paris", "B-LOC"), ("is", "O")]]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", READ)
@@ -52,13 +65,18 @@ def test_lines_columns_and_comments(tmp_path, name):
     assert pairs(read_file(tmp_path / "a.conll", content)) == expected
 
 
-@pytest.mark.parametrize("mark", ["\xa0", "\x85", "\u2028", "\u2029", "\u3000", "\u2003", "\x0b", "\x0c", "\x1c"])
+@pytest.mark.parametrize(
+    "mark", ["\xa0", "\x85", "\u2028", "\u2029", "\u3000", "\u2003", "\x0b", "\x0c", "\x1c"]
+)
 def test_white_space_other_than_blanks_and_tabs_belongs_to_words(tmp_path, mark):
-    """At any place of a word, which str.split, str.splitlines and str.strip would cut or take away."""
+    """At any place of a word, which str.split, str.splitlines and str.strip would cut or take
+    away."""
     words = [f"{mark}10{mark}000{mark}", "km"]
     for gap in " \t":
         rows = "".join(f"{word}{gap}O\n" for word in words) + f"Bonn{gap}B-LOC\n\n"
-        assert pairs(read_file(tmp_path / "a.conll", rows)) == [[*((w, "O") for w in words), ("Bonn", "B-LOC")]]
+        assert pairs(read_file(tmp_path / "a.conll", rows)) == [
+            [*((w, "O") for w in words), ("Bonn", "B-LOC")]
+        ]
     lines = "\n".join(words) + "\n"
     assert [each.words for each in read_file(tmp_path / "b.conll", lines, "predict")] == [words]
 
@@ -86,7 +104,9 @@ def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
         assert (found.words, found.tags) == (["#", "Paris"], None)
     for kind, content in (("dev", f"Paris\t{mark}\n"), ("predict", f"Paris\t{mark}\nis\tO\n")):
         refused(
-            lambda kind=kind, content=content: read_file(tmp_path / "c.conll", content, kind), "line 1", "'Paris'"
+            lambda kind=kind, content=content: read_file(tmp_path / "c.conll", content, kind),
+            "line 1",
+            "'Paris'",
         )
 
 
@@ -100,7 +120,11 @@ def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
         ("a.conll", "1\tParis\tB-LOC\n2\tis\tO\n", ["first column", "CoNLL-U"]),
         ("a.conll", "# a comment alone\n", ["no sentence"]),
         ("a.conll", "Paris B-LOC\n# id 2\tx\nis O\n", ["line 1", "word 2", "# id 2", "'x'"]),
-        ("a.jsonl", '{"tokens": ["", "is"], "ner_tags": ["B-LOC", "O"]}', ["line 1", "word 1", "empty"]),
+        (
+            "a.jsonl",
+            '{"tokens": ["", "is"], "ner_tags": ["B-LOC", "O"]}',
+            ["line 1", "word 1", "empty"],
+        ),
         (
             "a.jsonl",
             '{"tokens": ["is", "New\\nYork"], "ner_tags": ["O", "B-LOC"]}',
@@ -118,7 +142,10 @@ def test_what_is_no_word_or_no_tag_is_one_line(tmp_path, name, content, named):
 
 
 def test_lines_of_json_end_as_those_of_columns_do(tmp_path):
-    lines = [json.dumps({"tokens": [word, "is"], "ner_tags": ["B-LOC", "O"]}) for word in ("Paris", "Rome")]
+    lines = [
+        json.dumps({"tokens": [word, "is"], "ner_tags": ["B-LOC", "O"]})
+        for word in ("Paris", "Rome")
+    ]
     for end in ("\n", "\r\n", "\r"):
         found = read_file(tmp_path / "a.jsonl", end.join(lines))
         assert [each.words[0] for each in found] == ["Paris", "Rome"]
@@ -130,7 +157,10 @@ def test_a_data_set_has_names_of_tags_or_none(tmp_path, monkeypatch):
 
     def read_hub(name, tags, kind, feature=None):
         feature = feature or datasets.ClassLabel(names=["O", "B-LOC"])
-        columns = {"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(feature)}
+        columns = {
+            "tokens": datasets.List(datasets.Value("string")),
+            "ner_tags": datasets.List(feature),
+        }
         rows = datasets.Dataset.from_dict(
             {"tokens": [["Paris", "is"]], "ner_tags": [tags]}, features=datasets.Features(columns)
         )
@@ -142,4 +172,9 @@ def test_a_data_set_has_names_of_tags_or_none(tmp_path, monkeypatch):
     assert read_hub("a", [1, 0], "train") == [Sentence(["Paris", "is"], ["B-LOC", "O"], 0, "row 1")]
     assert read_hub("b", [-1, -1], "predict")[0].tags is None
     refused(lambda: read_hub("c", [-1, -1], "train"), "--dataset_name", "row 1", "'-1'")
-    refused(lambda: read_hub("d", [1, 0], "train", datasets.Value("int64")), "row 1", "`ner_tags`", "[1, 0]")
+    refused(
+        lambda: read_hub("d", [1, 0], "train", datasets.Value("int64")),
+        "row 1",
+        "`ner_tags`",
+        "[1, 0]",
+    )

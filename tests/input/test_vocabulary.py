@@ -1,4 +1,5 @@
-"""Training vocabularies: the same files each time, loadable everywhere, against the libraries' own trainers."""
+"""Training vocabularies: the same files each time, loadable everywhere, against the libraries' own
+trainers."""
 
 import multiprocessing
 
@@ -25,11 +26,15 @@ def english():
 
 
 def train(texts, folder, kind, vocab_size, do_lower_case=False, **options):
-    settings = VocabularySettings(kind=kind, vocab_size=vocab_size, do_lower_case=do_lower_case, **options)
+    settings = VocabularySettings(
+        kind=kind, vocab_size=vocab_size, do_lower_case=do_lower_case, **options
+    )
     return vocabulary.train(texts, folder, settings)
 
 
-@pytest.mark.parametrize(("kind", "lower_case"), [("wordpiece", True), ("unigram", False), ("bpe", True)])
+@pytest.mark.parametrize(
+    ("kind", "lower_case"), [("wordpiece", True), ("unigram", False), ("bpe", True)]
+)
 def test_it_works_everywhere(english, tmp_path, kind, lower_case):
     folder = tmp_path / "words"
     path = train(iter(english), folder, kind, 3000, lower_case)
@@ -41,7 +46,10 @@ def test_it_works_everywhere(english, tmp_path, kind, lower_case):
     ids = [x.tolist() for x in ours.encode_ids(texts)]
     given = {"vocab_file": str(path)} if kind == "wordpiece" else {"spm_model_file": str(path)}
     assert tokenizer.load(do_lower_case=lower_case, **given).digest == ours.digest
-    assert AutoTokenizer.from_pretrained(folder)(texts[:-1], add_special_tokens=False).input_ids == ids[:-1]
+    assert (
+        AutoTokenizer.from_pretrained(folder)(texts[:-1], add_special_tokens=False).input_ids
+        == ids[:-1]
+    )
     # A vocabulary of English words it is: fewer than two pieces a word.
     assert sum(map(len, ids)) < 2 * sum(len(text.split()) for text in texts)
 
@@ -54,21 +62,28 @@ def train_each(texts, folder):
 @pytest.mark.slow
 def test_two_processes_give_the_same_files(tmp_path, capfd, monkeypatch):
     """The libraries' hash tables start from other random numbers in each process."""
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")  # else a harness's import of TensorFlow says that it is on
+    # else a harness's import of TensorFlow says that it is on
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     texts = nsmc()  # skips the test where the data is absent, which a process of the pool cannot
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        pool.starmap(train_each, [(texts, tmp_path / "one"), (texts, tmp_path / "two")], chunksize=1)
+        pool.starmap(
+            train_each, [(texts, tmp_path / "one"), (texts, tmp_path / "two")], chunksize=1
+        )
     assert capfd.readouterr().err == ""  # without SentencePiece's log
     for kind in KINDS:
         assert files_in(tmp_path / "one" / kind) == files_in(tmp_path / "two" / kind)
 
 
 def test_wordpiece_is_the_library_s_own_but_for_ties(english, tmp_path):
-    """The library's trainer on the sentences themselves: its choice between equally frequent pairs varies."""
+    """The library's trainer on the sentences themselves: its choice between equally frequent pairs
+    varies."""
     path = train(english, tmp_path / "words", "wordpiece", 2500, True, character_coverage=1.0)
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     theirs = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    theirs.normalizer, theirs.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    theirs.normalizer, theirs.pre_tokenizer = (
+        normalizers.BertNormalizer(),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     options = {"vocab_size": 2500, "min_frequency": 2, "special_tokens": SPECIAL_TOKENS}
     theirs.train_from_iterator(english, trainers.WordPieceTrainer(**options, show_progress=False))
     assert len(lines) == len(set(lines)) == len(theirs.get_vocab()) == 2500
@@ -87,7 +102,9 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path, kind):
         (["", "  "], 1000, ""),
         (broken(), 100, "corpus.txt: line 101"),
     ):
-        refused(lambda texts=texts, size=size: train(iter(texts), tmp_path / "words", kind, size), named)
+        refused(
+            lambda texts=texts, size=size: train(iter(texts), tmp_path / "words", kind, size), named
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -97,7 +114,11 @@ def test_nothing_is_overwritten(english, tmp_path):
     before = files_in(tmp_path)
     assert sorted(before) == ["notes.txt", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
     refused(lambda: train(english, tmp_path, "wordpiece", 2000), tmp_path, "vocab.txt")
-    refused(lambda: train(english, tmp_path / "notes.txt", "bpe", 2000), "--output_dir", tmp_path / "notes.txt")
+    refused(
+        lambda: train(english, tmp_path / "notes.txt", "bpe", 2000),
+        "--output_dir",
+        tmp_path / "notes.txt",
+    )
     assert files_in(tmp_path) == before
 
 
@@ -105,7 +126,9 @@ def test_lower_case_strips_accents_and_keeps_hangul(tmp_path):
     texts = ["École CAFÉ 한국어를 배운다", "한국어 배운다 école café"] * 50
     for kind, size in (("unigram", 22), ("bpe", 30)):
         train(texts, tmp_path / kind, kind, size, True)
-        upper, lower = tokenizer.load(folder=tmp_path / kind).encode_ids(["ÉCOLE 한국어", "ecole 한국어"])
+        upper, lower = tokenizer.load(folder=tmp_path / kind).encode_ids(
+            ["ÉCOLE 한국어", "ecole 한국어"]
+        )
         assert upper.tolist() == lower.tolist()
     # BERT's own lower-casing takes syllables apart; a name in an English text stops nothing.
     refused(lambda: train(texts, tmp_path / "words", "wordpiece", 50, True), "--nodo_lower_case")

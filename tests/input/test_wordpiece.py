@@ -1,5 +1,5 @@
-"""WordPiece against transformers' and Google's (the Python one that transformers keeps as its legacy form), and
-what decides on lower-casing."""
+"""WordPiece against transformers' and Google's (the Python one that transformers keeps as its
+legacy form), and what decides on lower-casing."""
 
 import json
 import random
@@ -24,7 +24,8 @@ ODD = [
     "北京2008 カタカナ, don't U.S. $5.00 (1999)—“quoted” a/b",
     *("", "   "),
 ]
-# Up to Cyrillic, where all versions of Unicode agree; Python lower-cases a Σ by its place in the word.
+# Up to Cyrillic, where all versions of Unicode agree; Python lower-cases a Σ by its place in the
+# word.
 OLD = [c for c in map(chr, range(0x530)) if unicodedata.category(c) != "Cn" and c != "Σ"]
 
 
@@ -36,22 +37,31 @@ def test_ids_are_those_of_transformers_and_of_google(load):
     ids = [own.tolist() for own in load().encode(texts)[0]]
     assert ids == [own.tolist() for own in load().encode_ids(texts)]
     theirs, google = (
-        made(load().source, do_lower_case=load().lower_case) for made in (BertTokenizer, BertTokenizerLegacy)
+        made(load().source, do_lower_case=load().lower_case)
+        for made in (BertTokenizer, BertTokenizerLegacy)
     )
     google.wordpiece_tokenizer.max_input_chars_per_word = 200
     assert ids == theirs(texts, add_special_tokens=False).input_ids
     odd = strings(10_000)
-    assert [own.tolist() for own in load().encode_ids(odd)] == theirs(odd, add_special_tokens=False).input_ids
-    first = 0 if load is uncased else 500  # the legacy form composes accents, as Google's program does not
+    assert [own.tolist() for own in load().encode_ids(odd)] == theirs(
+        odd, add_special_tokens=False
+    ).input_ids
+    # the legacy form composes accents, as Google's program does not
+    first = 0 if load is uncased else 500
     for text, own in zip(texts[first:], ids[first:], strict=True):
         assert own == google.convert_tokens_to_ids(google.tokenize(text)), text
 
 
 def test_a_word_has_up_to_200_characters_as_google_s(tmp_path):
-    """transformers' own limit is 100; what is saved keeps ours there, also beside a model's configuration."""
-    ours, texts = tokenizer.load(str(write_vocabulary(tmp_path, "a", "##a"))), ["a" * 200, "a" * 201]
+    """transformers' own limit is 100; what is saved keeps ours there, also beside a model's
+    configuration."""
+    ours, texts = (
+        tokenizer.load(str(write_vocabulary(tmp_path, "a", "##a"))),
+        ["a" * 200, "a" * 201],
+    )
     ours.save(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')  # by which transformers chooses the class
+    # by which transformers chooses the class
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     theirs = AutoTokenizer.from_pretrained(tmp_path)(texts, add_special_tokens=False).input_ids
     for ids in (ours.encode_ids(texts), tokenizer.load(folder=tmp_path).encode_ids(texts), theirs):
         assert [*map(len, ids)] == [200, 1]
@@ -82,7 +92,10 @@ def test_bad_vocabularies_are_refused(tmp_path):
         if lines:
             path.write_bytes("\n".join([*lines, ""]).encode("utf-8", "surrogateescape"))
         refused(lambda: tokenizer.load(str(path)), path, named)
-    for content in ('{"model": ', '{"model": {"type": "BPE"}, "pre_tokenizer": {"type": "ByteLevel"}}'):
+    for content in (
+        '{"model": ',
+        '{"model": {"type": "BPE"}, "pre_tokenizer": {"type": "ByteLevel"}}',
+    ):
         (tmp_path / "tokenizer.json").write_text(content)
         refused(lambda: tokenizer.load(folder=tmp_path), tmp_path / "tokenizer.json")
 
@@ -95,7 +108,8 @@ def test_a_huge_id_is_refused_before_it_takes_memory(tmp_path):
     path.write_text(json.dumps(saved))
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused(lambda: tokenizer.load(folder=path.parent), path, f"{1 << 31:,}")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < peak_kib + (1 << 20)  # once it took 8 GiB
+    # once it took 8 GiB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < peak_kib + (1 << 20)
 
 
 def test_lower_case_is_the_default_and_a_folder_s_word_counts(tmp_path):
@@ -111,7 +125,8 @@ def test_lower_case_is_the_default_and_a_folder_s_word_counts(tmp_path):
     assert ids(vocab_file=str(saved / "vocab.txt")) == [5]  # as beside it
     assert ids(vocab_file=path, folder=saved, do_lower_case=True) == [6]
     refused(lambda: tokenizer.load(folder=saved, do_lower_case=True), "--do_lower_case", saved)
-    for name, expected in (("tokenizer_config.json", 5), ("tokenizer.json", 6)):  # then vocab.txt alone
+    # then vocab.txt alone
+    for name, expected in (("tokenizer_config.json", 5), ("tokenizer.json", 6)):
         (saved / name).unlink()
         assert ids(folder=saved) == [expected]
 
@@ -121,7 +136,10 @@ PUBLISHED = [
     ("chinese_L-12_H-768_A-12/bert_model.ckpt", True),
     ("/data/uncased/cased_L-24_H-1024_A-16/bert_model.ckpt", False),
     ("google-bert/bert-base-multilingual-cased", False),
-    *((name, None) for name in ("", "model.ckpt-100", "runs/uncased-and-cased/x", "uppercased/bert_model.ckpt")),
+    *(
+        (name, None)
+        for name in ("", "model.ckpt-100", "runs/uncased-and-cased/x", "uppercased/bert_model.ckpt")
+    ),
 ]
 
 
@@ -138,25 +156,44 @@ def test_the_published_names_tell_their_case(tmp_path, name, lower_case):
 
 
 SCRIPTS = [
-    "Übung macht den Meister, SCHÖN", "Hà Nội là thủ đô", "café naïve Ångström", "ΑΘΉΝΑ πόλη", "Ёлка МОЙ",
-    "東京は日本の首都です", "北京2008年", "한국어 문장", "हिन्दी में", "กรุงเทพฯ", "العاصمةُ", "יְרוּשָׁלַיִם",
+    "Übung macht den Meister, SCHÖN",
+    "Hà Nội là thủ đô",
+    "café naïve Ångström",
+    "ΑΘΉΝΑ πόλη",
+    "Ёлка МОЙ",
+    "東京は日本の首都です",
+    "北京2008年",
+    "한국어 문장",
+    "हिन्दी में",
+    "กรุงเทพฯ",
+    "العاصمةُ",
+    "יְרוּשָׁלַיִם",
     "İstanbul ß ﬁ",
-]  # fmt: skip
+]
 CONFIGURATIONS = [
-    {}, {"do_lower_case": True}, {"do_lower_case": False}, {"do_lower_case": True, "strip_accents": False},
-    {"do_lower_case": False, "strip_accents": True}, {"tokenize_chinese_chars": False}, {"strip_accents": False},
+    {},
+    {"do_lower_case": True},
+    {"do_lower_case": False},
+    {"do_lower_case": True, "strip_accents": False},
+    {"do_lower_case": False, "strip_accents": True},
+    {"tokenize_chinese_chars": False},
+    {"strip_accents": False},
     {"do_lower_case": False, "strip_accents": None, "tokenizer_class": "BertTokenizer"},
     {"do_lower_case": True, "strip_accents": False, "tokenizer_class": "ElectraTokenizerFast"},
     {"do_lower_case": True, "strip_accents": False, "tokenizer_class": "PreTrainedTokenizerFast"},
     {"tokenizer_class": "TokenizersBackend"},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("stated", CONFIGURATIONS, ids=str)
 def test_a_tokenizer_config_decides_as_for_transformers(tmp_path, stated):
     """With vocab.txt alone, beside tokenizer.json files that say otherwise, and after saving."""
     text = "".join(SCRIPTS)
-    forms = [unicodedata.normalize(form, case) for form in ("NFC", "NFD") for case in (text, text.lower())]
+    forms = [
+        unicodedata.normalize(form, case)
+        for form in ("NFC", "NFD")
+        for case in (text, text.lower())
+    ]
     characters = sorted({*"".join(forms)} - {" "})
     path = write_vocabulary(tmp_path, *characters, *(f"##{character}" for character in characters))
     vocabulary = tokenizer.load(str(path), do_lower_case=False)
@@ -176,14 +213,19 @@ def test_a_tokenizer_config_decides_as_for_transformers(tmp_path, stated):
             saved = json.loads((folder / "tokenizer.json").read_text())
             saved["normalizer"] |= normalizer
             (folder / "tokenizer.json").write_text(json.dumps(saved))
-        names = {f"{kind}_token": f"[{kind.upper()}]" for kind in ("pad", "unk", "cls", "sep", "mask")}
+        names = {
+            f"{kind}_token": f"[{kind.upper()}]" for kind in ("pad", "unk", "cls", "sep", "mask")
+        }
         (folder / "tokenizer_config.json").write_text(json.dumps(stated | names))
         (folder / "config.json").write_text('{"model_type": "bert"}')
         ours, theirs = tokenizer.load(folder=folder), AutoTokenizer.from_pretrained(folder)
         expected = theirs(SCRIPTS, add_special_tokens=False).input_ids
         assert [ids.tolist() for ids in ours.encode_ids(SCRIPTS)] == expected
         ours.save(folder / "again")
-        again = tokenizer.load(folder=folder / "again"), tokenizer.load(str(folder / "again/vocab.txt"))
+        again = (
+            tokenizer.load(folder=folder / "again"),
+            tokenizer.load(str(folder / "again/vocab.txt")),
+        )
         assert {each.digest for each in again} == {ours.digest}
 
 
@@ -202,11 +244,16 @@ def test_a_tokenizer_of_other_code_is_refused(tmp_path):
 def test_what_a_vocabulary_loses_by_its_case_is_said():
     """Both shares are also those of Google's own tokenizer (BertTokenizerLegacy) on these lines."""
     lost, kept = multilingual(do_lower_case=True), multilingual()
-    shares = [tokenizer.unknown_share(words.encode_ids(nsmc()), words.unk_id) for words in (lost, kept)]
+    shares = [
+        tokenizer.unknown_share(words.encode_ids(nsmc()), words.unk_id) for words in (lost, kept)
+    ]
     assert shares == pytest.approx([0.7536, 0.0164], abs=1e-4)
     with pytest.raises(InputError, match=r"75\.4%.*--do_lower_case"):
         tokenizer.check_unknown(shares[0], "ratings.txt", lost, allow_unknown=False)
-    rates = [tokenizer.tokens_per_character(words.encode_ids(nsmc()), nsmc()) for words in (uncased(), kept)]
+    rates = [
+        tokenizer.tokens_per_character(words.encode_ids(nsmc()), nsmc())
+        for words in (uncased(), kept)
+    ]
     assert [rate > MOST_TOKENS for rate in rates] == [True, False]  # Hangul in jamo
     assert "--do_lower_case" in albert().case_problem  # it has no capital letters
     assert {words.case_problem for words in (albert(True), kobert(), kept, uncased())} == {""}

@@ -1,4 +1,5 @@
-"""Trainings whose ranks are killed, or that are asked to stop, end with the weights of one that nobody disturbed.
+"""Trainings whose ranks are killed, or that are asked to stop, end with the weights of one that
+nobody disturbed.
 
 It is a toy in float64 that sees the same rows on any number of ranks.
 """
@@ -8,12 +9,23 @@ import re
 import signal
 
 import pytest
-from harness.jobs import assert_same_training, killed, launch, losses, program, run, started, trained_alone
+from harness.jobs import (
+    assert_same_training,
+    killed,
+    launch,
+    losses,
+    program,
+    run,
+    started,
+    trained_alone,
+)
 
 from distributed.mpirun import find_mpi
 
 pytestmark = pytest.mark.slow
-can_lose_ranks = pytest.mark.skipif(not find_mpi().is_open_mpi_5, reason="--elastic needs Open MPI 5")
+can_lose_ranks = pytest.mark.skipif(
+    not find_mpi().is_open_mpi_5, reason="--elastic needs Open MPI 5"
+)
 STEPS = 40
 
 
@@ -31,7 +43,8 @@ def undisturbed(tmp_path_factory):
 
 @can_lose_ranks
 def test_an_elastic_training_loses_nothing_but_ranks(folder, undisturbed):
-    """Rank 0, which writes everything, dies in a sum; then another one in an evaluation, and one is left."""
+    """Rank 0, which writes everything, dies in a sum; then another one in an evaluation, and one is
+    left."""
     done = killed(folder, 3, "0@sum@3", "2@evaluation@15")
     assert_same_training(done, folder, undisturbed, survivors=1, lost=1)
     assert re.search(r"rank 0\b.* died.*2 ranks go on", done.stderr), done
@@ -44,7 +57,9 @@ def test_a_step_that_one_survivor_has_and_another_has_not_counts_once(folder, un
 
 
 def test_a_killed_training_starts_again_from_its_checkpoint(folder, undisturbed):
-    assert_same_training(killed(folder, 2, "0@write@8", flag="--restarts=1"), folder, undisturbed, survivors=2)
+    assert_same_training(
+        killed(folder, 2, "0@write@8", flag="--restarts=1"), folder, undisturbed, survivors=2
+    )
 
 
 def stop(folder, ranks, request):
@@ -66,9 +81,10 @@ def test_sigusr1_saves_and_stops_and_the_next_start_goes_on(tmp_path, undisturbe
 
 
 @pytest.mark.parametrize(
-    ("ranks", "stops"), [(2, lambda job: job.process.terminate()), (1, lambda job: job.press_ctrl_c())],
+    ("ranks", "stops"),
+    [(2, lambda job: job.process.terminate()), (1, lambda job: job.press_ctrl_c())],
     ids=["SIGTERM to the launcher", "Ctrl-C to one process"],
-)  # fmt: skip
+)
 def test_what_ends_a_process_saves_first(tmp_path, ranks, stops):
     stop(tmp_path, ranks, stops)
 

@@ -1,4 +1,5 @@
-"""A rank that fails, is killed or is stopped: the others end, the reason is shown once; `--restarts`."""
+"""A rank that fails, is killed or is stopped: the others end, the reason is shown once;
+`--restarts`."""
 
 import re
 import signal
@@ -62,13 +63,16 @@ def test_a_stopped_rank_is_named_and_the_job_ends(tmp_path, ranks, stopped):
             job.strike(tmp_path / f"rank-{rank}", signal.SIGSTOP)
         printed = job.fail().stderr
     (line,) = [line for line in printed.splitlines() if "prog: error:" in line]
-    assert re.search(rf"rank {stopped[0]}, process \d+ on \S+, gave its last sign of life \d+ s ago", line)
+    assert re.search(
+        rf"rank {stopped[0]}, process \d+ on \S+, gave its last sign of life \d+ s ago", line
+    )
     assert_gone(*pids(tmp_path))
 
 
 @pytest.mark.slow
 def test_a_job_that_a_user_ends_is_not_started_again(tmp_path):
-    """The first signal asks the ranks to save; this program has nothing to save, and the second one ends it."""
+    """The first signal asks the ranks to save; this program has nothing to save, and the second one
+    ends it."""
     with held(tmp_path, 2, "--restarts=3") as job:
         job.process.send_signal(signal.SIGINT)
         job.wait_for(lambda: "SIGINT" in job.done().stderr)
@@ -80,6 +84,12 @@ def test_a_job_that_a_user_ends_is_not_started_again(tmp_path):
 @pytest.mark.slow
 def test_a_rank_that_never_joins_ends_the_job(tmp_path):
     one = 'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then exec sleep 1000; else exec "$@"; fi'
-    done = run(launch(2, "sh", "-c", one, "sh", *program("work.py", tmp_path), flags=("--start-timeout=5",)))
+    done = run(
+        launch(
+            2, "sh", "-c", one, "sh", *program("work.py", tmp_path), flags=("--start-timeout=5",)
+        )
+    )
     assert done.status not in (0, 75), done
-    assert "a process was ended by SIGALRM (not all ranks joined within --start-timeout" in done.stderr
+    assert (
+        "a process was ended by SIGALRM (not all ranks joined within --start-timeout" in done.stderr
+    )

@@ -14,7 +14,9 @@ VERSIONS = {  # the first lines of mpirun --version
     "Open MPI 5": "mpirun (Open MPI) 5.0.11",
     "Open MPI 4": "mpirun.openmpi (OpenRTE) 4.1.4",  # Debian's
     "MPICH": "HYDRA build details:\n    Version:                                 4.2.3",
-    "Intel MPI": "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)",
+    "Intel MPI": (
+        "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)"
+    ),
 }
 OPEN_MPI = ["Open MPI 4", "Open MPI 5"]
 ONE_HOST = {  # its ranks exchange messages in its memory, and open no port
@@ -29,13 +31,18 @@ TWO_HOSTS = {
     "Open MPI 4": [*NAMED, "--mca plm_rsh_args '-p 2222'"],
     "Open MPI 5": [*NAMED, "--prtemca plm_ssh_args '-p 2222'"],
     "MPICH": [*OF_HYDRA, "-bind-to none", "'HYDRA_LAUNCHER_EXTRA_ARGS=-p 2222'"],
-    "Intel MPI": [*OF_HYDRA, "-genv I_MPI_PIN 0", "'I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS=-p 2222'"],
+    "Intel MPI": [
+        *OF_HYDRA,
+        "-genv I_MPI_PIN 0",
+        "'I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS=-p 2222'",
+    ],
 }
 
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """Makes the only mpirun of a machine of 8 cores, of which the user is not root and has set nothing."""
+    """Makes the only mpirun of a machine of 8 cores, of which the user is not root and has set
+    nothing."""
 
     def make(version, **environment):
         path = tmp_path / "mpirun"
@@ -64,20 +71,43 @@ def command_lines():
         has = [*TWO_HOSTS[mpi], "-np 6", "--tag-output -x A"]
         yield mpi, there, variables, has, [memory, "--oversubscribe", "secret", "EDITOR", "HOME"]
     for batch in "SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE":
-        yield "Open MPI 5", "-np 64", {batch: "nodes"}, ["-np 64"], ["--oversubscribe", "yield", "OMPI_MCA"]
+        yield (
+            "Open MPI 5",
+            "-np 64",
+            {batch: "nodes"},
+            ["-np 64"],
+            ["--oversubscribe", "yield", "OMPI_MCA"],
+        )
     for mpi in OPEN_MPI:
         yield mpi, "-np 9", {}, ["--oversubscribe --mca mpi_yield_when_idle 1"], []
         yield mpi, "-np 9 -H localhost:9", {}, ["--mca mpi_yield_when_idle 1"], ["--oversubscribe"]
-        yield mpi, "-np 64 --mpi-args '--hostfile hosts'", {}, ["--hostfile hosts"], ["--oversubscribe"]
+        yield (
+            mpi,
+            "-np 64 --mpi-args '--hostfile hosts'",
+            {},
+            ["--hostfile hosts"],
+            ["--oversubscribe"],
+        )
         yield mpi, "-np 2 --mpi-args '--bind-to core'", {}, ["--bind-to core"], ["--bind-to none"]
         yield mpi, "-np 2", {"OMPI_MCA_pml": "ucx"}, [], ["ob1", "btl"]
-    yield "Open MPI 5", "-np 2 --elastic", {"UID": "0"}, ["--allow-run-as-root", "--with-ft ulfm"], []
+    yield (
+        "Open MPI 5",
+        "-np 2 --elastic",
+        {"UID": "0"},
+        ["--allow-run-as-root", "--with-ft ulfm"],
+        [],
+    )
 
 
-@pytest.mark.parametrize(("mpi", "arguments", "environment", "has", "has_not"), list(command_lines()))
+@pytest.mark.parametrize(
+    ("mpi", "arguments", "environment", "has", "has_not"), list(command_lines())
+)
 def test_the_command_for_each_mpi(machine, capsys, mpi, arguments, environment, has, has_not):
     path = machine(VERSIONS[mpi], **environment)
-    assert main([*shlex.split(arguments), "--dry-run", "--", "bert-squad", "--output_dir", "my out"]) == 0
+    assert (
+        main([*shlex.split(arguments), "--dry-run", "--", "bert-squad", "--output_dir", "my out"])
+        == 0
+    )
     line, errors = capsys.readouterr()
     assert errors == ""
     assert f"{path} " in line
@@ -89,7 +119,9 @@ def test_the_command_for_each_mpi(machine, capsys, mpi, arguments, environment, 
 
 
 @pytest.mark.parametrize("in_venv", [True, False])
-def test_a_virtual_environments_own_mpirun_goes_first(machine, tmp_path, monkeypatch, capsys, in_venv):
+def test_a_virtual_environments_own_mpirun_goes_first(
+    machine, tmp_path, monkeypatch, capsys, in_venv
+):
     beside = tmp_path / "venv" / "mpirun"
     on_path = machine(VERSIONS["Open MPI 5"])
     beside.parent.mkdir()
@@ -115,10 +147,14 @@ REFUSED = {
 
 @pytest.mark.parametrize(("arguments", "named"), REFUSED.items())
 def test_bad_arguments_are_one_line_and_status_2(arguments, named, capsys):
-    refusal(capsys, "bert-launch", lambda: main(shlex.split(arguments)), named, status=2, is_alone=True)
+    refusal(
+        capsys, "bert-launch", lambda: main(shlex.split(arguments)), named, status=2, is_alone=True
+    )
 
 
-def test_an_mpirun_that_will_not_do_is_one_line_and_status_1_and_one_rank_needs_none(machine, capsys):
+def test_an_mpirun_that_will_not_do_is_one_line_and_status_1_and_one_rank_needs_none(
+    machine, capsys
+):
     for version, flags, named in (
         (None, (), "pip install"),
         ("something else", (), "something else"),
@@ -132,7 +168,8 @@ def test_an_mpirun_that_will_not_do_is_one_line_and_status_1_and_one_rank_needs_
 
 
 def test_output_and_exit_status_pass_through():
-    ranks = len(os.sched_getaffinity(0)) + 1  # more than the cores: mpirun refuses without --oversubscribe
+    # more than the cores: mpirun refuses without --oversubscribe
+    ranks = len(os.sched_getaffinity(0)) + 1
     done = run(launch(ranks, "sh", "-c", "echo a rank"))
     assert (done.status, done.stdout) == (0, "a rank\n" * ranks), done
     assert done.stderr.count("\n") == 1, "the command, for those who would use it themselves"

@@ -1,4 +1,5 @@
-"""Ranks on two hosts find their place on each and add up between them; strangers cannot take part."""
+"""Ranks on two hosts find their place on each and add up between them; strangers cannot take
+part."""
 
 import json
 import sys
@@ -9,10 +10,14 @@ import pytest
 from harness.hosts import VARIABLES, available, simulated_hosts
 from harness.jobs import launch, program
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(available() is not None, reason=available() or "")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(available() is not None, reason=available() or ""),
+]
 
-# Prints those of the ports at which a server of TensorFlow answers, which would read files for whoever asks. It
-# speaks HTTP/2 (RFC 9113), where both sides begin with a frame of settings, which is of type 4.
+# Prints those of the ports at which a server of TensorFlow answers, which would read files for
+# whoever asks. It speaks HTTP/2 (RFC 9113), where both sides begin with a frame of settings, which
+# is of type 4.
 STRANGER = r"""
 import socket, sys
 for port in sys.argv[2:]:
@@ -27,10 +32,15 @@ for port in sys.argv[2:]:
 
 
 def attacked(folder, num_hosts, **variables):
-    """The result of a job of two ranks a host, and how many of its servers answered to a further host."""
+    """The result of a job of two ranks a host, and how many of its servers answered to a further
+    host."""
     command = program("ring.py", folder)
     with simulated_hosts(num_hosts + 1) as hosts, ThreadPoolExecutor() as pool:
-        command = launch(2, *command) if num_hosts == 1 else hosts.launch(2, *command, num_hosts=num_hosts)
+        command = (
+            launch(2, *command)
+            if num_hosts == 1
+            else hosts.launch(2, *command, num_hosts=num_hosts)
+        )
         job = pool.submit(hosts.run, 0, command, env={**VARIABLES, **variables})
         files = [folder / f"ports-{host}" for host in range(num_hosts)]
         while not all(file.exists() for file in files) and not job.done():
@@ -38,7 +48,9 @@ def attacked(folder, num_hosts, **variables):
         answers = 0
         for address, file in zip(hosts.addresses, files, strict=False):
             ports = map(str, json.loads(file.read_text())) if file.exists() else ()
-            tried = hosts.run(num_hosts, [sys.executable, "-c", STRANGER, address, *ports], timeout=120)
+            tried = hosts.run(
+                num_hosts, [sys.executable, "-c", STRANGER, address, *ports], timeout=120
+            )
             assert tried.status == 0, tried
             answers += len(tried.stdout.split())
         (folder / "tried").touch()
@@ -46,15 +58,23 @@ def attacked(folder, num_hosts, **variables):
 
 
 def test_ranks_on_two_hosts_know_their_place_and_add_up_undisturbed(tmp_path):
-    """The second host's ranks know only the variables that bert-launch forwards, such as PYTHONPATH."""
+    """The second host's ranks know only the variables that bert-launch forwards, such as
+    PYTHONPATH."""
     result, answers = attacked(tmp_path, 2)
     assert (result["num_nodes"], answers) == (2, 0)
     # rank, local_rank, local_size, node, host name: on the second host local_rank is not rank.
-    of_hosts = [[0, 0, 2, 0, "host1"], [1, 1, 2, 0, "host1"], [2, 0, 2, 1, "host2"], [3, 1, 2, 1, "host2"]]
+    of_hosts = [
+        [0, 0, 2, 0, "host1"],
+        [1, 1, 2, 0, "host1"],
+        [2, 0, 2, 1, "host2"],
+        [3, 1, 2, 1, "host2"],
+    ]
     assert result["places"] == of_hosts
 
 
 @pytest.mark.parametrize(("variables", "expected"), [({}, 0), ({"RINGBERT_OPEN_PORTS": "1"}, 2)])
-def test_strangers_reach_a_job_on_one_host_only_if_its_user_allows_it(tmp_path, variables, expected):
+def test_strangers_reach_a_job_on_one_host_only_if_its_user_allows_it(
+    tmp_path, variables, expected
+):
     result, answers = attacked(tmp_path, 1, **variables)
     assert (result["num_nodes"], answers) == (1, expected)

@@ -11,12 +11,13 @@ JOIN = """
 import json, sys
 from distributed.world import World
 with World.join(device=None, program="prog") as world:
-    assert "tensorflow" not in sys.modules, "TensorFlow was imported for a program that computes nothing"
+    assert "tensorflow" not in sys.modules, "TensorFlow for a program that computes nothing"
     world.barrier()
     if world.size == 1:
-        assert "/dev/shm/" not in open("/proc/self/maps").read(), "Open MPI 5 alone would leave a file there"
+        assert "/dev/shm/" not in open("/proc/self/maps").read(), "a file of Open MPI"
     bound = [note for note in world.device.notes if "--bind-to none" in note]
-    place = [world.rank, world.size, world.local_rank, world.local_size, world.node, world.num_nodes]
+    sizes = [world.rank, world.size, world.local_rank, world.local_size]
+    place = [*sizes, world.node, world.num_nodes]
     places = world.gather(place)
     if world.rank == 0:
         print(json.dumps({"places": places, "threads": world.device.threads, "bound": bound}))
@@ -31,7 +32,9 @@ with World.join(device=None, program="prog") as world:
         ({}, "MPI sees one process"),
     ],
 )
-def test_without_mpi_there_is_one_rank_and_under_a_launcher_of_two_an_error(tmp_path, variables, reason):
+def test_without_mpi_there_is_one_rank_and_under_a_launcher_of_two_an_error(
+    tmp_path, variables, reason
+):
     (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
     variables = {name: value.replace("FOLDER", str(tmp_path)) for name, value in variables.items()}
     done = run([sys.executable, "-c", JOIN], **variables)
@@ -45,7 +48,8 @@ def test_without_mpi_there_is_one_rank_and_under_a_launcher_of_two_an_error(tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "is_refused"), [("PMI_SIZE", True), ("SLURM_STEP_NUM_TASKS", True), ("SLURM_NTASKS", False)]
+    ("name", "is_refused"),
+    [("PMI_SIZE", True), ("SLURM_STEP_NUM_TASKS", True), ("SLURM_NTASKS", False)],
 )
 def test_other_launchers_and_a_batch_job_without_one(name, is_refused):
     """SLURM_NTASKS is set in the batch script too, which may start one process by itself."""
@@ -60,5 +64,7 @@ def test_ranks_share_the_cores_and_one_that_is_bound_to_few_is_told():
     shared = run(launch(2, sys.executable, "-c", JOIN)).json()
     assert shared["places"] == [[0, 2, 0, 2, 0, 1], [1, 2, 1, 2, 0, 1]]
     assert (shared["threads"], shared["bound"]) == (len(os.sched_getaffinity(0)) // 2, [])
-    alone = run(["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-c", JOIN]).json()
+    alone = run(
+        ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-c", JOIN]
+    ).json()
     assert alone["threads"] == len(alone["bound"]) == 1

@@ -1,4 +1,5 @@
-"""The documentation keeps to the facts: the links, commands, flags, programs, files and messages in it exist."""
+"""The documentation keeps to the facts: the links, commands, flags, programs, files and messages in
+it exist."""
 
 import importlib
 import re
@@ -13,14 +14,23 @@ from harness.parsing import PACKAGES, PROJECT, ROOT, SETTINGS, help_of, named, p
 from distributed import launch
 from tasks.old_flags import IGNORED, INSTEAD
 
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "examples/README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "examples/README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+]
 RECIPES = sorted((ROOT / "configs").glob("*.toml"))
-# Of benchmarks/, scripts/ and examples/; mpirun, Slurm, docker, TensorBoard; pip, pytest, git; horovodrun.
-OTHERS_FLAGS = """every minutes image_size batch_sizes no_index find_links jax_python torch_python google_dir size
+# Of benchmarks/, scripts/ and examples/; mpirun, Slurm, docker, TensorBoard; pip, pytest, git;
+# horovodrun.
+OTHERS_FLAGS = """every minutes image_size batch_sizes no_index find_links jax_python torch_python
+    google_dir size
     table bind_to mpi nodes cpus_per_task ntasks_per_node gpus_per_task time array shm_size logdir
     require_hashes no_deps no_build_isolation upgrade strict dist tags target only
-    output output_filename hostfile network_interfaces min_np max_np host_discovery_script reset_limit check_build
-    autotune stall_check_warning_time_seconds stall_check_shutdown_time_seconds fusion_threshold_mb cycle_time_ms
+    output output_filename hostfile network_interfaces min_np max_np host_discovery_script
+    reset_limit check_build
+    autotune stall_check_warning_time_seconds stall_check_shutdown_time_seconds fusion_threshold_mb
+    cycle_time_ms
     hierarchical_allreduce timeline_filename gloo"""
 
 
@@ -32,7 +42,9 @@ def each(pages: list[Path]):
 def anchors(page: Path) -> set[str]:
     """The names by which GitHub links to the headings of a page."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    words = (re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)) for title in titles)
+    words = (
+        re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)) for title in titles
+    )
     return {text.strip().lower().replace(" ", "-") for text in words}
 
 
@@ -49,7 +61,11 @@ def test_links_lead_somewhere(page):
 
 def test_readme_fits_on_a_front_page_and_the_version_is_the_same_everywhere():
     assert len((ROOT / "README.md").read_text()) <= 9_000
-    lines = {"README.md": "Version {} ", "CHANGELOG.md": "## [{}] ", "CITATION.cff": "version: {}\n"}
+    lines = {
+        "README.md": "Version {} ",
+        "CHANGELOG.md": "## [{}] ",
+        "CITATION.cff": "version: {}\n",
+    }
     for page, line in lines.items():
         assert line.format(PROJECT["version"]) in (ROOT / page).read_text()
 
@@ -67,7 +83,7 @@ def test_files_modules_and_programs_that_are_named_exist(page):
         assert program in PROJECT["scripts"], program
 
 
-# -- flags --------------------------------------------------------------------------------------------------------
+# -- flags -----------------------------------------------------------------------------------------
 
 
 def commands_in(page: Path) -> list[list[str]]:
@@ -88,7 +104,9 @@ def test_commands_are_read_by_todays_programs(page, monkeypatch):
     assert sum(len(commands_in(page)) for page in PAGES) > 20
     assert commands_in(page) or page not in RECIPES or page.name == "quickstart.toml"
     for program, *argv in commands_in(page):
-        command = f"{program} {argv.pop(0)}" if argv and f"{program} {argv[0]}" in SETTINGS else program
+        command = (
+            f"{program} {argv.pop(0)}" if argv and f"{program} {argv[0]}" in SETTINGS else program
+        )
         try:
             parsed(command, *argv)
         except SystemExit as stop:
@@ -97,7 +115,9 @@ def test_commands_are_read_by_todays_programs(page, monkeypatch):
 
 @pytest.mark.parametrize("name", ["mpijob", "trainjob"])
 def test_commands_in_kubernetes_files_are_read_by_todays_programs(name):
-    lists = re.findall(r"args:\n((?: +- .*\n)+)", (ROOT / f"examples/places/{name}.yaml").read_text())
+    lists = re.findall(
+        r"args:\n((?: +- .*\n)+)", (ROOT / f"examples/places/{name}.yaml").read_text()
+    )
     (words,) = [[yaml.safe_load(line)[0] for line in text.splitlines()] for text in lists]
     at = words.index("--")
     options = launch.parse_args(words)
@@ -107,7 +127,8 @@ def test_commands_in_kubernetes_files_are_read_by_todays_programs(name):
 
 @cache
 def flags() -> set[str]:
-    """The flags in the help of all programs, and the old ones that they accept; `-` is written as `_`."""
+    """The flags in the help of all programs, and the old ones that they accept; `-` is written as
+    `_`."""
     text = "".join(help_of(command) for command in {*SETTINGS, *PROJECT["scripts"]})
     for name in ("allreduce", "compare", "horovod_sums", "scaling"):
         text += help_of(name, named(f"benchmarks.{name}:main"))
@@ -115,14 +136,17 @@ def flags() -> set[str]:
     return names | {f"no{name}" for name in names} | set(IGNORED) | set(INSTEAD)
 
 
-@each([page for page in (*PAGES, *RECIPES) if page.name != "CHANGELOG.md"])  # which names flags that are gone
+# which names flags that are gone
+@each([page for page in (*PAGES, *RECIPES) if page.name != "CHANGELOG.md"])
 def test_flags_that_are_named_exist(page):
-    names = {name.replace("-", "_") for name in re.findall(r"(?<![\w-])--(\w[\w-]*)", page.read_text())}
+    names = {
+        name.replace("-", "_") for name in re.findall(r"(?<![\w-])--(\w[\w-]*)", page.read_text())
+    }
     assert "num_train_epochs" in flags()
     assert sorted(names - flags() - set(OTHERS_FLAGS.split())) == []
 
 
-# -- messages and names -------------------------------------------------------------------------------------------
+# -- messages and names ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", ["docs/running.md", "docs/horovod.md"])

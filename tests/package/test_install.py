@@ -1,4 +1,5 @@
-"""An installed wheel: its modules and programs, and whose packages are imported: Dask has a `distributed`, too."""
+"""An installed wheel: its modules and programs, and whose packages are imported: Dask has a
+`distributed`, too."""
 
 import shutil
 import sys
@@ -26,13 +27,27 @@ def test_another_distributed_before_ours_stops_with_one_line(tmp_path):
 @pytest.mark.timeout(180)
 def test_an_installed_wheel_has_all_modules_and_programs_and_they_are_imported_from_it(tmp_path):
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, tmp_path / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / name, tmp_path / "source" / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, tmp_path / "source" / name)
-    build = ("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, tmp_path / "source")
+    build = (
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        tmp_path,
+        tmp_path / "source",
+    )
     isolated(sys.executable, "-m", "pip", *build, cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
-    modules = {path.relative_to(ROOT).as_posix() for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
+    modules = {
+        path.relative_to(ROOT).as_posix()
+        for name in PACKAGES
+        for path in (ROOT / name).rglob("*.py")
+    }
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == modules | {f"{name}/py.typed" for name in PACKAGES} | {"tasks/report/style.css"}
@@ -43,7 +58,9 @@ def test_an_installed_wheel_has_all_modules_and_programs_and_they_are_imported_f
     for program in PROJECT["scripts"]:
         done = isolated(site / "bin" / program, "--help", path=site, cwd=tmp_path)
         assert done.stdout.startswith(f"usage: {program}")
-    names = sorted(name.removesuffix(".py").replace("/", ".") for name in modules if "__" not in name)
+    names = sorted(
+        name.removesuffix(".py").replace("/", ".") for name in modules if "__" not in name
+    )
     code = f"""
 import importlib, sys, ringbert
 ringbert.Squad(train_file="a", output_dir="b")

@@ -1,4 +1,5 @@
-"""README's first command, with less data and without installing again what this Python already has."""
+"""README's first command, with less data and without installing again what this Python already
+has."""
 
 import os
 import re
@@ -22,7 +23,11 @@ def test_the_quickstart_trains_on_two_ranks_and_shows_scores_and_answers(tmp_pat
             (tmp_path / "venv" / path.name).symlink_to(path)
     (tmp_path / "uv").write_text("#!/bin/sh\n")  # it installs nothing
     (tmp_path / "uv").chmod(0o755)
-    variables = {"QUICKSTART_DIR": f"{tmp_path}/run", "RINGBERT_CACHE": f"{tmp_path}/cache", "PYTHONPATH": ""}
+    variables = {
+        "QUICKSTART_DIR": f"{tmp_path}/run",
+        "RINGBERT_CACHE": f"{tmp_path}/cache",
+        "PYTHONPATH": "",
+    }
     variables |= {"RINGBERT_VENV": f"{tmp_path}/venv", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = shell("scripts/quickstart.sh", *LESS, **variables)
     assert "+ bert-launch -np 2 -- bert-squad" in done.stdout

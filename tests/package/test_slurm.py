@@ -12,14 +12,16 @@ from harness.parsing import ROOT
 
 SCRIPT = ROOT / "scripts" / "slurm.sh"
 SRUN = """#!/bin/bash
-if [[ $* == --mpi=list ]]; then cat "$STUBS/mpi" >&2; exit; fi  # which stream depends on Slurm's version
+# Which stream this goes to depends on Slurm's version.
+if [[ $* == --mpi=list ]]; then cat "$STUBS/mpi" >&2; exit; fi
 echo "$*" >> "$STUBS/srun.log"
 while [[ $1 == --* ]]; do shift; done
 exec "$@"  # so that it gets SIGUSR1, which srun hands on
 """
 LOGS = '#!/bin/sh\necho "$*" >> "$STUBS/${0##*/}.log"\nexit "${SCONTROL_STATUS:-0}"\n'
 OFFERED = {  # by `srun --mpi=list` of Slurm 22, of Slurm 20 and others
-    "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions available: pmix_v4\n": "pmix",
+    "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\n"
+    "specific pmix plugin versions available: pmix_v4\n": ("pmix"),
     "srun: MPI types are...\nsrun: none\nsrun: pmi2\nsrun: pmix_v2\nsrun: pmix_v10\n": "pmix_v10",
     "MPI plugin types are...\n\tnone\n\tcray_shasta\n\tpmi2\n": "pmi2",
 }
@@ -42,9 +44,15 @@ class Stubs:
     def start(self, *command, **changes):
         ours = ("SLURM_", "RINGBERT_", "HF_HUB_OFFLINE")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        variables = {"PATH": f"{self.folder}:{kept['PATH']}", "STUBS": str(self.folder), "SLURM_JOB_ID": "17"}
+        variables = {
+            "PATH": f"{self.folder}:{kept['PATH']}",
+            "STUBS": str(self.folder),
+            "SLURM_JOB_ID": "17",
+        }
         environment = kept | variables | changes
-        return subprocess.Popen([SCRIPT, *command], env=environment, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        return subprocess.Popen(
+            [SCRIPT, *command], env=environment, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
 
     def run(self, *command, **changes):
         """Status and standard error."""
@@ -68,8 +76,11 @@ def test_the_status_of_the_ranks_passes_through_and_saved_means_requeued(stubs):
 
 
 @pytest.mark.parametrize(("after", "status", "requeued"), [("exit 75", 0, 1), ("exit 4", 4, 0)])
-def test_the_signal_reaches_the_ranks_and_the_shell_waits_for_their_end(stubs, tmp_path, after, status, requeued):
-    """Bash's `wait` returns 138 when a trap runs; the status must be that of the ranks, which take a while."""
+def test_the_signal_reaches_the_ranks_and_the_shell_waits_for_their_end(
+    stubs, tmp_path, after, status, requeued
+):
+    """Bash's `wait` returns 138 when a trap runs; the status must be that of the ranks, which take
+    a while."""
     ready, done = tmp_path / "ready", tmp_path / "done"
     wait = f"touch {ready}; for i in {{1..1200}}; do sleep 0.05; done"
     job = stubs.start("bash", "-c", f"trap 'sleep 0.5; touch {done}; {after}' USR1; {wait}")
@@ -91,7 +102,10 @@ def test_the_mpi_that_srun_offers_or_that_is_given_or_mpirun(stubs):
     assert stubs.calls("srun")[-1] == "--mpi=pmi2 --export=ALL --cpus-per-task=1 true"
     assert stubs.run("true", "--flag", RINGBERT_LAUNCHER="mpirun", SLURM_NTASKS="8")[0] == 0
     assert stubs.calls("bert-launch") == ["-np 8 -- true --flag"]
-    assert stubs.run("true", "--seed", "%a", "--output_dir=out/seed-%a", SLURM_ARRAY_TASK_ID="3")[0] == 0
+    assert (
+        stubs.run("true", "--seed", "%a", "--output_dir=out/seed-%a", SLURM_ARRAY_TASK_ID="3")[0]
+        == 0
+    )
     assert stubs.calls("srun")[-1].endswith(" true --seed 3 --output_dir=out/seed-3")
 
 
@@ -112,9 +126,14 @@ def test_mistakes_are_one_line_and_start_nothing(stubs):
 
 
 def test_what_the_ranks_find_in_their_environment(stubs, tmp_path):
-    """Slurm binds no rank to a GPU of its own; the cache and whether there is a network are passed on."""
+    """Slurm binds no rank to a GPU of its own; the cache and whether there is a network are passed
+    on."""
     show = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
-    bound = {"SLURM_GPUS_PER_TASK": "1", "SLURM_TRES_PER_TASK": "gres/gpu:1", "SLURM_GPU_BIND": "single:1"}
+    bound = {
+        "SLURM_GPUS_PER_TASK": "1",
+        "SLURM_TRES_PER_TASK": "gres/gpu:1",
+        "SLURM_GPU_BIND": "single:1",
+    }
     variables = {"HOME": "/home/kim", "HF_HUB_OFFLINE": "1", **bound}
     assert stubs.run(sys.executable, "-c", show, str(tmp_path / "shown"), **variables)[0] == 0
     shown = json.loads((tmp_path / "shown").read_text())

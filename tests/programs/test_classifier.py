@@ -1,4 +1,5 @@
-"""bert-classifier on files of the user's and on GLUE's, from its flags to its files, on a tiny model."""
+"""bert-classifier on files of the user's and on GLUE's, from its flags to its files, on a tiny
+model."""
 
 import io
 import json
@@ -9,7 +10,16 @@ import numpy as np
 import pytest
 from harness import classifier_runs as own
 from harness import program_runs as programs
-from harness.classifier_runs import DEV, TEST, TRAIN, classify, glue_flags, scores_in, table_in, write_rows
+from harness.classifier_runs import (
+    DEV,
+    TEST,
+    TRAIN,
+    classify,
+    glue_flags,
+    scores_in,
+    table_in,
+    write_rows,
+)
 from harness.program_runs import files_in, metrics_in, weights_in
 from harness.texts import KINDS, write_lines
 from safetensors.numpy import load_file
@@ -34,7 +44,9 @@ def flags(data):
 def trained(flags, tmp_path_factory):
     """A run; scores that it returned."""
     folder = tmp_path_factory.mktemp("trained")
-    return folder, classify(folder, *flags, f"--num_train_steps={STEPS}", "--do_eval", "--do_predict")
+    return folder, classify(
+        folder, *flags, f"--num_train_steps={STEPS}", "--do_eval", "--do_predict"
+    )
 
 
 def test_a_run_learns_and_leaves_its_files(trained):
@@ -48,25 +60,40 @@ def test_a_run_learns_and_leaves_its_files(trained):
     np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-12)  # a softmax in float64
     header, *rows = table_in(folder / "predictions.tsv")
     assert header == ["index", "prediction"]
-    assert rows == [[str(row), sorted(KINDS)[best]] for row, best in enumerate(probabilities.argmax(1))]
-    assert np.mean([label == example.kind for (_, label), example in zip(rows, TEST, strict=True)]) > 0.8
+    assert rows == [
+        [str(row), sorted(KINDS)[best]] for row, best in enumerate(probabilities.argmax(1))
+    ]
+    assert (
+        np.mean([label == example.kind for (_, label), example in zip(rows, TEST, strict=True)])
+        > 0.8
+    )
     losses = [line["loss"] for line in metrics_in(folder)]
     assert np.mean(losses[-2:]) < 0.5 * losses[0]
     config, labels = AutoConfig.from_pretrained(folder / "model"), dict(enumerate(sorted(KINDS)))
-    assert (config.id2label, config.label2id) == (labels, {name: number for number, name in labels.items()})
+    assert (config.id2label, config.label2id) == (
+        labels,
+        {name: number for number, name in labels.items()},
+    )
     assert config.problem_type == "single_label_classification"
 
 
 @pytest.mark.slow
-def test_a_head_for_other_labels_starts_anew_and_class_weights_reach_the_training(trained, data, tmp_path):
-    """With a rate of 0 the saved head is the one that training started from. With nearly all weight on one label
-    that label alone is learnt: everything is called so."""
-    rows = [(e.first, e.second, "abc"[KINDS.index(e.kind)] if n % 40 else "d") for n, e in enumerate(TRAIN)]
+def test_a_head_for_other_labels_starts_anew_and_class_weights_reach_the_training(
+    trained, data, tmp_path
+):
+    """With a rate of 0 the saved head is the one that training started from. With nearly all weight
+    on one label that label alone is learnt: everything is called so."""
+    rows = [
+        (e.first, e.second, "abc"[KINDS.index(e.kind)] if n % 40 else "d")
+        for n, e in enumerate(TRAIN)
+    ]
     write_rows(tmp_path / "train.csv", own.COLUMNS, rows, ",")
     flags = (f"--model={trained[0]}/model", "--max_seq_length=32", *own.own_files(data), *own.LEARN)
     flags = (*flags, f"--train_file={tmp_path}/train.csv")
     classify(tmp_path / "new", *flags, "--learning_rate=0", "--num_train_steps=1")
-    old, new = (load_file(folder / "model/model.safetensors") for folder in (trained[0], tmp_path / "new"))
+    old, new = (
+        load_file(folder / "model/model.safetensors") for folder in (trained[0], tmp_path / "new")
+    )
     np.testing.assert_array_equal(old["bert.pooler.dense.weight"], new["bert.pooler.dense.weight"])
     assert new["classifier.weight"].shape == (4, 64)
     assert not new["classifier.bias"].any()
@@ -82,32 +109,51 @@ def test_seeds_give_mean_and_deviation(flags, tmp_path):
     runs = [scores_in(tmp_path / f"both/seed-{seed}") for seed in (1, 2)]
     result = json.loads((tmp_path / "both/result.json").read_text())
     assert (result["seeds"], result["scores"]) == ({"1": runs[0], "2": runs[1]}, means)
-    written = dict(line.split(" = ") for line in (tmp_path / "both/eval_results.txt").read_text().splitlines())
+    written = dict(
+        line.split(" = ") for line in (tmp_path / "both/eval_results.txt").read_text().splitlines()
+    )
     assert set(written) == set(runs[0]) == set(means)
     for name, mean in means.items():
         one, two = (run[name] for run in runs)
         deviation = abs(one - two) / math.sqrt(2)
         assert written[name] == f"{mean:.4f} ± {deviation:.4f} (2 seeds)"
-        assert (mean, result["standard_deviations"][name]) == pytest.approx(((one + two) / 2, deviation))
+        assert (mean, result["standard_deviations"][name]) == pytest.approx(
+            ((one + two) / 2, deviation)
+        )
     assert runs[0] != runs[1] == classify(tmp_path / "alone", *flags, "--seed=2")
     assert weights_in(tmp_path / "alone/model") == weights_in(tmp_path / "both/seed-2/model")
 
 
 @pytest.mark.slow
 def test_the_best_model_is_kept_and_training_stops_also_in_two_parts(data, flags, tmp_path):
-    """Trained on wrong labels the dev score falls: the best evaluation is an early one. A run that is broken off
-    has its history of evaluations from the checkpoint."""
+    """Trained on wrong labels the dev score falls: the best evaluation is an early one. A run that
+    is broken off has its history of evaluations from the checkpoint."""
     wrong = dict(zip(KINDS, (*KINDS[1:], KINDS[0]), strict=True))
-    write_rows(tmp_path / "train.csv", own.COLUMNS, [(e.first, e.second, wrong[e.kind]) for e in TRAIN], ",")
+    write_rows(
+        tmp_path / "train.csv",
+        own.COLUMNS,
+        [(e.first, e.second, wrong[e.kind]) for e in TRAIN],
+        ",",
+    )
     out = tmp_path / "out"
-    flags = (*flags, f"--train_file={tmp_path}/train.csv", "--num_train_steps=60", "--eval_steps=4",
-             "--early_stopping_patience=3", "--do_eval")  # fmt: skip
+    flags = (
+        *flags,
+        f"--train_file={tmp_path}/train.csv",
+        "--num_train_steps=60",
+        "--eval_steps=4",
+        "--early_stopping_patience=3",
+        "--do_eval",
+    )
     scores = classify(out, *flags, "--keep_checkpoints=2")
-    measured = {line["step"]: line["eval_accuracy"] for line in metrics_in(out) if "eval_accuracy" in line}
+    measured = {
+        line["step"]: line["eval_accuracy"] for line in metrics_in(out) if "eval_accuracy" in line
+    }
     best, last = max(measured, key=lambda step: (measured[step], -step)), max(measured)
     assert best + 3 * 4 == last == max(line["step"] for line in metrics_in(out)) < 60
     assert list(measured) == list(range(4, last + 1, 4))
-    kept = {int(path.name.removeprefix("rows-")) // 32: path for path in (out / "checkpoints").iterdir()}
+    kept = {
+        int(path.name.removeprefix("rows-")) // 32: path for path in (out / "checkpoints").iterdir()
+    }
     assert sorted(kept) == [best, last - 4, last]  # two are kept, and the best
     assert weights_in(out / "model") == weights_in(kept[best]) != weights_in(kept[last])
     assert scores["eval_accuracy"] == measured[best] > measured[last]
@@ -117,13 +163,18 @@ def test_the_best_model_is_kept_and_training_stops_also_in_two_parts(data, flags
     broken = programs.without_newest_checkpoint(out, tmp_path / "broken")
     assert classify(broken, *flags, "--keep_checkpoints=2") == scores
     assert weights_in(broken / "model") == weights_in(out / "model")
-    assert json.loads((broken / "checkpoints" / kept[last].name / "state.json").read_text()) == state
+    assert (
+        json.loads((broken / "checkpoints" / kept[last].name / "state.json").read_text()) == state
+    )
     before = files_in(out)
-    # Evaluation alone takes the best model: the last one's scores are others. The same command does not train on.
+    # Evaluation alone takes the best model: the last one's scores are others. The same command does
+    # not train on.
     assert classify(out, *own.model_flags(data), *own.own_files(data), "--do_eval") == scores
     assert json.loads((out / "predict_result.json").read_text())["scores"] == scores
     classify(out, *flags, "--keep_checkpoints=2")
-    assert files_in(out, "result.json", "predict_result.json", "report.html").items() <= before.items()
+    assert (
+        files_in(out, "result.json", "predict_result.json", "report.html").items() <= before.items()
+    )
 
 
 def test_a_model_with_as_many_words_as_positions_is_resumed_to_the_bit(data, flags, tmp_path):
@@ -149,7 +200,8 @@ def test_a_model_with_as_many_words_as_positions_is_resumed_to_the_bit(data, fla
     ("asked", "steps"), [("--eval_steps=auto", [12]), ("--load_best_model_at_end", [5, 10, 12])]
 )
 def test_evaluations_are_as_often_as_asked(flags, tmp_path, asked, steps, capsys):
-    """`auto`: once, because more would take too long. Without --eval_steps after each epoch, here of 5 steps."""
+    """`auto`: once, because more would take too long. Without --eval_steps after each epoch, here
+    of 5 steps."""
     classify(tmp_path, *flags, "--max_train_examples=160", "--num_train_steps=12", asked)
     assert [line["step"] for line in metrics_in(tmp_path) if "eval_accuracy" in line] == steps
     assert f"{len(steps)} in all" in capsys.readouterr().err
@@ -157,13 +209,17 @@ def test_evaluations_are_as_often_as_asked(flags, tmp_path, asked, steps, capsys
 
 @pytest.mark.slow
 @pytest.mark.parametrize("has_pairs", [False, True])
-def test_standard_input_is_labelled_as_texts_of_a_file(trained, tmp_path, has_pairs, monkeypatch, capsys):
-    """Only predictions are on standard output. A model trained on pairs takes pairs, with a tab; length and
-    columns are those of its training."""
+def test_standard_input_is_labelled_as_texts_of_a_file(
+    trained, tmp_path, has_pairs, monkeypatch, capsys
+):
+    """Only predictions are on standard output. A model trained on pairs takes pairs, with a tab;
+    length and columns are those of its training."""
     model = shutil.copytree(trained[0] / "model", tmp_path / "model")
     flags = [f"--model={model}", "--do_predict", *["--max_seq_length=32"] * (not has_pairs)]
     lines = [f"{e.first}\t{e.second}" for e in TEST]
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\r\n".join([*lines, ""]).encode())))
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO("\r\n".join([*lines, ""]).encode()))
+    )
     if has_pairs:
         rows = [{"body": e.first, "more": e.second} for e in TEST]
     else:
@@ -181,18 +237,26 @@ def test_standard_input_is_labelled_as_texts_of_a_file(trained, tmp_path, has_pa
     assert capsys.readouterr().out.splitlines() == printed
 
 
-# -- GLUE's folders -----------------------------------------------------------------------------------------------
+# -- GLUE's folders --------------------------------------------------------------------------------
 
 LABELS = ("contradiction", "entailment", "neutral")  # the order of run_classifier.py
-SETS = (("", "matched", "MNLI-m.tsv", DEV[:30]), ("_mismatched", "mismatched", "MNLI-mm.tsv", DEV[30:70]))
+SETS = (
+    ("", "matched", "MNLI-m.tsv", DEV[:30]),
+    ("_mismatched", "mismatched", "MNLI-mm.tsv", DEV[30:70]),
+)
 
 
 @pytest.mark.slow
 def test_mnli_scores_and_submits_both_sets(data, tmp_path):
     glue, out = tmp_path / "glue", tmp_path / "out"
-    for name, examples in (("train", TRAIN), *((f"dev_{kind}", examples) for _, kind, _, examples in SETS)):
+    for name, examples in (
+        ("train", TRAIN),
+        *((f"dev_{kind}", examples) for _, kind, _, examples in SETS),
+    ):
         rows = [[n, e.first, e.second, LABELS[KINDS.index(e.kind)]] for n, e in enumerate(examples)]
-        write_rows(glue / f"MNLI/{name}.tsv", ["index", "sentence1", "sentence2", "gold_label"], rows)
+        write_rows(
+            glue / f"MNLI/{name}.tsv", ["index", "sentence1", "sentence2", "gold_label"], rows
+        )
     for _, kind, _, examples in SETS:
         rows = [[n + 100, e.first, e.second] for n, e in enumerate(examples)]
         write_rows(glue / f"MNLI/test_{kind}.tsv", ["index", "sentence1", "sentence2"], rows)
@@ -210,17 +274,30 @@ def test_mnli_scores_and_submits_both_sets(data, tmp_path):
 
 @pytest.mark.slow
 def test_sts_b_is_scored_as_scipy_does_and_its_submission_is_clipped(data, tmp_path):
-    number = {"animal": -9.5, "colour": 2.5, "tool": 14.0}  # beyond 0…5: what is learnt from them is clipped
+    # beyond 0…5: what is learnt from them is clipped
+    number = {"animal": -9.5, "colour": 2.5, "tool": 14.0}
     for name, examples in (("train", TRAIN), ("dev", DEV), ("test", DEV)):
         rows = [[n, e.first, e.second, number[e.kind]] for n, e in enumerate(examples)]
-        write_rows(tmp_path / f"STS-B/{name}.tsv", ["index", "sentence1", "sentence2", "score"], rows)
+        write_rows(
+            tmp_path / f"STS-B/{name}.tsv", ["index", "sentence1", "sentence2", "score"], rows
+        )
     flags = glue_flags(data, tmp_path / "STS-B", "stsb", 40)  # the task's own folder will do, too
     scores = classify(tmp_path / "out", *flags, "--do_eval", "--do_predict")
-    predicted, labels = np.loadtxt(tmp_path / "out/test_results.tsv"), np.array([number[e.kind] for e in DEV])
+    predicted, labels = (
+        np.loadtxt(tmp_path / "out/test_results.tsv"),
+        np.array([number[e.kind] for e in DEV]),
+    )
     for kind in ("eval", "predict"):
-        assert scores[f"{kind}_pearson"] == pytest.approx(pearsonr(labels, predicted).statistic, rel=1e-9)
-        assert scores[f"{kind}_spearmanr"] == pytest.approx(spearmanr(labels, predicted).statistic, rel=1e-9)
-        assert scores[f"{kind}_loss"] == pytest.approx(np.mean(np.square(predicted - labels)), rel=1e-9)
+        assert scores[f"{kind}_pearson"] == pytest.approx(
+            pearsonr(labels, predicted).statistic, rel=1e-9
+        )
+        assert scores[f"{kind}_spearmanr"] == pytest.approx(
+            spearmanr(labels, predicted).statistic, rel=1e-9
+        )
+        assert scores[f"{kind}_loss"] == pytest.approx(
+            np.mean(np.square(predicted - labels)), rel=1e-9
+        )
     assert predicted.min() < 0 < 5 < predicted.max()
     submitted = [float(prediction) for _, prediction in table_in(tmp_path / "out/STS-B.tsv")[1:]]
-    np.testing.assert_allclose(submitted, predicted.clip(0, 5), atol=0.0005 + 1e-9)  # three decimals
+    # three decimals
+    np.testing.assert_allclose(submitted, predicted.clip(0, 5), atol=0.0005 + 1e-9)

@@ -1,4 +1,5 @@
-"""bert-doctor on one process: a green page, and red ones that say what to do (more in tests/soak/install)."""
+"""bert-doctor on one process: a green page, and red ones that say what to do (more in
+tests/soak/install)."""
 
 import json
 import sys
@@ -34,4 +35,6 @@ def test_a_folder_that_cannot_be_written_is_red_with_what_to_do_in_a_narrow_page
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("RingBERT ")
     assert lines[-1].startswith("red: 1 failed")
-    assert "--output_dir" in done.stdout.partition("\n  XX output folder ")[2].partition("\n  ok ")[0]
+    assert (
+        "--output_dir" in done.stdout.partition("\n  XX output folder ")[2].partition("\n  ok ")[0]
+    )

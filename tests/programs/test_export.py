@@ -15,10 +15,12 @@ import ringbert
 from bert import weights
 from tasks.export.__main__ import main
 
-# In a process that cannot import our packages: the outputs of SavedModels for the inputs in the JSON of argv[1].
+# In a process that cannot import our packages: the outputs of SavedModels for the inputs in the
+# JSON of argv[1].
 SERVER = """
 import json, sys
-sys.modules.update(dict.fromkeys(("ringbert", "bert", "distributed", "tasks", "keras", "transformers")))
+absent = ("ringbert", "bert", "distributed", "tasks", "keras", "transformers")
+sys.modules.update(dict.fromkeys(absent))
 import tensorflow as tf
 
 results = {}
@@ -46,14 +48,18 @@ def export(*argv):
 
 @pytest.mark.slow
 def test_saved_models_give_what_the_predictors_give(trained, tmp_path):
-    """In plain TensorFlow, with ids of transformers' tokenizer: rows of unlike lengths, one of them a pair."""
+    """In plain TensorFlow, with ids of transformers' tokenizer: rows of unlike lengths, one of them
+    a pair."""
     pair = ("the animal", "a crow and the red axe")
     texts = [pair, ("the tool", "near the brown fox, two and a cat sat by the saw")]
     encoded = AutoTokenizer.from_pretrained(trained["span"])(texts, padding=True)
     inputs = {name: encoded[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
     for head, folder in trained.items():
         export(folder, tmp_path / head)
-        assert AutoTokenizer.from_pretrained(tmp_path / head / "assets.extra")(texts, padding=True) == encoded
+        assert (
+            AutoTokenizer.from_pretrained(tmp_path / head / "assets.extra")(texts, padding=True)
+            == encoded
+        )
     served = (sys.executable, "-c", SERVER, json.dumps(dict.fromkeys(HEADS, inputs)))
     found = run(served, cwd=tmp_path).json()
     mask = np.array(inputs["attention_mask"], bool)
@@ -75,7 +81,9 @@ def test_saved_models_give_what_the_predictors_give(trained, tmp_path):
     for row, text in enumerate(vectors):
         last = np.array(found["pretraining"]["sequence_output"])[row][mask[row]]
         np.testing.assert_allclose(last, text.vectors, atol=1e-5)
-        pooled = np.tanh(last[0] @ tensors["bert/pooler/dense/kernel"] + tensors["bert/pooler/dense/bias"])
+        pooled = np.tanh(
+            last[0] @ tensors["bert/pooler/dense/kernel"] + tensors["bert/pooler/dense/bias"]
+        )
         np.testing.assert_allclose(found["pretraining"]["pooled_output"][row], pooled, atol=1e-5)
 
 

@@ -25,9 +25,13 @@ LINES = [
     "bear bear ||| ",
     "goat ||| the brown cow ||| a",
     " ".join(["cat", "dog", "fox"] * 8),
-    "bear cat cow crow dog fox goat hare blue brown ||| axe drill hammer pliers rake saw spade wrench",
+    (
+        "bear cat cow crow dog fox goat hare blue brown ||| axe drill hammer pliers rake saw spade"
+        " wrench"
+    ),
 ]
-# float32: a batch is padded to its longest line and multiplied in other blocks; values are of the order of 3.
+# float32: a batch is padded to its longest line and multiplied in other blocks; values are of the
+# order of 3.
 ROUNDING = 1e-5
 DECIMALS = 0.5e-6 + 1e-9  # what rounding to 6 decimals takes
 LAYERS = "--layers=-1,0,2"
@@ -40,7 +44,11 @@ def model(tmp_path_factory):
 
 def extract(output, lines, model, *argv):
     """The program in this process; `lines` may be a file."""
-    source = texts.write_lines(output.with_name("lines.txt"), *lines) if isinstance(lines, list) else lines
+    source = (
+        texts.write_lines(output.with_name("lines.txt"), *lines)
+        if isinstance(lines, list)
+        else lines
+    )
     argv = (f"--input_file={source}", f"--output_file={output}", f"--model={model}", *argv)
     in_process("features", output.parent, *argv)
     return output
@@ -63,23 +71,28 @@ def extracted(model, tmp_path_factory):
 
 
 def by_hand(line):
-    """The tokens of a line of whole known words. extract_features.py reads pairs so, and cuts them as
-    run_classifier.py."""
+    """The tokens of a line of whole known words. extract_features.py reads pairs so, and cuts them
+    as run_classifier.py."""
     match = re.match(r"^(.*) \|\|\| (.*)$", line.strip())
     first, second = (match.group(1), match.group(2).split()) if match else (line, None)
     # "|||" within a text is three marks that the vocabulary does not have.
-    return google_s_example(first.replace("|||", "[UNK] [UNK] [UNK]").split(), second, MOST_TOKENS)[0]
+    return google_s_example(first.replace("|||", "[UNK] [UNK] [UNK]").split(), second, MOST_TOKENS)[
+        0
+    ]
 
 
 def test_tokens_and_form_are_those_of_extract_features(extracted):
-    """Keys and their order, and six decimals at most, as run through OrderedDict and round(x, 6) there."""
+    """Keys and their order, and six decimals at most, as run through OrderedDict and round(x, 6)
+    there."""
     vectors, lines = vectors_in(extracted), extracted.read_text().splitlines()
     assert [tokens for tokens, _ in vectors] == [by_hand(line) for line in LINES]
     for number, (text, (tokens, states)) in enumerate(zip(lines, vectors, strict=True)):
         features = [{"token": token, "layers": []} for token in tokens]
         for feature, state in zip(features, states.tolist(), strict=True):
             for index, values in zip((-1, 0, 2), state, strict=True):
-                feature["layers"].append({"index": index, "values": [round(value, 6) for value in values]})
+                feature["layers"].append(
+                    {"index": index, "values": [round(value, 6) for value in values]}
+                )
         assert text == json.dumps({"linex_index": number, "features": features})
 
 
@@ -88,7 +101,10 @@ def test_vectors_are_those_of_transformers(goldens, tmp_path):
     folder, golden = real("minilm"), json.loads((goldens / "minilm.json").read_text())
     vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
     tokens = [vocabulary[number] for number in golden["input_ids"]]
-    lines = ["a line before it that is longer than the sentence, so that it is padded .", " ".join(tokens[1:-1])]
+    lines = [
+        "a line before it that is longer than the sentence, so that it is padded .",
+        " ".join(tokens[1:-1]),
+    ]
     output = extract(tmp_path / "features.jsonl", lines, folder, "--layers=0,3,-1")
     written, values = vectors_in(output)[1]
     assert written == tokens
@@ -100,7 +116,8 @@ def test_vectors_are_those_of_transformers(goldens, tmp_path):
 
 
 def test_parquet_holds_the_same_whatever_the_batch_size(model, extracted, tmp_path):
-    """Lines of unlike lengths keep their order and, to rounding, their vectors. More than one row group."""
+    """Lines of unlike lengths keep their order and, to rounding, their vectors. More than one row
+    group."""
     lines = LINES * 8
     assert len(lines) > LINES_PER_ROW_GROUP
     size = (f"--max_seq_length={MOST_TOKENS}", "--batch_size=1")
@@ -131,5 +148,10 @@ def test_bad_input_is_one_line_and_leaves_nothing(model, tmp_path, capsys, conte
     source, output = tmp_path / "input.txt", tmp_path / "features.jsonl"
     if content is not None:
         source.write_bytes(content)
-    refusal(capsys, "bert-features", lambda: extract(output, source, model, f"--layers={layers}"), *named)
+    refusal(
+        capsys,
+        "bert-features",
+        lambda: extract(output, source, model, f"--layers={layers}"),
+        *named,
+    )
     assert [path for path in tmp_path.iterdir() if path != source] == []

@@ -1,4 +1,5 @@
-"""`ringbert.launch` and its jobs: arguments, what is shown of the ranks, how they end, and what is raised."""
+"""`ringbert.launch` and its jobs: arguments, what is shown of the ranks, how they end, and what is
+raised."""
 
 import json
 import os
@@ -20,7 +21,13 @@ import ringbert
 
 squad = partial(ringbert.Squad, output_dir="out", device="cpu")
 JOB = squad(train_file="a.json")
-SIZES = {"max_seq_length": 40, "doc_stride": 9, "max_query_length": 9, "global_batch_size": 16, "device": "cpu"}
+SIZES = {
+    "max_seq_length": 40,
+    "doc_stride": 9,
+    "max_query_length": 9,
+    "global_batch_size": 16,
+    "device": "cpu",
+}
 WAIT_S = 200
 
 
@@ -29,19 +36,26 @@ WAIT_S = 200
     [
         ("Squad", {"train_file": "a", "predict_file": "b", "do_predict": True}, {"do_predict"}),
         ("Squad", {"dataset_name": "rajpurkar/squad"}, {"do_train", "do_predict"}),
-        ("Classification", {"train_file": "a", "dev_file": "b", "test_file": "c"},
-         {"do_train", "do_eval", "do_predict"}),
+        (
+            "Classification",
+            {"train_file": "a", "dev_file": "b", "test_file": "c"},
+            {"do_train", "do_eval", "do_predict"},
+        ),
         ("Classification", {"task_name": "mrpc", "data_dir": "d"}, {"do_train", "do_eval"}),
         ("Pretraining", {"input_file": "a"}, {"do_train"}),
     ],
-)  # fmt: skip
+)
 def test_files_say_what_a_job_does(kind, arguments, done):
     job = getattr(ringbert, kind)(output_dir="out", **arguments)
-    assert {name for name in ("do_train", "do_eval", "do_predict") if getattr(job, name, False)} == done
+    assert {
+        name for name in ("do_train", "do_eval", "do_predict") if getattr(job, name, False)
+    } == done
 
 
 def test_a_job_shows_its_command():
-    assert str(JOB) == "Squad: bert-squad --output_dir=out --device=cpu --train_file=a.json --do_train"
+    assert (
+        str(JOB) == "Squad: bert-squad --output_dir=out --device=cpu --train_file=a.json --do_train"
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,12 +86,16 @@ def test_the_programs_line_is_raised_and_shown_once(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     for name in ("tasks", "bert", "distributed"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise AssertionError('imported from the working folder')")
+        (tmp_path / name / "__init__.py").write_text(
+            "raise AssertionError('imported from the working folder')"
+        )
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     refused(lambda: ringbert.launch(JOB), "OMPI_COMM_WORLD_SIZE", "4")  # ranks cannot start ranks
     monkeypatch.delenv("OMPI_COMM_WORLD_SIZE")
     monkeypatch.setenv("PATH", "/nonexistent")
-    variables = with_tensorflow(tmp_path, "raise ModuleNotFoundError(\"No module named 'tensorflow'\")")
+    variables = with_tensorflow(
+        tmp_path, "raise ModuleNotFoundError(\"No module named 'tensorflow'\")"
+    )
     refused(lambda: ringbert.launch(JOB, environment=variables), "TensorFlow is not installed")
     shown = capsys.readouterr()
     assert shown.err.startswith("bert-squad: error: TensorFlow is not installed")
@@ -93,7 +111,11 @@ def test_a_crash_is_raised_with_the_last_lines(tmp_path):
 
 def script(**arguments):
     """The command line of a script that launches Squad with these arguments."""
-    return [sys.executable, "-c", f"import ringbert; ringbert.launch(ringbert.Squad(**{arguments}))"]
+    return [
+        sys.executable,
+        "-c",
+        f"import ringbert; ringbert.launch(ringbert.Squad(**{arguments}))",
+    ]
 
 
 def test_the_ranks_end_with_a_killed_parent(tmp_path):
@@ -109,7 +131,10 @@ def test_the_ranks_end_with_a_killed_parent(tmp_path):
 def arguments(tmp_path):
     """Those of a training, whose file and folder have names that a shell would cut."""
     write_model(tmp_path, num_layers=1)
-    files = {"vocab_file": f"{tmp_path}/vocab.txt", "bert_config_file": f"{tmp_path}/bert_config.json"}
+    files = {
+        "vocab_file": f"{tmp_path}/vocab.txt",
+        "bert_config_file": f"{tmp_path}/bert_config.json",
+    }
     train_file = write_squad(tmp_path / "it's; $HOME.json", make_entries(200, 1))
     return {"train_file": str(train_file), "output_dir": f"{tmp_path}/나의 폴더", **files, **SIZES}
 
@@ -118,12 +143,19 @@ def arguments(tmp_path):
 @pytest.mark.timeout(WAIT_S)
 def test_a_job_is_trained_and_scored_and_then_predicts(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    arguments |= {"predict_file": write_squad(Path("dev.json"), make_entries(20, 2)), "output_dir": "나의 폴더"}
-    first = ringbert.launch(ringbert.Squad(num_train_epochs=np.float64(1) / 3, **arguments), ranks=2)
+    arguments |= {
+        "predict_file": write_squad(Path("dev.json"), make_entries(20, 2)),
+        "output_dir": "나의 폴더",
+    }
+    first = ringbert.launch(
+        ringbert.Squad(num_train_epochs=np.float64(1) / 3, **arguments), ranks=2
+    )
     assert "2 ranks on 1 machine, cpu" in capsys.readouterr().err
     assert (first.ranks, first.output_dir) == (2, tmp_path / "나의 폴더")
     lines = (first.output_dir / "eval_results.txt").read_text().splitlines()
-    assert first.scores == {name: float(value) for name, value in (line.split(" = ") for line in lines)}
+    assert first.scores == {
+        name: float(value) for name, value in (line.split(" = ") for line in lines)
+    }
     assert first.details == json.loads((first.output_dir / "result.json").read_text())
     assert first.details["seconds"] == first.seconds > 0
     prediction = ringbert.Squad(**arguments | {"train_file": None})
@@ -141,5 +173,7 @@ def test_an_interrupt_saves_the_training(arguments):
         assert not list(out.glob("checkpoints/*"))
         parent.process.send_signal(signal.SIGINT)
         done = parent.end()
-    assert "KeyboardInterrupt: bert-squad was interrupted; launch it again to continue" in done.stderr
+    assert (
+        "KeyboardInterrupt: bert-squad was interrupted; launch it again to continue" in done.stderr
+    )
     assert len(list(out.glob("checkpoints/rows-*/state.json"))) == 1, done

@@ -1,4 +1,5 @@
-"""Answers, labels and vectors from Python and bert-ask are those of the programs; refusals name the argument."""
+"""Answers, labels and vectors from Python and bert-ask are those of the programs; refusals name the
+argument."""
 
 import io
 import json
@@ -42,22 +43,33 @@ def warned(call, match):
     return result
 
 
-@pytest.mark.parametrize("settings", [LENGTHS, LENGTHS | VERSION_2], ids=["always answers", "may have no answer"])
+@pytest.mark.parametrize(
+    "settings", [LENGTHS, LENGTHS | VERSION_2], ids=["always answers", "may have no answer"]
+)
 def test_answers_are_those_of_bert_squad(span_model, tmp_path, settings):
-    """The same answers, candidates, probabilities and null odds, to the last bit. Contexts have one to three
-    windows, and the threshold lies between the questions' null odds."""
+    """The same answers, candidates, probabilities and null odds, to the last bit. Contexts have one
+    to three windows, and the threshold lies between the questions' null odds."""
     entries = make_entries(12, 5)
     file = write_squad(tmp_path / "dev.json", entries)
     flags = [f"--{name}={value}" for name, value in settings.items()]
-    bert("squad", tmp_path, f"--model={span_model}", f"--predict_file={file}", "--do_predict", *flags)
-    paths = [tmp_path / f"{name}.json" for name in ("predictions", "nbest_predictions", "null_odds")]
-    predictions, nbest, null_odds = (json.loads(path.read_text()) if path.exists() else {} for path in paths)
+    bert(
+        "squad", tmp_path, f"--model={span_model}", f"--predict_file={file}", "--do_predict", *flags
+    )
+    paths = [
+        tmp_path / f"{name}.json" for name in ("predictions", "nbest_predictions", "null_odds")
+    ]
+    predictions, nbest, null_odds = (
+        json.loads(path.read_text()) if path.exists() else {} for path in paths
+    )
     answers = ringbert.QuestionAnswering(span_model, **settings)
     contexts, questions = [entry[0] for entry in entries], [entry[1] for entry in entries]
     found = answers(questions, contexts, top_k=20)
-    for listed, context, (id_, prediction) in zip(found, contexts, predictions.items(), strict=True):
+    for listed, context, (id_, prediction) in zip(
+        found, contexts, predictions.items(), strict=True
+    ):
         entries = {entry["text"]: entry for entry in nbest[id_]}
-        others = [text for text in entries if text != prediction]  # with the null answer there may be 21 in all
+        # with the null answer there may be 21 in all
+        others = [text for text in entries if text != prediction]
         assert [answer.text for answer in listed] == [prediction, *others[:19]]
         for answer in listed:
             entry = entries[answer.text]
@@ -68,7 +80,11 @@ def test_answers_are_those_of_bert_squad(span_model, tmp_path, settings):
     assert sum(not listed[0].text for listed in found) in (range(1, 12) if null_odds else [0])
     # In other forms the question has other neighbours in its batch, and so other roundings.
     best, question, context = found[0][0], questions[0], contexts[0]
-    forms = [answers(question, context), *answers([question], context), *answers(question, contexts[:1])]
+    forms = [
+        answers(question, context),
+        *answers([question], context),
+        *answers(question, contexts[:1]),
+    ]
     for one in [*forms, *answers(question, context, top_k=1)]:
         assert (one.text, one.start, one.end) == (best.text, best.start, best.end)
         assert one.probability == pytest.approx(best.probability, rel=1e-4)
@@ -77,30 +93,58 @@ def test_answers_are_those_of_bert_squad(span_model, tmp_path, settings):
 def test_questions_without_known_words(span_model):
     answers = ringbert.QuestionAnswering(span_model, **LENGTHS)
     warned(lambda: answers("모르는 글자", "완전히 다른 말로 된 문장"), r"\[UNK\]")
-    assert answers("the tool", "\u200b\u00ad") == ringbert.Answer("", 0, 0, 0.0, 0.0)  # characters without a token
+    # characters without a token
+    assert answers("the tool", "\u200b\u00ad") == ringbert.Answer("", 0, 0, 0.0, 0.0)
 
 
 def test_labels_are_those_of_bert_classifier(label_model, tmp_path):
     """A model of pairs warns of single texts."""
     pairs = [(e.first, e.second) for e in TEST]
     write_rows(tmp_path / "test.tsv", COLUMNS[:2], pairs)
-    argv = (f"--model={label_model}", f"--predict_file={tmp_path}/test.tsv", "--do_predict", "--max_seq_length=12")
+    argv = (
+        f"--model={label_model}",
+        f"--predict_file={tmp_path}/test.tsv",
+        "--do_predict",
+        "--max_seq_length=12",
+    )
     classify(tmp_path / "out", *argv, "--text_column=body", "--text_pair_column=more")
     shutil.copytree(label_model, tmp_path / "run/model")
-    (tmp_path / "run/run.json").write_text('{"config": {"task_name": "mrpc", "max_seq_length": 12}}')
+    (tmp_path / "run/run.json").write_text(
+        '{"config": {"task_name": "mrpc", "max_seq_length": 12}}'
+    )
     classifier = ringbert.Classifier(tmp_path / "run")
     found = warned(lambda: classifier(pairs), "max_seq_length 12")
     written = np.loadtxt(tmp_path / "out/test_results.tsv", delimiter="\t").tolist()
-    assert [one.probabilities for one in found] == [dict(zip(LABELS, row, strict=True)) for row in written]
-    labels = [line.split("\t")[1] for line in (tmp_path / "out/predictions.tsv").read_text().splitlines()[1:]]
-    assert [(one.label, one.probability) for one in found] == list(zip(labels, map(max, written), strict=True))
-    assert len(warned(lambda: classifier([("the red fox", "two dull axe"), "the red fox"]), "pairs of texts")) == 2
+    assert [one.probabilities for one in found] == [
+        dict(zip(LABELS, row, strict=True)) for row in written
+    ]
+    labels = [
+        line.split("\t")[1]
+        for line in (tmp_path / "out/predictions.tsv").read_text().splitlines()[1:]
+    ]
+    assert [(one.label, one.probability) for one in found] == list(
+        zip(labels, map(max, written), strict=True)
+    )
+    assert (
+        len(
+            warned(
+                lambda: classifier([("the red fox", "two dull axe"), "the red fox"]),
+                "pairs of texts",
+            )
+        )
+        == 2
+    )
 
 
 def test_a_regression_gives_values(tmp_path):
     model = save_model(tmp_path, "classifier", problem_type="regression", labels=("LABEL_0",))
     write_rows(tmp_path / "test.tsv", ["text"], [[e.first] for e in TEST])
-    argv = (f"--model={model}", f"--predict_file={tmp_path}/test.tsv", "--do_predict", "--regression")
+    argv = (
+        f"--model={model}",
+        f"--predict_file={tmp_path}/test.tsv",
+        "--do_predict",
+        "--regression",
+    )
     classify(tmp_path / "out", *argv)
     found = ringbert.Classifier(model)([e.first for e in TEST])
     assert [one.value for one in found] == np.loadtxt(tmp_path / "out/test_results.tsv").tolist()
@@ -109,12 +153,22 @@ def test_a_regression_gives_values(tmp_path):
 
 def test_vectors_are_those_of_bert_features(span_model, tmp_path):
     """The program rounds to six decimals, and its batches are others: 1e-5 in all."""
-    items = [("the red fox near a saw", "two axe and drill"), "cat", "grey hare and pink crow by the rake"]
+    items = [
+        ("the red fox near a saw", "two axe and drill"),
+        "cat",
+        "grey hare and pink crow by the rake",
+    ]
     lines = [item if isinstance(item, str) else " ||| ".join(item) for item in items]
     (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
-    argv = (f"--input_file={tmp_path}/lines.txt", f"--output_file={tmp_path}/out.jsonl", f"--model={span_model}")
+    argv = (
+        f"--input_file={tmp_path}/lines.txt",
+        f"--output_file={tmp_path}/out.jsonl",
+        f"--model={span_model}",
+    )
     in_process("features", tmp_path, *argv, "--layers=-1")
-    written = [json.loads(line)["features"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    written = [
+        json.loads(line)["features"] for line in (tmp_path / "out.jsonl").read_text().splitlines()
+    ]
     vectors = ringbert.Features(span_model)
     found = vectors(items)
     for one, expected, item in zip(found, written, items, strict=True):
@@ -125,9 +179,13 @@ def test_vectors_are_those_of_bert_features(span_model, tmp_path):
         parts = iter(item if isinstance(item, tuple) else (item,))
         text = next(parts)
         for token, (start, end) in zip(one.tokens[1:], one.offsets[1:].tolist(), strict=True):
-            assert (token, start, end) == ("[SEP]", 0, 0) or token.removeprefix("##") == text[start:end]
+            assert (token, start, end) == ("[SEP]", 0, 0) or token.removeprefix("##") == text[
+                start:end
+            ]
             text = next(parts, "") if token == "[SEP]" else text
-    cut = warned(lambda: ringbert.Features(span_model, max_seq_length=6)(items[0]), "max_seq_length 6")
+    cut = warned(
+        lambda: ringbert.Features(span_model, max_seq_length=6)(items[0]), "max_seq_length 6"
+    )
     assert len(cut.offsets) == len(cut.tokens) == 6
     np.testing.assert_array_equal(vectors.pooled(items), [one.pooled for one in found])
     first = ringbert.Features(span_model, pooling="cls")(items)
@@ -141,25 +199,39 @@ def test_a_runs_folder_gives_its_settings_and_the_users_come_first(span_model, g
     for name in ("out/model", "alone/checkpoints/rows-000000000032"):
         shutil.copytree(span_model, tmp_path / name)
     config = json.dumps({"config": LENGTHS | VERSION_2 | {"n_best_size": 5, "learning_rate": 1.0}})
-    for run, folder in ((out, out), (out, str(out / "model")), (alone, alone / "checkpoints/rows-000000000032")):
+    for run, folder in (
+        (out, out),
+        (out, str(out / "model")),
+        (alone, alone / "checkpoints/rows-000000000032"),
+    ):
         (run / "run.json").write_text(config)
         settings = ringbert.QuestionAnswering(folder, n_best_size=7).settings
         assert (settings.n_best_size, settings.max_seq_length, settings.doc_stride) == (7, 40, 12)
         assert settings.version_2_with_negative
-    assert ringbert.QuestionAnswering(goldens / "runs/squad/interrupted").settings.max_query_length == 12
-    (out / "run.json").write_text('{"config": {"max_seq_length": null}}')  # as of a training on corpora
+    assert (
+        ringbert.QuestionAnswering(goldens / "runs/squad/interrupted").settings.max_query_length
+        == 12
+    )
+    # as of a training on corpora
+    (out / "run.json").write_text('{"config": {"max_seq_length": null}}')
     assert ringbert.Features(out).settings.max_seq_length == 128  # the model's positions
-    assert ringbert.QuestionAnswering(span_model).settings.max_seq_length == 128  # the default is 384
+    # the default is 384
+    assert ringbert.QuestionAnswering(span_model).settings.max_seq_length == 128
     (out / "run.json").write_text('{"config": {"max_seq_length": "40"}}')
     refused(lambda: ringbert.QuestionAnswering(out), "max_seq_length", "'40'")
 
 
 def test_threads_two_predictors_and_the_keras_policy(label_model):
     before, items = keras.config.dtype_policy().name, [e.first for e in TEST]
-    rough, exact = ringbert.Classifier(label_model, precision="bf16"), ringbert.Classifier(label_model)
+    rough, exact = (
+        ringbert.Classifier(label_model, precision="bf16"),
+        ringbert.Classifier(label_model),
+    )
     assert keras.config.dtype_policy().name == before
     alone = [exact(item) for item in items]
-    rounding = [one.probability - other.probability for one, other in zip(rough(items), alone, strict=True)]
+    rounding = [
+        one.probability - other.probability for one, other in zip(rough(items), alone, strict=True)
+    ]
     assert 1e-6 < np.abs(rounding).max() < 0.02
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(exact, items)) == alone
@@ -189,13 +261,20 @@ def test_folders_and_settings_that_are_refused(span_model, label_model, tmp_path
     check(ringbert.QuestionAnswering, label_model, label_model, "bert-squad")
     check(ringbert.QuestionAnswering, span_model, "precision", precision="fp8")
     check(ringbert.QuestionAnswering, span_model, "max_seq_length", "128", max_seq_length=129)
-    check(ringbert.QuestionAnswering, span_model, "max_seq_length", "max_query_length", max_seq_length=40)
+    check(
+        ringbert.QuestionAnswering,
+        span_model,
+        "max_seq_length",
+        "max_query_length",
+        max_seq_length=40,
+    )
     check(ringbert.Features, span_model, "layer", "1", layer=1)
     check(ringbert.Features, span_model, "pooling", pooling="max")
 
 
 def test_bert_ask_prints_lines_and_json(span_model, tmp_path, capsys, monkeypatch):
-    """From a file and from standard input. An answer with a line's end must not begin a line of the output."""
+    """From a file and from standard input. An answer with a line's end must not begin a line of the
+    output."""
     file, context = tmp_path / "context.txt", "the cat sat near a\nred fox and the dog"
     model, flags = str(span_model), [f"--{name}={value}" for name, value in LENGTHS.items()]
     file.write_text(context, encoding="utf-8")

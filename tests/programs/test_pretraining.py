@@ -1,4 +1,5 @@
-"""bert-pretraining from its flags to its files, on a tiny model and text, from Arrow and TFRecord shards."""
+"""bert-pretraining from its flags to its files, on a tiny model and text, from Arrow and TFRecord
+shards."""
 
 import contextlib
 import functools
@@ -8,7 +9,14 @@ import shutil
 import numpy as np
 import pytest
 from harness import corpora
-from harness.program_runs import bert, files_in, metrics_in, refusal, weights_in, without_newest_checkpoint
+from harness.program_runs import (
+    bert,
+    files_in,
+    metrics_in,
+    refusal,
+    weights_in,
+    without_newest_checkpoint,
+)
 from harness.texts import WORDS, write_model
 from safetensors.numpy import load_file
 
@@ -17,9 +25,18 @@ from tasks.pretraining.settings import PretrainingPlan
 
 LENGTH, PREDICTIONS, STEPS, BATCH = 32, 5, 24, 16
 SIZES = (f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}")
-TRAIN = ("--do_train", "--do_eval", f"--num_train_steps={STEPS}", "--num_warmup_steps=3", "--learning_rate=1e-2",
-         f"--global_batch_size={BATCH}", "--save_checkpoints_steps=6", "--log_steps=1", "--eval_steps=12",
-         *SIZES)  # fmt: skip
+TRAIN = (
+    "--do_train",
+    "--do_eval",
+    f"--num_train_steps={STEPS}",
+    "--num_warmup_steps=3",
+    "--learning_rate=1e-2",
+    f"--global_batch_size={BATCH}",
+    "--save_checkpoints_steps=6",
+    "--log_steps=1",
+    "--eval_steps=12",
+    *SIZES,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,25 +47,38 @@ def corpus(tmp_path_factory):
     words = [word for kind in WORDS.values() for word in kind] * 2
 
     def document():
-        first = chance.integers(len(words) // 2)  # words follow each other, so that they can be guessed
-        return "\n".join(" ".join(words[first:][: chance.integers(4, 14)]) for _ in range(chance.integers(4, 12)))
+        # words follow each other, so that they can be guessed
+        first = chance.integers(len(words) // 2)
+        return "\n".join(
+            " ".join(words[first:][: chance.integers(4, 14)]) for _ in range(chance.integers(4, 12))
+        )
 
     for name, num_documents in (("text", 60), ("held", 12)):
         (folder / f"{name}.txt").write_text("\n\n".join(document() for _ in range(num_documents)))
     (folder / "tf").mkdir()
     static = ("--masking=static", "--dupe_factor=2")
     with contextlib.chdir(folder):
-        for name, source, *more in (("dynamic", "text"), ("held", "held"), ("static", "text", *static)):
+        for name, source, *more in (
+            ("dynamic", "text"),
+            ("held", "held"),
+            ("static", "text", *static),
+        ):
             files = "--vocab_file=vocab.txt", f"--input_file={source}.txt", f"--output_dir={name}"
             bert_corpus(["build", *files, "--num_shards=2", "--num_workers=1", *SIZES, *more])
         rows = corpora.open_table("static")[0].to_pylist()
-        corpora.write_records(folder / "tf/a.tfrecord", [corpora.padded(row, LENGTH, PREDICTIONS) for row in rows])
+        corpora.write_records(
+            folder / "tf/a.tfrecord", [corpora.padded(row, LENGTH, PREDICTIONS) for row in rows]
+        )
     return folder
 
 
 def pretrain(corpus, output_dir, shards, *flags):
-    files = (f"--input_file={corpus}/{shards}", f"--eval_input_file={corpus}/held", "--do_lower_case",
-             f"--bert_config_file={corpus}/bert_config.json")  # fmt: skip
+    files = (
+        f"--input_file={corpus}/{shards}",
+        f"--eval_input_file={corpus}/held",
+        "--do_lower_case",
+        f"--bert_config_file={corpus}/bert_config.json",
+    )
     return bert("pretraining", output_dir, *files, *flags)
 
 
@@ -69,19 +99,32 @@ def test_a_run_learns_and_leaves_its_files(trained, corpus):
     assert len(mlm) == STEPS
     assert mlm[-4:].mean() < mlm[:4].mean() - 0.3
     scores = json.loads((trained / "result.json").read_text())["scores"]
-    assert set(scores) == {"masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss"}
+    assert set(scores) == {
+        "masked_lm_accuracy",
+        "masked_lm_loss",
+        "next_sentence_accuracy",
+        "next_sentence_loss",
+    }
     loss = scores["masked_lm_loss"] + scores["next_sentence_loss"]
-    written = dict(line.split(" = ") for line in (trained / "eval_results.txt").read_text().splitlines())
-    assert {name: float(text) for name, text in written.items()} == scores | {"global_step": STEPS, "loss": loss}
+    written = dict(
+        line.split(" = ") for line in (trained / "eval_results.txt").read_text().splitlines()
+    )
+    assert {name: float(text) for name, text in written.items()} == scores | {
+        "global_step": STEPS,
+        "loss": loss,
+    }
     measured = [line for line in metrics_in(trained) if "masked_lm_loss" in line]
     assert [line["step"] for line in measured] == [12, 24]
-    assert {name: measured[-1][name] for name in scores} == scores  # the last step's evaluation is the final one
+    # the last step's evaluation is the final one
+    assert {name: measured[-1][name] for name in scores} == scores
     (filled,) = json.loads((trained / "result.json").read_text())["report"]
     words = set((corpus / "held.txt").read_text().split())
     for text, wrong in filled["rows"]:
         marks = [(text["text"][start:stop], name) for start, stop, name in text["marks"]]
         assert {word for word, _ in marks} <= words  # the tokens that were masked, not [MASK]
-        assert [name for _, name in marks].count("predicted") == len([*filter(None, wrong.split("; "))])
+        assert [name for _, name in marks].count("predicted") == len(
+            [*filter(None, wrong.split("; "))]
+        )
     assert (trained / "model/vocab.txt").read_bytes() == (corpus / "vocab.txt").read_bytes()
 
 
@@ -108,7 +151,8 @@ def test_stopped_in_mid_epoch_and_continued_gives_the_same_bits(trained, corpus,
 
 @pytest.mark.slow
 def test_tfrecord_shards_train_as_the_same_examples_in_arrow_shards(corpus, tmp_path):
-    """TFRecord files without a vocabulary, as Google's program reads them; the model then has none either."""
+    """TFRecord files without a vocabulary, as Google's program reads them; the model then has none
+    either."""
     flags = (*TRAIN, "--num_train_steps=6", f"--eval_input_file={corpus}/tf/*", "--eval_steps=null")
     for shards in ("tf/*.tfrecord", "static/*.arrow"):
         pretrain(corpus, tmp_path / shards[:2], shards, *flags)
@@ -121,7 +165,12 @@ def test_tfrecord_shards_train_as_the_same_examples_in_arrow_shards(corpus, tmp_
 def test_masks_are_drawn_again_in_each_epoch_or_read_from_the_shards(corpus, tmp_path):
     """At a rate of 0 and without dropout a loss changes only with the masks. A step is an epoch."""
     for shards in ("dynamic", "static"):
-        flags = ("--do_train", f"--global_batch_size={rows_in(corpus / shards)}", "--num_train_epochs=2", *SIZES)
+        flags = (
+            "--do_train",
+            f"--global_batch_size={rows_in(corpus / shards)}",
+            "--num_train_epochs=2",
+            *SIZES,
+        )
         pretrain(corpus, tmp_path / shards, shards, *flags, "--learning_rate=0", "--log_steps=1")
         one, again = losses(tmp_path / shards)
         assert (one == pytest.approx(again, rel=1e-4)) == (shards == "static")
@@ -130,15 +179,25 @@ def test_masks_are_drawn_again_in_each_epoch_or_read_from_the_shards(corpus, tmp
 @pytest.mark.slow
 def test_a_second_phase_starts_from_the_first_ones_model_and_moments(corpus, trained, tmp_path):
     first = trained / f"checkpoints/rows-{BATCH * STEPS:012d}"
-    flags = ("--do_train", "--num_train_steps=1", "--num_warmup_steps=0", "--learning_rate=1e-4",
-             "--optimizer=lamb", "--global_batch_size=8", f"--max_seq_length={LENGTH}",
-             f"--init_checkpoint={first}")  # fmt: skip
+    flags = (
+        "--do_train",
+        "--num_train_steps=1",
+        "--num_warmup_steps=0",
+        "--learning_rate=1e-4",
+        "--optimizer=lamb",
+        "--global_batch_size=8",
+        f"--max_seq_length={LENGTH}",
+        f"--init_checkpoint={first}",
+    )
     second = {}
     for name, more in (("with", ["--init_moments"]), ("without", [])):
         pretrain(corpus, tmp_path / name, "dynamic/*.arrow", *flags, *more)
         written = tmp_path / name / "checkpoints/rows-000000000008"
         second[name] = load_file(written / "optimizer.safetensors")
-    assert json.loads((written / "state.json").read_text())["settings"]["--max_predictions_per_seq"] == PREDICTIONS
+    assert (
+        json.loads((written / "state.json").read_text())["settings"]["--max_predictions_per_seq"]
+        == PREDICTIONS
+    )
     moments = load_file(first / "optimizer.safetensors")
     assert moments["0000"] == STEPS
     assert second["with"]["0000"] == second["without"]["0000"] == 1  # the schedule is the new run's
@@ -156,13 +215,24 @@ def test_a_second_phase_starts_from_the_first_ones_model_and_moments(corpus, tra
         ("dynamic/*.arrow", ["--eval_input_file=absent/*.arrow"], ["--eval_input_file", "absent/"]),
         ("tf/*.tfrecord", ["--max_predictions_per_seq=4"], ["--max_predictions_per_seq=4"]),
         ("tf/*.tfrecord", [], ["--eval_input_file", "--vocab_file"]),
-        ("dynamic", ["--init_moments", "--init_checkpoint={trained}/model"], ["optimizer.safetensors"]),
+        (
+            "dynamic",
+            ["--init_moments", "--init_checkpoint={trained}/model"],
+            ["optimizer.safetensors"],
+        ),
     ],
 )
 def test_bad_shards_are_one_line(corpus, trained, tmp_path, capsys, shards, flags, named):
-    (tmp_path / "other.txt").write_text((corpus / "vocab.txt").read_text().replace("cat\n", "cats\n"))
+    (tmp_path / "other.txt").write_text(
+        (corpus / "vocab.txt").read_text().replace("cat\n", "cats\n")
+    )
     given = [flag.format(tmp=tmp_path, trained=trained) for flag in flags]
-    refusal(capsys, "bert-pretraining", lambda: pretrain(corpus, tmp_path / "out", shards, *TRAIN, *given), *named)
+    refusal(
+        capsys,
+        "bert-pretraining",
+        lambda: pretrain(corpus, tmp_path / "out", shards, *TRAIN, *given),
+        *named,
+    )
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -172,13 +242,36 @@ def test_whole_words_that_never_fit_are_one_line(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("\n\n".join(["zq zr zs\nzt zu zv\nzw zx zy"] * 9))
     files = f"--vocab_file={tmp_path}/vocab.txt", f"--input_file={tmp_path}/text.txt"
     sizes = "--max_seq_length=32", "--max_predictions_per_seq=1"
-    bert_corpus(["build", *files, f"--output_dir={tmp_path}/shards", "--num_workers=1", "--num_shards=1", *sizes])
-    flags = [f"--input_file={tmp_path}/shards", f"--bert_config_file={tmp_path}/bert_config.json", *sizes]
+    bert_corpus(
+        [
+            "build",
+            *files,
+            f"--output_dir={tmp_path}/shards",
+            "--num_workers=1",
+            "--num_shards=1",
+            *sizes,
+        ]
+    )
+    flags = [
+        f"--input_file={tmp_path}/shards",
+        f"--bert_config_file={tmp_path}/bert_config.json",
+        *sizes,
+    ]
     flags += ["--global_batch_size=4", "--num_train_steps=5"]
-    whole_words = functools.partial(bert, "pretraining", tmp_path / "run", *flags, "--do_whole_word_mask")
-    refusal(capsys, "bert-pretraining", lambda: whole_words("--do_train"), "no row has a target for mlm")
+    whole_words = functools.partial(
+        bert, "pretraining", tmp_path / "run", *flags, "--do_whole_word_mask"
+    )
+    refusal(
+        capsys, "bert-pretraining", lambda: whole_words("--do_train"), "no row has a target for mlm"
+    )
     bert("pretraining", tmp_path / "run", *flags, "--do_train", "--resume=never")
-    refusal(capsys, "bert-pretraining", lambda: whole_words("--do_eval"), "masked", "--max_predictions_per_seq")
+    refusal(
+        capsys,
+        "bert-pretraining",
+        lambda: whole_words("--do_eval"),
+        "masked",
+        "--max_predictions_per_seq",
+    )
 
 
 def test_google_trains_100000_steps_by_default():

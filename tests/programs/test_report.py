@@ -10,7 +10,13 @@ from harness.program_runs import refusal
 
 from tasks.report import page as report
 
-SQUAD_V2 = {"exact": 61.25, "f1": 65.5, "total": 11873, "best_exact": 63.0, "best_exact_thresh": -2.5}
+SQUAD_V2 = {
+    "exact": 61.25,
+    "f1": 65.5,
+    "total": 11873,
+    "best_exact": 63.0,
+    "best_exact_thresh": -2.5,
+}
 
 
 def make_run(folder, scores=None, evaluations=()):
@@ -20,10 +26,17 @@ def make_run(folder, scores=None, evaluations=()):
     command = ["/venv/bin/bert-squad", "--do_train", "--train_file=my data.json"]
     environment = {"command": command, "machine": "2 cores"}
     (folder / "run.json").write_text(json.dumps({"plan": plan, "environment": environment}))
-    figures = {"learning_rate": 1e-4, "gradient_norm": 1.0, "examples_per_s": 480.0, "compute_s": 0.1}
+    figures = {
+        "learning_rate": 1e-4,
+        "gradient_norm": 1.0,
+        "examples_per_s": 480.0,
+        "compute_s": 0.1,
+    }
     lines = [{"step": step, "loss": 4 - step / 20, **figures} for step in (1, 20, 40)]
     lines += [{"step": step, "rows": 1, "time": 1.0, **scores} for step, scores in evaluations]
-    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"step": 4')
+    (folder / "metrics.jsonl").write_text(
+        "".join(f"{json.dumps(line)}\n" for line in lines) + '{"step": 4'
+    )
     if scores is not None:
         (folder / "result.json").write_text(json.dumps({"scores": scores}))
     return folder
@@ -48,27 +61,51 @@ def test_a_run_that_goes_on(tmp_path, capsys):
     page = page_of(folder)
     assert capsys.readouterr().out == f"{folder}/report.html\n"
     facts = dict(row for row in rows_of(page) if len(row) == 2)
-    names = ("steps", "ranks", "global batch", "learning rate", "last loss", "examples/s (median)", "machine")
-    assert [facts[name] for name in names] == ["40 of 40", "2", "64", "0.001", "2.0000", "480.0", "2 cores"]
+    names = (
+        "steps",
+        "ranks",
+        "global batch",
+        "learning rate",
+        "last loss",
+        "examples/s (median)",
+        "machine",
+    )
+    assert [facts[name] for name in names] == [
+        "40 of 40",
+        "2",
+        "64",
+        "0.001",
+        "2.0000",
+        "480.0",
+        "2 cores",
+    ]
     assert "2 damaged lines" in page  # without the one that is being written
-    assert "<code>/venv/bin/bert-squad --do_train &#x27;--train_file=my data.json&#x27;</code>" in page
+    assert (
+        "<code>/venv/bin/bert-squad --do_train &#x27;--train_file=my data.json&#x27;</code>" in page
+    )
     assert "No scores yet" in page
     for name, shown, hidden in (("predict_result", "12.34", "56.78"), ("result", "56.78", "12.34")):
-        (folder / f"{name}.json").write_text(json.dumps({"scores": {"f1": float(shown)}}))  # training's come first
+        # training's come first
+        (folder / f"{name}.json").write_text(json.dumps({"scores": {"f1": float(shown)}}))
         assert (shown in page_of(folder), hidden in page_of(folder)) == (True, False)
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_is_well_formed(tmp_path):
     """Every tag is closed, no address is loaded, and names of runs and labels are text."""
-    folder = make_run(tmp_path / "<b>&x", scores={"f1": 1.0}, evaluations=[(20, {"f1": 0.5}), (40, {"f1": 1.0})])
+    folder = make_run(
+        tmp_path / "<b>&x", scores={"f1": 1.0}, evaluations=[(20, {"f1": 0.5}), (40, {"f1": 1.0})]
+    )
     cell = {"text": "where <i> it is", "marks": [[0, 5, "answer"], [3, 9, "predicted"]]}
     sections = [
         {"title": "<h1>", "note": "", "columns": ["a&b"], "rows": [[cell], [3], [0.5]]},
         {"title": "Confusion", "note": "", "labels": ["<p>", "q"], "counts": [[3, 0], [1, 2]]},
     ]
-    (folder / "result.json").write_text(json.dumps({"scores": {"f1": 1.0}, "report": sections, "seconds": 3700}))
+    (folder / "result.json").write_text(
+        json.dumps({"scores": {"f1": 1.0}, "report": sections, "seconds": 3700})
+    )
     page = page_of(folder)
-    tree = ElementTree.fromstring(re.sub("<(!doctype|meta|br)[^>]*>", "", page))  # which need no end
+    # which need no end
+    tree = ElementTree.fromstring(re.sub("<(!doctype|meta|br)[^>]*>", "", page))
     assert not re.findall(r"(?:src|href|url)\s*[=(]|https?:|<script", page)
     assert tree.findtext(".//h1") == "<b>&x"
     marks = {(mark.get("class"), mark.text) for mark in tree.iter("mark")}
@@ -80,26 +117,35 @@ def test_the_page_needs_nothing_from_elsewhere_and_is_well_formed(tmp_path):
 
 
 def test_curves_are_where_their_points_are(tmp_path):
-    """The loss of three steps falls along a line; the best evaluation is marked if its model is kept."""
-    folder = make_run(tmp_path / "run", evaluations=[(20, {"eval_f1": 0.5}), (40, {"eval_f1": 0.25})])
+    """The loss of three steps falls along a line; the best evaluation is marked if its model is
+    kept."""
+    folder = make_run(
+        tmp_path / "run", evaluations=[(20, {"eval_f1": 0.5}), (40, {"eval_f1": 0.25})]
+    )
     page = page_of(folder)
     titles = re.findall(r"<figcaption>(\w+)", page)
     assert titles == ["loss", "scores", "examples", "learning", "gradient"]
-    points = re.search('class="raw c0" points="(.*?)"', page)[1].split()  # of the first figure, the loss
+    # of the first figure, the loss
+    points = re.search('class="raw c0" points="(.*?)"', page)[1].split()
     (x1, y1), (x2, y2), (x3, y3) = (map(float, point.split(",")) for point in points)
-    assert (x3 - x2) / (x2 - x1) == pytest.approx(20 / 19, rel=0.01)  # steps 1, 20, 40; a tenth of a pixel
+    # steps 1, 20, 40; a tenth of a pixel
+    assert (x3 - x2) / (x2 - x1) == pytest.approx(20 / 19, rel=0.01)
     assert (y3 - y2) / (y2 - y1) == pytest.approx(20 / 19, rel=0.02)
     assert "best eval_f1" not in page
-    run = json.loads((folder / "run.json").read_text()) | {"config": {"load_best_model_at_end": True}}
+    run = json.loads((folder / "run.json").read_text()) | {
+        "config": {"load_best_model_at_end": True}
+    }
     (folder / "run.json").write_text(json.dumps(run))
     assert "best eval_f1" in page_of(folder)
 
 
 def test_runs_stand_side_by_side(tmp_path, monkeypatch):
-    """Percentages have two decimals and shares four; flags that differ are listed; seeds have a mean."""
+    """Percentages have two decimals and shares four; flags that differ are listed; seeds have a
+    mean."""
     monkeypatch.chdir(tmp_path)
     shares = {"eval_accuracy": 0.75, "eval_loss": 2.5, "eval_pearson": -0.5}
-    folders = [Path("v2"), Path("a/run"), Path("b/run")]  # alike names are told apart by their paths
+    # alike names are told apart by their paths
+    folders = [Path("v2"), Path("a/run"), Path("b/run")]
     for folder, scores in zip(folders, (SQUAD_V2, shares, None), strict=True):
         make_run(folder, scores=scores)
     Path("other.json").write_text('{"scores": {"exact": 60}}')
@@ -115,7 +161,9 @@ def test_runs_stand_side_by_side(tmp_path, monkeypatch):
         assert row in rows
     for seed, accuracy in ((1, 0.7), (10, 0.9)):
         run = make_run(tmp_path / f"seeds/seed-{seed}", scores={"eval_accuracy": accuracy})
-        facts = json.loads((run / "run.json").read_text()) | {"config": {"seed": seed, "output_dir": str(run)}}
+        facts = json.loads((run / "run.json").read_text()) | {
+            "config": {"seed": seed, "output_dir": str(run)}
+        }
         (run / "run.json").write_text(json.dumps(facts))
     rows = rows_of(page_of(Path("seeds")))
     assert ["", "seeds seed-1", "seeds seed-10", "seeds: mean ± deviation"] in rows

@@ -1,4 +1,5 @@
-"""bert-classifier --multi_label: lists and columns, the loss, thresholds, and what the predictors say of it."""
+"""bert-classifier --multi_label: lists and columns, the loss, thresholds, and what the predictors
+say of it."""
 
 import json
 
@@ -23,7 +24,9 @@ from tasks.classifier.task import LabelTask
 def rows_of(examples):
     """(text, labels) of two examples after each other."""
     pairs = zip(examples[::2], examples[1::2], strict=True)
-    return [(f"{a.first} {a.second} {b.first} {b.second}", sorted({a.kind, b.kind})) for a, b in pairs]
+    return [
+        (f"{a.first} {a.second} {b.first} {b.second}", sorted({a.kind, b.kind})) for a, b in pairs
+    ]
 
 
 ROWS = {"train": rows_of(own.TRAIN), "dev": rows_of(own.DEV), "test": rows_of(own.TEST)}
@@ -42,22 +45,36 @@ def data(tmp_path_factory):
 
 
 def flags(data, form):
-    files = (f"--{flag}={data}/{name}-{form}.csv" for flag, name in
-             (("train_file", "train"), ("dev_file", "dev"), ("predict_file", "test")))  # fmt: skip
+    files = (
+        f"--{flag}={data}/{name}-{form}.csv"
+        for flag, name in (("train_file", "train"), ("dev_file", "dev"), ("predict_file", "test"))
+    )
     columns = [f"--label_column={','.join(KINDS)}"] if form == "columns" else []
-    return (*own.model_flags(data), *files, *columns, "--multi_label", *own.LEARN, "--do_eval", "--do_predict")
+    return (
+        *own.model_flags(data),
+        *files,
+        *columns,
+        "--multi_label",
+        *own.LEARN,
+        "--do_eval",
+        "--do_predict",
+    )
 
 
 @pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    return folder, classify(folder, *flags(data, "lists"), "--num_train_steps=90", "--max_seq_length=48")
+    return folder, classify(
+        folder, *flags(data, "lists"), "--num_train_steps=90", "--max_seq_length=48"
+    )
 
 
 def test_a_run_learns_chooses_thresholds_and_predicts_with_them(trained):
     folder, scores = trained
     assert scores["eval_micro_f1"] > 0.8  # all labels: 0.67; measured 0.97
-    result, task = (json.loads((folder / name).read_text()) for name in ("result.json", "model/task.json"))
+    result, task = (
+        json.loads((folder / name).read_text()) for name in ("result.json", "model/task.json")
+    )
     assert task["thresholds"] == result["thresholds"]
     limits = [task["thresholds"][kind] for kind in sorted(KINDS)]
     probabilities = np.loadtxt(folder / "test_results.tsv", delimiter="\t")
@@ -70,15 +87,20 @@ def test_a_run_learns_chooses_thresholds_and_predicts_with_them(trained):
     assert scores["predict_accuracy"] == pytest.approx((both[0] == both[1]).all(1).mean())
     found = ringbert.Classifier(folder)([text for text, _ in ROWS["test"]])
     assert [list(each.labels) for each in found] == expected
-    np.testing.assert_allclose([[*each.probabilities.values()] for each in found], probabilities, atol=1e-6)
+    np.testing.assert_allclose(
+        [[*each.probabilities.values()] for each in found], probabilities, atol=1e-6
+    )
     assert [section["title"] for section in result["report"]] == ["Labels", "Most wrong"]
 
 
 @pytest.mark.slow
 def test_columns_of_0_and_1_are_the_same_as_lists(trained, data, tmp_path):
-    """But for the order of the labels, which is that of the columns. Prediction alone has the same thresholds."""
+    """But for the order of the labels, which is that of the columns. Prediction alone has the same
+    thresholds."""
     _, scores = trained
-    found = classify(tmp_path, *flags(data, "columns"), "--num_train_steps=90", "--max_seq_length=48")
+    found = classify(
+        tmp_path, *flags(data, "columns"), "--num_train_steps=90", "--max_seq_length=48"
+    )
     assert found["eval_micro_f1"] == pytest.approx(scores["eval_micro_f1"], abs=0.1)
     first = (tmp_path / "predictions.tsv").read_text()
     alone = ("--max_seq_length=48", "--do_predict", f"--predict_file={data}/test-columns.csv")
@@ -91,11 +113,18 @@ def test_labels_with_commas_come_back_from_the_predictions(data, tmp_path):
     """They are read again as the labels of a file; without commas predictions are as before."""
     odd = dict(zip(sorted(KINDS), ["a, b", '["c"]', 'd "e"'], strict=False))
     for name, rows in ROWS.items():
-        lines = ({"text": text, "label": [odd.get(each, each) for each in labels]} for text, labels in rows)
+        lines = (
+            {"text": text, "label": [odd.get(each, each) for each in labels]}
+            for text, labels in rows
+        )
         write_lines(tmp_path / f"{name}.jsonl", *map(json.dumps, lines))
-    files = (f"--{flag}_file={tmp_path}/{name}.jsonl" for flag, name in
-             (("train", "train"), ("dev", "dev"), ("predict", "test")))  # fmt: skip
-    weights = f"--class_weights={json.dumps(dict.fromkeys((odd.get(each, each) for each in KINDS), 1.0))}"
+    files = (
+        f"--{flag}_file={tmp_path}/{name}.jsonl"
+        for flag, name in (("train", "train"), ("dev", "dev"), ("predict", "test"))
+    )
+    weights = (
+        f"--class_weights={json.dumps(dict.fromkeys((odd.get(each, each) for each in KINDS), 1.0))}"
+    )
     given = (*own.model_flags(data), *files, "--multi_label", *own.LEARN, "--do_predict", weights)
     classify(tmp_path / "run", *given, "--num_train_steps=60", "--max_seq_length=48")
     predicted = [json.loads(line[1]) for line in table_in(tmp_path / "run/predictions.tsv")[1:]]
@@ -103,8 +132,12 @@ def test_labels_with_commas_come_back_from_the_predictions(data, tmp_path):
     # The program's thresholds without --do_eval are 0.5, as are those of the model's folder.
     assert predicted == [list(each.labels) for each in expected]
     assert any("a, b" in each for each in predicted)
-    again = TextSettings(train_file=f"{tmp_path}/run/predictions.tsv", text_column="index",
-                         label_column="prediction", multi_label=True)  # fmt: skip
+    again = TextSettings(
+        train_file=f"{tmp_path}/run/predictions.tsv",
+        text_column="index",
+        label_column="prediction",
+        multi_label=True,
+    )
     assert read(Source(again, task_of(again), "train")).labels == list(map(tuple, predicted))
 
 
@@ -116,19 +149,27 @@ def test_loss_is_the_mean_of_binary_cross_entropies():
     losses = -(label * np.log(probability) + (1 - label) * np.log(1 - probability))
     batch = {"label": tf.constant(label, tf.float32), "is_example": tf.constant([1.0, 1, 1, 1, 0])}
     for weights, expected in ((None, losses), (weight, losses * weight)):
-        found = LabelTask(8, weights, num_labels=3).loss(tf.constant(scores, tf.float32), batch)["loss"]
+        found = LabelTask(8, weights, num_labels=3).loss(tf.constant(scores, tf.float32), batch)[
+            "loss"
+        ]
         assert float(found) == pytest.approx(expected[:4].mean(1).sum(), rel=1e-5)
 
 
 def test_thresholds_have_the_highest_f1():
     chance = np.random.default_rng(2)
-    true, scores = chance.integers(0, 2, (40, 3)) > 0, chance.normal(size=(40, 3)).round(1)  # with ties
+    # with ties
+    true, scores = chance.integers(0, 2, (40, 3)) > 0, chance.normal(size=(40, 3)).round(1)
     true[:, 2] = False
     chosen = thresholds_of(true, scores)
     probability = expit(scores)
     for label in (0, 1):
-        tried = [f1_score(true[:, label], probability[:, label] > limit) for limit in np.linspace(0, 1, 500)]
-        assert f1_score(true[:, label], probability[:, label] > chosen[label]) == pytest.approx(max(tried))
+        tried = [
+            f1_score(true[:, label], probability[:, label] > limit)
+            for limit in np.linspace(0, 1, 500)
+        ]
+        assert f1_score(true[:, label], probability[:, label] > chosen[label]) == pytest.approx(
+            max(tried)
+        )
     assert chosen[2] == 0.5
 
 
@@ -139,7 +180,11 @@ def test_thresholds_have_the_highest_f1():
         (2, ["--regression"], ["--multi_label", "--regression"]),
         (2, ["--task_name=cola", "--data_dir=x"], ["--train_file", "--task_name"]),
         (1, ["--label_column=text,label"], ["line 2", "0 or 1"]),
-        (1, ["--train_file={data}/train-columns.csv", "--label_column=tool"], ["'tool'", "--multi_label out"]),
+        (
+            1,
+            ["--train_file={data}/train-columns.csv", "--label_column=tool"],
+            ["'tool'", "--multi_label out"],
+        ),
         (1, ["--nomulti_label", "--label_column=label,more"], ["--multi_label"]),
     ],
 )

@@ -1,4 +1,5 @@
-"""bert-squad from its flags to its files, on a tiny model and generated questions; where a run starts from."""
+"""bert-squad from its flags to its files, on a tiny model and generated questions; where a run
+starts from."""
 
 import shutil
 from functools import partial
@@ -6,7 +7,14 @@ from os import truncate
 
 import numpy as np
 import pytest
-from harness.program_runs import bert, files_in, metrics_in, refusal, weights_in, without_newest_checkpoint
+from harness.program_runs import (
+    bert,
+    files_in,
+    metrics_in,
+    refusal,
+    weights_in,
+    without_newest_checkpoint,
+)
 from harness.squad_files import make_entries, write_squad
 from harness.texts import write_model
 from harness.weight_files import write_tf1
@@ -15,8 +23,15 @@ from bert import weights
 from ringbase.files import read_json
 
 NUM_DEV, STEPS, BATCH = 40, 24, 32
-TRAIN = ("--do_train", "--do_predict", f"--train_batch_size={BATCH}", f"--num_train_steps={STEPS}",
-         "--learning_rate=2e-3", "--save_checkpoints_steps=8", "--log_steps=2")  # fmt: skip
+TRAIN = (
+    "--do_train",
+    "--do_predict",
+    f"--train_batch_size={BATCH}",
+    f"--num_train_steps={STEPS}",
+    "--learning_rate=2e-3",
+    "--save_checkpoints_steps=8",
+    "--log_steps=2",
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +46,16 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def squad(data):
-    files = (f"--vocab_file={data}/vocab.txt", f"--bert_config_file={data}/bert_config.json",
-             f"--train_file={data}/train.json", f"--predict_file={data}/dev.json", "--max_seq_length=40",
-             "--max_query_length=16", "--doc_stride=12", f"--max_predict_examples={NUM_DEV}")  # fmt: skip
+    files = (
+        f"--vocab_file={data}/vocab.txt",
+        f"--bert_config_file={data}/bert_config.json",
+        f"--train_file={data}/train.json",
+        f"--predict_file={data}/dev.json",
+        "--max_seq_length=40",
+        "--max_query_length=16",
+        "--doc_stride=12",
+        f"--max_predict_examples={NUM_DEV}",
+    )
     return lambda output_dir, *flags: bert("squad", output_dir, *files, *flags)
 
 
@@ -58,16 +80,27 @@ def test_a_run_learns_and_leaves_googles_files(trained):
     losses = [line["loss"] for line in metrics_in(trained)]
     assert len(losses) == STEPS // 2 + 1
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
-    entries, predictions = make_entries(NUM_DEV + 5, 2)[:NUM_DEV], read_json(trained / "predictions.json")
+    entries, predictions = (
+        make_entries(NUM_DEV + 5, 2)[:NUM_DEV],
+        read_json(trained / "predictions.json"),
+    )
     assert list(predictions) == [f"q{number}" for number in range(NUM_DEV)]
-    best = {id_: listed[0]["text"] for id_, listed in read_json(trained / "nbest_predictions.json").items()}
+    best = {
+        id_: listed[0]["text"]
+        for id_, listed in read_json(trained / "nbest_predictions.json").items()
+    }
     assert best == predictions
     result = read_json(trained / "result.json")
-    written = dict(line.split(" = ") for line in (trained / "eval_results.txt").read_text().splitlines())
+    written = dict(
+        line.split(" = ") for line in (trained / "eval_results.txt").read_text().splitlines()
+    )
     assert {name: float(value) for name, value in written.items()} == result["scores"]
     right = [text == entry[2] for text, entry in zip(predictions.values(), entries, strict=True)]
     assert result["scores"].pop("exact_match") == 100 * np.mean(right)
-    assert (set(result["scores"]), set(result["prediction"])) == ({"f1"}, {"windows", "seconds", "files_s"})
+    assert (set(result["scores"]), set(result["prediction"])) == (
+        {"f1"},
+        {"windows", "seconds", "files_s"},
+    )
     plan = read_json(trained / "run.json")["plan"]
     assert (plan["steps"], plan["global_batch_size"]) == (STEPS, BATCH)
     assert list((trained / "tensorboard").glob("events.*"))
@@ -88,14 +121,17 @@ def test_a_finished_run_is_not_trained_again(squad, trained, copy, capsys):
 
 
 def test_prediction_alone_changes_nothing_that_the_training_wrote(squad, trained, copy):
-    """`--do_train=False --init_checkpoint=<the original>` of lambdal's recipe takes the run's own weights."""
+    """`--do_train=False --init_checkpoint=<the original>` of lambdal's recipe takes the run's own
+    weights."""
     write_tf1(copy.parent / "original", weights.read(copy / "checkpoints" / checkpoint(8)))
     flags = ("--do_train=False", "--do_predict=True", f"--init_checkpoint={copy.parent}/original")
     squad(copy, *flags, "--version_2_with_negative=True", "--null_score_diff_threshold=1e9")
     expected = read_json(trained / "predictions.json")
     assert read_json(copy / "predictions.json") == expected  # nothing is above this threshold
     assert len(read_json(copy / "null_odds.json")) == NUM_DEV
-    assert {"exact", "f1", "best_f1", "best_f1_thresh"} <= set(read_json(copy / "predict_result.json")["scores"])
+    assert {"exact", "f1", "best_f1", "best_f1_thresh"} <= set(
+        read_json(copy / "predict_result.json")["scores"]
+    )
     predicted = ("predictions.json", "nbest_predictions.json", "null_odds.json", "eval_results.txt")
     assert files_in(copy, *predicted, "predict_result.json") == files_in(trained, *predicted)
 
@@ -122,12 +158,20 @@ def test_what_changed_the_training_data_is_named(squad, data, trained, tmp_path,
         ([f"--train_file={other}"], [f"--train_file was {train}, now it is {other}"]),
         (["--max_train_examples=500"], ["--max_train_examples was None, now it is 500"]),
     ):
-        line = refusal(capsys, "bert-squad", partial(squad, trained, *TRAIN, *flags), *named, "--resume never")
+        line = refusal(
+            capsys, "bert-squad", partial(squad, trained, *TRAIN, *flags), *named, "--resume never"
+        )
         assert "digest" not in line
     content = train.read_bytes()
     try:
         train.write_bytes(other.read_bytes())
-        refusal(capsys, "bert-squad", partial(squad, trained, *TRAIN), "the content", f"--train_file {train}")
+        refusal(
+            capsys,
+            "bert-squad",
+            partial(squad, trained, *TRAIN),
+            "the content",
+            f"--train_file {train}",
+        )
     finally:
         train.write_bytes(content)
     assert files_in(trained) == before
@@ -160,7 +204,10 @@ def test_resume_takes_another_runs_progress_or_none(squad, trained, tmp_path, co
     (copy / "predict_result.json").touch()
     squad(copy, *TRAIN, "--resume=never", "--num_train_steps=1")
     assert not (copy / "predict_result.json").exists()  # it was about the old model
-    folders = {path.name: sorted(folder.name for folder in path.iterdir()) for path in copy.glob("checkpoints*")}
+    folders = {
+        path.name: sorted(folder.name for folder in path.iterdir())
+        for path in copy.glob("checkpoints*")
+    }
     assert folders.pop("checkpoints") == [checkpoint(1)]
     assert list(folders.values()) == [[checkpoint(8), checkpoint(16), checkpoint(24)]]
 
@@ -169,7 +216,8 @@ BAD = {
     "--bert_config_file=null": ["--bert_config_file"],
     "--vocab_file=null": ["--vocab_file"],
     "--model=someone/not-in-the-cache": ["--model someone/not-in-the-cache", "hub"],
-    "--do_train": ["--output_dir", "--init_checkpoint", "model.ckpt-1000"],  # a folder of TensorFlow 1
+    # a folder of TensorFlow 1
+    "--do_train": ["--output_dir", "--init_checkpoint", "model.ckpt-1000"],
 }
 
 

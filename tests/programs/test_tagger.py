@@ -1,4 +1,5 @@
-"""bert-tagger: files to rows, entities and scores by conlleval and seqeval, the program, and `ringbert.Tagger`."""
+"""bert-tagger: files to rows, entities and scores by conlleval and seqeval, the program, and
+`ringbert.Tagger`."""
 
 import json
 from pathlib import Path
@@ -40,7 +41,9 @@ def run(data, tmp_path_factory):
 def test_entities_are_those_of_conlleval_and_seqeval():
     for tags, found in ENTITIES["seqeval"]:
         assert [*spans(tags.split())] == [tuple(each) for each in found], tags
-    true, predicted = zip(*([column.split() for column in pair] for pair in ENTITIES["sentences"]), strict=True)
+    true, predicted = zip(
+        *([column.split() for column in pair] for pair in ENTITIES["sentences"]), strict=True
+    )
     sentences = [Sentence(tags, tags, document=number // 10) for number, tags in enumerate(true)]
     found = [(tags, [1.0] * len(tags)) for tags in predicted]
     comparison = Comparison(sentences, found)
@@ -53,19 +56,30 @@ def test_entities_are_those_of_conlleval_and_seqeval():
     scores = measure("eval", labels, True, sentences, found, [np.zeros(1)])
     assert f"{100 * scores['eval_accuracy']:.2f}" == f"{ENTITIES['accuracy']:.2f}"
     flat = [[tag for tags in part for tag in tags] for part in (true, predicted)]
-    assert scores["eval_char_macro_f1"] == f1_score(*flat, labels=labels, average="macro", zero_division=1.0)
-    parts = [Comparison(sentences[at : at + 10], found[at : at + 10]).all["f1"] for at in range(0, 40, 10)]
+    assert scores["eval_char_macro_f1"] == f1_score(
+        *flat, labels=labels, average="macro", zero_division=1.0
+    )
+    parts = [
+        Comparison(sentences[at : at + 10], found[at : at + 10]).all["f1"]
+        for at in range(0, 40, 10)
+    ]
     assert scores["eval_document_f1"] == pytest.approx(np.mean(parts))
 
 
 @pytest.mark.parametrize(
     ("tags", "is_illegal"),
     [
-        (["O B-x I-x O B-x B-x"], False), (["O I-x"], True), (["B-x I-y"], True), (["I-x"], True),
-        (["S-x B-x I-x E-x"], False), (["S-x", "B-x O"], True), (["E-x"], True), (["S-x B-x B-x E-x"], True),
+        (["O B-x I-x O B-x B-x"], False),
+        (["O I-x"], True),
+        (["B-x I-y"], True),
+        (["I-x"], True),
+        (["S-x B-x I-x E-x"], False),
+        (["S-x", "B-x O"], True),
+        (["E-x"], True),
+        (["S-x B-x B-x E-x"], True),
         (["S-x B-x I-x"], True),
     ],
-)  # fmt: skip
+)
 def test_illegal_tags_are_found(tags, is_illegal):
     assert bool(illegal([Sentence(each.split(), each.split()) for each in tags])) == is_illegal
 
@@ -76,10 +90,14 @@ def test_no_word_of_a_long_sentence_is_lost(data, tmp_path):
     sentences = read(Source(FileSettings(dev_file=data[1].partition("=")[2]), "dev"), False)
     labels = ("O", "B-animal", "B-tool", "I-animal", "I-tool")
     settings = SentenceSettings(max_seq_length=16, doc_stride=5)
-    rows = tables(sentences, labels, settings, words, Run(tmp_path, is_writer=False))["rows"].to_pydict()
+    rows = tables(sentences, labels, settings, words, Run(tmp_path, is_writer=False))[
+        "rows"
+    ].to_pydict()
     found: dict[tuple[int, int], str] = {}
     assert len(rows["words"]) > len(sentences)
-    for number, ids, at, tags in zip(*(rows[n] for n in ("sentence", "input_ids", "words", "tags")), strict=True):
+    for number, ids, at, tags in zip(
+        *(rows[n] for n in ("sentence", "input_ids", "words", "tags")), strict=True
+    ):
         assert len(ids) == len(at) == len(tags) <= 16
         for id_, word, tag in zip(ids, at, tags, strict=True):
             if word == NONE:
@@ -96,7 +114,8 @@ def test_characters_inside_tokens_go_on():
     tags = ["B-OG", *[""] * 5, "I-OG", *[""] * 8, "I-OG", *[""] * 3, "O", "", "O"]
     assert filled("seoul national univ, a", tags) == ["B-OG", *["I-OG"] * 18, "O", "O", "O"]
     assert filled("a b", ["B-X", "", "B-X"]) == ["B-X", "O", "B-X"]
-    assert filled("e\u0301\ufe0f!", ["B-X", "O", "B-Y", "O"]) == ["B-X", "I-X", "I-X", "O"]  # é is one character
+    # é is one character
+    assert filled("e\u0301\ufe0f!", ["B-X", "O", "B-Y", "O"]) == ["B-X", "I-X", "I-X", "O"]
 
 
 def test_the_program_learns_and_writes_entities(run):
@@ -105,8 +124,12 @@ def test_the_program_learns_and_writes_entities(run):
     blocks = (folder / "predictions.conll").read_text().split("\n\n")
     predicted = [[line.split("\t") for line in block.strip().split("\n")] for block in blocks]
     dev = tagger_files.sentences(60, 2, longest=28)
-    assert [[word for word, _ in rows] for rows in predicted] == [[word for word, _ in rows] for rows in dev]
-    right = sum(a[1] == b[1] for p, d in zip(predicted, dev, strict=True) for a, b in zip(p, d, strict=True))
+    assert [[word for word, _ in rows] for rows in predicted] == [
+        [word for word, _ in rows] for rows in dev
+    ]
+    right = sum(
+        a[1] == b[1] for p, d in zip(predicted, dev, strict=True) for a, b in zip(p, d, strict=True)
+    )
     assert right / sum(map(len, dev)) == pytest.approx(scores["eval_accuracy"])
     result = json.loads((folder / "result.json").read_text())
     assert set(result["eval_types"]) == {"animal", "tool"}
@@ -124,12 +147,20 @@ def test_tagger_finds_the_programs_entities(run):
         assert [(e.label, e.start, e.end) for e in entities] == expected
         assert [e.text for e in entities] == [line["text"][e.start : e.end] for e in entities]
     probabilities = [e.probability for entities in found for e in entities]
-    np.testing.assert_allclose(probabilities, [e["probability"] for line in lines for e in line["entities"]], 1e-5)
+    np.testing.assert_allclose(
+        probabilities, [e["probability"] for line in lines for e in line["entities"]], 1e-5
+    )
     (one,) = tagger("the  bear near")  # two blanks
     assert (one.text, one.label, one.start) == ("bear", "animal", 5)
     assert tagger([]) == []
     single = texts.write_lines(folder.parent / "single.conll", "a")  # is no file of characters
-    bert("tagger", folder.parent / "single", f"--predict_file={single}", f"--model={folder}/model", "--do_predict")
+    bert(
+        "tagger",
+        folder.parent / "single",
+        f"--predict_file={single}",
+        f"--model={folder}/model",
+        "--do_predict",
+    )
     assert (folder.parent / "single/predictions.conll").read_text() == "a\tO\n"
 
 
@@ -140,7 +171,9 @@ def test_the_saved_model_gives_the_same_labels(run, tmp_path):
     (ids,) = words.encode_ids(["the bear near a red axe"])
     row = tf.constant([[words.cls_id, *ids, words.sep_id]])
     compute = tf.saved_model.load(str(tmp_path / "exported")).signatures["ids"]
-    outputs = compute(input_ids=row, token_type_ids=tf.zeros_like(row), attention_mask=tf.ones_like(row))
+    outputs = compute(
+        input_ids=row, token_type_ids=tf.zeros_like(row), attention_mask=tf.ones_like(row)
+    )
     labels = [label.decode() for label in outputs["label"].numpy()[0, 1:-1]]
     found = {e.text: e.label for e in ringbert.Tagger(run[0])("the bear near a red axe")}
     assert found == {"bear": "animal", "axe": "tool"}
@@ -156,7 +189,11 @@ def test_the_saved_model_gives_the_same_labels(run, tmp_path):
         ("a.conll", "fox X-x\n", ["line 1", "'fox'", "X-x"]),
         ("a.conll", "f O\no B-x\n", ["--characters"]),
         ("a.jsonl", '{"tokens": [], "ner_tags": []}\n', ["line 1", "tokens"]),
-        ("a.jsonl", '{"tokens": ["fox"], "ner_tags": ["O", "O"]}\n', ["line 1", "1 words", "2 tags"]),
+        (
+            "a.jsonl",
+            '{"tokens": ["fox"], "ner_tags": ["O", "O"]}\n',
+            ["line 1", "1 words", "2 tags"],
+        ),
         ("a.jsonl", '{"tokens": ["fox"]\n', ["line 1"]),
         ("a.conll", "fox O\n", ["every tag is O"]),
     ],
@@ -172,7 +209,9 @@ NO_TOKEN = "\u200b\u200b"
 
 
 def test_a_batch_of_words_without_tokens_is_skipped(data, tmp_path, capsys):
-    file = texts.write_lines(tmp_path / "a.conll", "cat B-animal", "", f"{NO_TOKEN} O", "", "fox B-animal")
+    file = texts.write_lines(
+        tmp_path / "a.conll", "cat B-animal", "", f"{NO_TOKEN} O", "", "fox B-animal"
+    )
     flags = [f"--train_file={file}", *data[3:], "--train_batch_size=1", "--num_train_epochs=1"]
     bert("tagger", tmp_path / "out", *flags, "--do_train")
     lines = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
@@ -180,7 +219,9 @@ def test_a_batch_of_words_without_tokens_is_skipped(data, tmp_path, capsys):
     assert "skipped steps: 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("flag", "named"), [("--do_train", "no row has a target"), ("--do_eval", "the eval set")])
+@pytest.mark.parametrize(
+    ("flag", "named"), [("--do_train", "no row has a target"), ("--do_eval", "the eval set")]
+)
 def test_a_file_of_words_without_tokens_is_one_line(run, data, tmp_path, capsys, flag, named):
     file = texts.write_lines(tmp_path / "a.conll", f"{NO_TOKEN} B-animal", "", f"{NO_TOKEN} O")
     model = [f"--model={run[0]}/model"] if flag == "--do_eval" else data[3:]
@@ -199,7 +240,9 @@ def test_a_file_of_words_without_tokens_is_one_line(run, data, tmp_path, capsys,
         ("fox", ["O", "O", "O"], List(Value("string")), "tokens"),
     ],
 )
-def test_tags_of_a_hub_data_set_are_texts_or_have_names(tmp_path, monkeypatch, tokens, tags, kind, found):
+def test_tags_of_a_hub_data_set_are_texts_or_have_names(
+    tmp_path, monkeypatch, tokens, tags, kind, found
+):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     words = Value("string") if isinstance(tokens, str) else List(Value("string"))
     features = Features({"tokens": words, "ner_tags": kind})
@@ -216,4 +259,11 @@ def test_tags_of_a_hub_data_set_are_texts_or_have_names(tmp_path, monkeypatch, t
 def test_tags_that_the_model_does_not_know_are_refused(run, tmp_path, capsys):
     file = texts.write_lines(tmp_path / "dev.conll", "fox B-plant")
     flags = [f"--dev_file={file}", f"--model={run[0]}/model", "--do_eval"]
-    refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), file, "B-plant", "B-animal")
+    refusal(
+        capsys,
+        "bert-tagger",
+        lambda: bert("tagger", tmp_path / "out", *flags),
+        file,
+        "B-plant",
+        "B-animal",
+    )

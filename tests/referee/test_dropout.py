@@ -1,7 +1,8 @@
-"""Dropout, seen from outside: weights are chosen so that the scores of a model show which elements were dropped.
+"""Dropout, seen from outside: weights are chosen so that the scores of a model show which elements
+were dropped.
 
-Plain operations compute narrow models, those for CPUs wide ones, and those for GPUs what XLA compiles as a whole.
-Each of the three has a random generator of its own.
+Plain operations compute narrow models, those for CPUs wide ones, and those for GPUs what XLA
+compiles as a whole. Each of the three has a random generator of its own.
 """
 
 import functools
@@ -28,23 +29,36 @@ def grouping(kind: str) -> str:
     return "compiled" if kind == "compiled" else "by length"
 
 
-def make(head: str, kind: str, num_layers: int, hidden_rate: float, attention_rate: float, **more) -> Computer:
+def make(
+    head: str, kind: str, num_layers: int, hidden_rate: float, attention_rate: float, **more
+) -> Computer:
     config = BertConfig(
-        vocab_size=50, hidden_size=COMPILED_WIDTH if kind == "cpu" else 32, num_hidden_layers=num_layers,
-        num_attention_heads=4, intermediate_size=64, max_position_embeddings=72, hidden_dropout_prob=hidden_rate,
-        attention_probs_dropout_prob=attention_rate, **more,
-    )  # fmt: skip
+        vocab_size=50,
+        hidden_size=COMPILED_WIDTH if kind == "cpu" else 32,
+        num_hidden_layers=num_layers,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=72,
+        hidden_dropout_prob=hidden_rate,
+        attention_probs_dropout_prob=attention_rate,
+        **more,
+    )
     return Computer(Bert(config, head, seed=2))
 
 
 @functools.cache
 def revealing(kind: str, layer: int, part: str, rate: float = RATE) -> Computer:
-    """A model whose result is near 1 or -1 where this dropout of its last layer kept something, else near 0.
+    """A model whose result is near 1 or -1 where this dropout of its last layer kept something,
+    else near 0.
 
     What it drops is 100 and -100 in turn, and next to nothing is added to it.
     """
     compute = make("features", kind, layer + 1, rate, 0.0)
-    scope = "bert/embeddings/LayerNorm/beta" if part == "embeddings" else f"layer_{layer}/{part}/dense/bias"
+    scope = (
+        "bert/embeddings/LayerNorm/beta"
+        if part == "embeddings"
+        else f"layer_{layer}/{part}/dense/bias"
+    )
     for name, variable in compute.model.named_tensors().items():
         if name.endswith(scope):
             variable.assign(np.resize([100.0, -100.0], variable.shape))
@@ -61,8 +75,8 @@ def mask_of(compute: Computer, kind: str, key=KEY) -> np.ndarray:
 
 
 def assert_random(mask: np.ndarray, rate: float) -> None:
-    """The share of what is dropped, in all and in each row, and pairs at all distances: all within five (six where
-    there are hundreds) standard deviations of what independent draws give."""
+    """The share of what is dropped, in all and in each row, and pairs at all distances: all within
+    five (six where there are hundreds) standard deviations of what independent draws give."""
     dropped = ~mask - rate
     deviation = rate * (1 - rate)
     assert abs(dropped.mean()) < 5 * np.sqrt(deviation / dropped.size)
@@ -81,7 +95,9 @@ def assert_random(mask: np.ndarray, rate: float) -> None:
 @KINDS
 def test_the_share_of_what_is_dropped_is_the_rate_and_nothing_else_is_regular(kind, rate):
     """To within 2 %, as few random bits are drawn: for 0.1 a rate of 26 / 256."""
-    assert_random(mask_of(revealing(kind, 0, "output", rate), kind), 26 / 256 if rate == RATE else rate)
+    assert_random(
+        mask_of(revealing(kind, 0, "output", rate), kind), 26 / 256 if rate == RATE else rate
+    )
 
 
 @KINDS
@@ -90,10 +106,14 @@ def test_random_numbers_are_a_function_of_key_and_place(kind):
     masks = [mask_of(compute, kind, key) for key in (KEY, [3, 6], [4, 5], [5, 3])]
     np.testing.assert_array_equal(masks[0], mask_of(compute, kind))
     places = [(0, "embeddings"), (0, "attention/output"), (1, "output")]
-    masks += [mask_of(revealing(kind, *place), kind) for place in places[: 1 if kind == "compiled" else 3]]
+    masks += [
+        mask_of(revealing(kind, *place), kind) for place in places[: 1 if kind == "compiled" else 3]
+    ]
     differing = 2 * 26 / 256 * 230 / 256  # the share where one of two independent masks drops
     for first, second in itertools.combinations(masks, 2):
-        assert abs((first != second).mean() - differing) < 6 * np.sqrt(differing * (1 - differing) / first.size)
+        assert abs((first != second).mean() - differing) < 6 * np.sqrt(
+            differing * (1 - differing) / first.size
+        )
 
 
 def test_a_key_is_a_function_of_seed_step_micro_batch_and_rank():
@@ -106,7 +126,9 @@ def test_a_key_is_a_function_of_seed_step_micro_batch_and_rank():
 
 def test_the_pooled_vector_is_dropped_and_scaled_too():
     """What is kept is divided by 1 - rate."""
-    classifier = make("classifier", "plain", 1, 0.0, 0.0, labels=unnamed_labels(32), classifier_dropout=0.5)
+    classifier = make(
+        "classifier", "plain", 1, 0.0, 0.0, labels=unnamed_labels(32), classifier_dropout=0.5
+    )
     tensors = classifier.model.named_tensors()
     tensors["bert/pooler/dense/bias"].assign(np.full(32, 20.0))  # of which tanh is 1
     tensors["output_weights"].assign(np.eye(32))
@@ -117,14 +139,19 @@ def test_the_pooled_vector_is_dropped_and_scaled_too():
 
 @KINDS
 def test_what_is_kept_is_divided_by_1_minus_the_rate(kind):
-    """Added to 1 and -1 in turn, 2 and -2 become 5 of it at the rate 0.5, and would become 3, as without a key."""
+    """Added to 1 and -1 in turn, 2 and -2 become 5 of it at the rate 0.5, and would become 3, as
+    without a key."""
     compute = make("features", kind, 1, 0.5, 0.0)
     for name, variable in compute.model.named_tensors().items():
         if name.endswith(("attention/output/LayerNorm/beta", "layer_0/output/dense/bias")):
-            variable.assign(np.resize([1.0, -1.0], variable.shape) * (2 if name.endswith("bias") else 1))
+            variable.assign(
+                np.resize([1.0, -1.0], variable.shape) * (2 if name.endswith("bias") else 1)
+            )
         elif name.endswith(("attention/output/LayerNorm/gamma", "layer_0/output/dense/kernel")):
             variable.assign(tf.zeros(variable.shape))
-    values, without = (np.abs(np.concatenate(compute(ROWS, grouping(kind), key).scores)) for key in (KEY, None))
+    values, without = (
+        np.abs(np.concatenate(compute(ROWS, grouping(kind), key).scores)) for key in (KEY, None)
+    )
     is_kept = values > 0.8  # 5 and 1 divided by the standard deviation of both, sqrt(13)
     assert np.median(values[is_kept]) / np.median(values[~is_kept]) == pytest.approx(5, rel=0.1)
     np.testing.assert_allclose(without, 1, atol=1e-5)
@@ -138,15 +165,19 @@ def test_the_mean_over_many_keys_is_attention_without_dropout(kind):
         if "attention" in name and name.endswith("kernel"):
             variable.assign(5 * variable)
     without = np.concatenate(compute(ROWS, grouping(kind)).scores)
-    off = [np.concatenate(compute(ROWS, grouping(kind), [7, n]).scores) - without for n in range(60)]
+    off = [
+        np.concatenate(compute(ROWS, grouping(kind), [7, n]).scores) - without for n in range(60)
+    ]
     assert np.linalg.norm(np.mean(off, 0)) < 0.4 * np.linalg.norm(off[0])
     assert np.linalg.norm(off[0]) > 1e-2 * np.linalg.norm(without)
 
 
-@pytest.mark.parametrize("kind", ["plain", *SLOW_KINDS, pytest.param("recomputed", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["plain", *SLOW_KINDS, pytest.param("recomputed", marks=pytest.mark.slow)]
+)
 def test_the_gradient_with_dropout_is_the_slope_of_the_loss(kind):
-    """The masks of the backward pass are those of the forward pass. The slope is that along each tensor's
-    gradient, between two points so near that the loss is all but straight."""
+    """The masks of the backward pass are those of the forward pass. The slope is that along each
+    tensor's gradient, between two points so near that the loss is all but straight."""
     compute = make("span", kind, 1, 0.3, 0.3, initializer_range=0.1)
     compute.model.recomputes = kind == "recomputed"
     at = compute(ROWS, grouping(kind), KEY)
@@ -157,7 +188,9 @@ def test_the_gradient_with_dropout_is_the_slope_of_the_loss(kind):
     for name in checked:
         value, losses = tensors[name].numpy(), []
         for side in (1, -1):
-            tensors[name].assign(value + side * 2e-3 / norms[name] * at.gradients[name] / norms[name])
+            tensors[name].assign(
+                value + side * 2e-3 / norms[name] * at.gradients[name] / norms[name]
+            )
             losses.append(compute(ROWS, grouping(kind), KEY).loss)
         tensors[name].assign(value)
         assert (losses[0] - losses[1]) / 4e-3 == pytest.approx(1, rel=0.02), name

@@ -1,4 +1,5 @@
-"""Which GPU a rank takes, and how exactly it multiplies, on machines that are made up (harness/fake_gpus.py)."""
+"""Which GPU a rank takes, and how exactly it multiplies, on machines that are made up
+(harness/fake_gpus.py)."""
 
 import signal
 import sys
@@ -21,8 +22,13 @@ TAKEN = {"visible": [ONE], "grows": [ONE]}  # the first one, and no more memory 
 
 
 def joined(gpus: list[str], **settings) -> tuple[Device, dict]:
-    hook = mock.patch.object(threading, "excepthook", threading.excepthook)  # which joining replaces
-    with hook, machine(gpus) as done, World.join(DeviceSettings(**settings), "prog", is_script=True) as world:
+    # which joining replaces
+    hook = mock.patch.object(threading, "excepthook", threading.excepthook)
+    with (
+        hook,
+        machine(gpus) as done,
+        World.join(DeviceSettings(**settings), "prog", is_script=True) as world,
+    ):
         return world.device, done
 
 
@@ -31,7 +37,8 @@ def joined(gpus: list[str], **settings) -> tuple[Device, dict]:
     [
         ([ONE, TWO], {}, TAKEN),
         ([ONE], {"device": "gpu", "deterministic": True}, TAKEN | {"deterministic": True}),
-        ([ONE], {"device": "cpu", "deterministic": True}, {"visible": []}),  # its kernels are deterministic
+        # its kernels are deterministic
+        ([ONE], {"device": "cpu", "deterministic": True}, {"visible": []}),
         ([], {}, {"visible": []}),
     ],
 )
@@ -42,9 +49,13 @@ def test_the_device_of_one_rank(gpus, settings, expected):
 
 
 @pytest.mark.parametrize(("device", "is_present"), [("auto", True), ("gpu", True), ("gpu", False)])
-def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(device, is_present, capsys, monkeypatch):
+def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(
+    device, is_present, capsys, monkeypatch
+):
     exists = Path.exists
-    monkeypatch.setattr(Path, "exists", lambda path: is_present if str(path) == "/dev/nvidia0" else exists(path))
+    monkeypatch.setattr(
+        Path, "exists", lambda path: is_present if str(path) == "/dev/nvidia0" else exists(path)
+    )
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(SystemExit) as stop:
         joined([], device=device)
@@ -56,10 +67,20 @@ def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(device, is_present,
 
 @pytest.mark.parametrize(
     ("gpus", "precision", "flag", "tf32"),  # CPUs know no TF32: there it is as TensorFlow has it
-    [(1, "fp32", False, False), (1, "fp32", True, True), (1, "bf16", False, True), (0, "fp32", False, True)],
+    [
+        (1, "fp32", False, False),
+        (1, "fp32", True, True),
+        (1, "bf16", False, True),
+        (0, "fp32", False, True),
+    ],
 )
-def test_float32_products_are_exact_on_gpus_unless_tf32_is_wanted(gpus, precision, flag, tf32, monkeypatch):
-    policy, before = keras.config.dtype_policy(), tf.config.experimental.tensor_float_32_execution_enabled()
+def test_float32_products_are_exact_on_gpus_unless_tf32_is_wanted(
+    gpus, precision, flag, tf32, monkeypatch
+):
+    policy, before = (
+        keras.config.dtype_policy(),
+        tf.config.experimental.tensor_float_32_execution_enabled(),
+    )
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [ONE] * gpus)
     try:
         note = set_precision(precision, flag)
@@ -73,6 +94,11 @@ def test_float32_products_are_exact_on_gpus_unless_tf32_is_wanted(gpus, precisio
 @pytest.mark.slow
 def test_an_import_of_tensorflow_says_nothing_but_why_it_aborts():
     variables = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": "/nonexistent"}
-    program = "import distributed.devices as d; d.imported_tensorflow(); w = d.without_notices(); w.__enter__();"
+    program = (
+        "import distributed.devices as d; d.imported_tensorflow(); w = d.without_notices();"
+        " w.__enter__();"
+    )
     program += "import os; os.write(2, b'oneDNN custom operations are on\\nwhy\\n'); os.abort()"
-    assert shell(sys.executable, "-c", program, status=-signal.SIGABRT, **variables).stderr == "why\n"
+    assert (
+        shell(sys.executable, "-c", program, status=-signal.SIGABRT, **variables).stderr == "why\n"
+    )

@@ -1,5 +1,5 @@
-"""The model's scores and gradients are PyTorch's (tests/goldens, made by scripts/make_goldens.py), however rows
-are padded and grouped, whatever XLA compiles, and in fewer bits."""
+"""The model's scores and gradients are PyTorch's (tests/goldens, made by scripts/make_goldens.py),
+however rows are padded and grouped, whatever XLA compiles, and in fewer bits."""
 
 import functools
 from dataclasses import replace
@@ -27,9 +27,10 @@ SLOW = [
     ("span_electra", "by length", True, "mixed_bfloat16"),
     ("span_electra", "compiled", True, "mixed_bfloat16"),
 ]
-# Of scores and loss, and of gradients. Two float32 programs that sum in different orders differ by some units of
-# 6e-8 per operation, over the dozens of dependent operations of two layers by about 1e-5 of the largest value.
-# bfloat16 has 8 bits: 0.4 % for each of some dozen rounded values; gradients are sums that nearly cancel.
+# Of scores and loss, and of gradients. Two float32 programs that sum in different orders differ by
+# some units of 6e-8 per operation, over the dozens of dependent operations of two layers by about
+# 1e-5 of the largest value. bfloat16 has 8 bits: 0.4 % for each of some dozen rounded values;
+# gradients are sums that nearly cancel.
 TOLERANCES = {"float32": (2e-5, 2e-5), "mixed_bfloat16": (0.02, 0.1)}
 
 
@@ -54,7 +55,11 @@ def golden(name: str, precision: str) -> tuple[Bert, dict[str, np.ndarray], list
                 int((there["token_type_ids"][number, mask] == 0).sum()),
                 (start, end),
                 int(there.get("labels", none)[number]),
-                {int(token % length): int(id_) for token, id_ in masked if token // length == number},
+                {
+                    int(token % length): int(id_)
+                    for token, id_ in masked
+                    if token // length == number
+                },
                 there["tags"][number, mask].tolist() if "tags" in there else (),
             )
         )
@@ -64,20 +69,31 @@ def golden(name: str, precision: str) -> tuple[Bert, dict[str, np.ndarray], list
 def scores_there(there: dict[str, np.ndarray], rows: list[Row]) -> list[np.ndarray]:
     """PyTorch's scores of each row, as in `Computed`."""
     if "mlm" not in there:
-        return [scores[: len(row.input_ids)] for scores, row in zip(there["scores"], rows, strict=True)]
+        return [
+            scores[: len(row.input_ids)] for scores, row in zip(there["scores"], rows, strict=True)
+        ]
     ends = np.cumsum([len(row.masked) for row in rows])
     mlm = np.split(there["mlm"], ends[:-1])
-    return [np.concatenate([part.ravel(), nsp]) for part, nsp in zip(mlm, there["nsp"], strict=True)]
+    return [
+        np.concatenate([part.ravel(), nsp]) for part, nsp in zip(mlm, there["nsp"], strict=True)
+    ]
 
 
 def gradients_off(found: dict[str, np.ndarray], there: dict, model: Bert) -> dict[str, float]:
     """How far each gradient is from PyTorch's, as a share of its norm."""
-    theirs = {key.removeprefix("gradient."): value for key, value in there.items() if key.startswith("gradient.")}
+    theirs = {
+        key.removeprefix("gradient."): value
+        for key, value in there.items()
+        if key.startswith("gradient.")
+    }
     largest, off = max(map(np.linalg.norm, theirs.values())), {}
     for key, ours in found.items():
         assert ours.dtype == np.float32
-        right = theirs.pop(weights.hugging_face_name(key, model.head_name, model.config.architecture))
-        # Softmax ignores a common addend: gradients of key biases, and of a span's last beta and bias, are 0.
+        right = theirs.pop(
+            weights.hugging_face_name(key, model.head_name, model.config.architecture)
+        )
+        # Softmax ignores a common addend: gradients of key biases, and of a span's last beta and
+        # bias, are 0.
         scale = max(np.linalg.norm(right), largest / 100)
         off[key] = np.linalg.norm((ours.T if key.endswith("/kernel") else ours) - right) / scale
     assert not theirs
@@ -87,7 +103,11 @@ def gradients_off(found: dict[str, np.ndarray], there: dict, model: Bert) -> dic
 @pytest.mark.parametrize(
     ("name", "grouping", "trains", "precision"),
     [
-        *((name, grouping, False, "float32") for name in HEADS for grouping in ("padded", "by length")),
+        *(
+            (name, grouping, False, "float32")
+            for name in HEADS
+            for grouping in ("padded", "by length")
+        ),
         ("span_gelu", "by length", True, "float32"),
         *((f"span_{name}", "by length", True, "float32") for name in FAMILY),
         *(
@@ -99,13 +119,15 @@ def gradients_off(found: dict[str, np.ndarray], there: dict, model: Bert) -> dic
     ],
 )
 def test_scores_and_gradients_are_those_of_pytorch(name, grouping, trains, precision, monkeypatch):
-    """Training has a key, though dropout is 0: other operations than for prediction are then the fastest, on CPUs
-    with parts that XLA compiles, and a few heads at a time. "compiled" has a row that is all padding."""
+    """Training has a key, though dropout is 0: other operations than for prediction are then the
+    fastest, on CPUs with parts that XLA compiles, and a few heads at a time. "compiled" has a row
+    that is all padding."""
     monkeypatch.setattr("bert.model.COMPILED_WIDTH", 16)
     monkeypatch.setattr("bert.ops_cpu.IN_TURNS_FROM", 12)
     model, there, rows = golden(name, precision)
     to_scores, to_gradients = TOLERANCES[precision]
-    # A row that is longer than the run expects is computed too: without the loop over heads of long rows.
+    # A row that is longer than the run expects is computed too: without the loop over heads of long
+    # rows.
     for more in ({}, {"longest": 8}) if trains and name == "span_gelu" else ({},):
         compute = Computer(model, **more)
         computed = compute(rows, grouping, KEY if trains else None)
@@ -125,15 +147,27 @@ def test_scores_and_gradients_are_those_of_pytorch(name, grouping, trains, preci
 def test_initial_values_are_those_of_bert():
     config = BertConfig(vocab_size=2000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4)
     tensors, again, other = (
-        {name: v.numpy() for name, v in Bert(config, "pretraining", seed=seed).named_tensors().items()}
+        {
+            name: v.numpy()
+            for name, v in Bert(config, "pretraining", seed=seed).named_tensors().items()
+        }
         for seed in (4, 4, 5)
     )
-    drawn = {name: value for name, value in tensors.items() if not name.endswith(("gamma", "beta", "bias"))}
-    assert all((value == name.endswith("gamma")).all() for name, value in tensors.items() if name not in drawn)
+    drawn = {
+        name: value
+        for name, value in tensors.items()
+        if not name.endswith(("gamma", "beta", "bias"))
+    }
+    assert all(
+        (value == name.endswith("gamma")).all()
+        for name, value in tensors.items()
+        if name not in drawn
+    )
     for name, value in drawn.items():
         assert np.abs(value).max() <= 0.04, name  # truncated at two standard deviations
         np.testing.assert_array_equal(again[name], value)
         assert not np.array_equal(other[name], value)
     # A normal distribution of 0.02 cut at two standard deviations has one of 0.0176.
     assert tensors["bert/embeddings/word_embeddings"].std() == pytest.approx(0.0176, rel=0.01)
-    assert len({value.ravel()[:50].tobytes() for value in drawn.values()}) == len(drawn)  # no two tensors alike
+    # no two tensors alike
+    assert len({value.ravel()[:50].tobytes() for value in drawn.values()}) == len(drawn)

@@ -1,5 +1,6 @@
-"""Training steps against NumPy: the gradient of all micro-batches together, clipped as by tf.clip_by_global_norm,
-applied as by Google, or skipped if they are not finite; on GPUs and CPUs, compiled in parts or as a whole."""
+"""Training steps against NumPy: the gradient of all micro-batches together, clipped as by
+tf.clip_by_global_norm, applied as by Google, or skipped if they are not finite; on GPUs and CPUs,
+compiled in parts or as a whole."""
 
 import keras
 import numpy as np
@@ -20,7 +21,8 @@ from distributed.world import World
 
 RATE, STEPS, WARMUP = 0.05, 6, 2
 SHAPE = 128, 260  # of the kernel: so large that the optimizer compiles its update
-KINDS = ["cpu", "gpu", "step"]  # a GPU's steps are compiled by XLA, here for the CPU; "step" as one function
+# a GPU's steps are compiled by XLA, here for the CPU; "step" as one function
+KINDS = ["cpu", "gpu", "step"]
 
 
 class Trainer:
@@ -28,11 +30,16 @@ class Trainer:
 
     def __init__(self, kind: str, scales_loss: bool = False):
         shapes = {"dense.kernel": SHAPE, "dense.bias": SHAPE[1:]}
-        self.kernel, self.bias = (keras.Variable(np.zeros(s, np.float32), name=n) for n, s in shapes.items())
+        self.kernel, self.bias = (
+            keras.Variable(np.zeros(s, np.float32), name=n) for n, s in shapes.items()
+        )
         self.optimizer = AllreduceOptimizer(
-            AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP)), [self.kernel, self.bias],
-            World(device=Device("cpu" if kind == "cpu" else "gpu")), Collectives(), scales_loss=scales_loss,
-        )  # fmt: skip
+            AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP)),
+            [self.kernel, self.bias],
+            World(device=Device("cpu" if kind == "cpu" else "gpu")),
+            Collectives(),
+            scales_loss=scales_loss,
+        )
         compiled = "step" if kind == "step" else "graph"
         self.one = TrainingStep(self.loss, self.weights, self.optimizer, compiled=compiled)
 
@@ -56,25 +63,42 @@ def batches_of(number: int, sizes: list[int]) -> list[dict[str, np.ndarray]]:
     return [{"x": draw((size, SHAPE[0]), "f"), "y": draw((size, SHAPE[1]), "f")} for size in sizes]
 
 
-def formula_step(number: int, batch: dict[str, np.ndarray], states: list[list[np.ndarray]]) -> dict[str, float]:
-    """The same training in NumPy, in one batch per step; `states` are value and moments of kernel and bias."""
+def formula_step(
+    number: int, batch: dict[str, np.ndarray], states: list[list[np.ndarray]]
+) -> dict[str, float]:
+    """The same training in NumPy, in one batch per step; `states` are value and moments of kernel
+    and bias."""
     off = batch["x"] @ states[0][0] + states[1][0] - batch["y"]
     gradients = [2 * batch["x"].T @ off / len(off), 2 * off.mean(0)]
     norm = np.sqrt(sum(np.square(gradient, dtype=np.float64).sum() for gradient in gradients))
     rate = google_rate(number, RATE, STEPS, WARMUP)
     for place, gradient in enumerate(gradients):
-        clipped, (value, *moments) = (gradient * (1 / max(norm, 1))).astype(np.float32), states[place]
+        clipped, (value, *moments) = (
+            (gradient * (1 / max(norm, 1))).astype(np.float32),
+            states[place],
+        )
         states[place] = google_step(value, clipped, *moments, rate, place == 0)
-    return {"loss": np.square(off, dtype=np.float64).mean(0).sum(), "gradient_norm": norm, "learning_rate": rate}
+    return {
+        "loss": np.square(off, dtype=np.float64).mean(0).sum(),
+        "gradient_norm": norm,
+        "learning_rate": rate,
+    }
 
 
-@pytest.mark.parametrize(("kind", "scales_loss"), [("cpu", True), ("gpu", False), ("step", False), ("step", True)])
+@pytest.mark.parametrize(
+    ("kind", "scales_loss"), [("cpu", True), ("gpu", False), ("step", False), ("step", True)]
+)
 @pytest.mark.parametrize("sizes", [[33], [14, 14, 5]])
 def test_steps_are_the_formula_of_the_big_batch(kind, sizes, scales_loss):
-    trainer, states = Trainer(kind, scales_loss), [[np.zeros(s, np.float32)] * 3 for s in (SHAPE, SHAPE[1:])]
+    trainer, states = (
+        Trainer(kind, scales_loss),
+        [[np.zeros(s, np.float32)] * 3 for s in (SHAPE, SHAPE[1:])],
+    )
     for number in range(4):
         micro_batches = batches_of(number, sizes)
-        big = {name: np.concatenate([batch[name] for batch in micro_batches]) for name in ("x", "y")}
+        big = {
+            name: np.concatenate([batch[name] for batch in micro_batches]) for name in ("x", "y")
+        }
         result, expected = trainer.step(number, micro_batches), formula_step(number, big, states)
         assert result["applied"]
         for name, value in expected.items():  # float32 sums
@@ -89,7 +113,9 @@ def test_steps_are_the_formula_of_the_big_batch(kind, sizes, scales_loss):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gradient_that_is_not_finite_changes_nothing_but_halves_the_loss_scale(kind):
     trainer = Trainer(kind, scales_loss=True)
-    scale = [trainer.step(number, batches_of(number, [8, 8]))["loss_scale"] for number in range(3)][-1]
+    scale = [trainer.step(number, batches_of(number, [8, 8]))["loss_scale"] for number in range(3)][
+        -1
+    ]
     before = trainer.values
     spoilt = batches_of(3, [8, 8])
     spoilt[0]["y"][2, 3] = np.inf
@@ -105,8 +131,13 @@ def test_a_gradient_that_is_not_finite_changes_nothing_but_halves_the_loss_scale
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_without_targets_changes_nothing_not_even_the_loss_scale(kind):
     trainer = Trainer(kind, scales_loss=True)
-    scale = [trainer.step(number, batches_of(number, [8, 8]))["loss_scale"] for number in range(3)][-1]
-    before = [variable.numpy() for variable in [*trainer.optimizer.state().values(), *trainer.optimizer.trainable]]
+    scale = [trainer.step(number, batches_of(number, [8, 8]))["loss_scale"] for number in range(3)][
+        -1
+    ]
+    before = [
+        variable.numpy()
+        for variable in [*trainer.optimizer.state().values(), *trainer.optimizer.trainable]
+    ]
     result = trainer.step(3, batches_of(3, [0, 0]))
     assert (result["applied"], result["loss_scale"]) == (0, scale)
     assert np.isnan(result["loss"])
@@ -118,8 +149,14 @@ def test_a_step_without_targets_changes_nothing_not_even_the_loss_scale(kind):
 
 @pytest.mark.parametrize(("compiled", "grouping"), [("graph", "by length"), ("step", "compiled")])
 def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
-    """Beside a training of all words, as Google's, where the others decay. What texts have is the same in both."""
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    """Beside a training of all words, as Google's, where the others decay. What texts have is the
+    same in both."""
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     task, rows = TASKS["classifier"], random_rows([5, 9, 14, 3], 40)
     batch = batch_of("classifier", rows, grouping)
@@ -128,7 +165,9 @@ def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
         model = Bert(BertConfig(vocab_size=60, **sizes, **rates), "classifier", seed=1)
         words = TrainedWords(model, np.concatenate([row.input_ids for row in rows]))
         words.take()
-        scores, variables = (model, model.trainable_variables) if trains_all else (words.scores, words.variables)
+        scores, variables = (
+            (model, model.trainable_variables) if trains_all else (words.scores, words.variables)
+        )
         adam = AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP))
         optimizer = AllreduceOptimizer(adam, variables, World(device=Device("cpu")), Collectives())
 
@@ -143,7 +182,8 @@ def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
         return {name: variable.numpy() for name, variable in model.named_tensors().items()}
 
     start, google, ours = values_after(0, True), values_after(4, True), values_after(4, False)
-    others = np.setdiff1d(np.arange(1, 60), np.concatenate([row.input_ids for row in rows]))  # not 0: no token
+    # not 0: no token
+    others = np.setdiff1d(np.arange(1, 60), np.concatenate([row.input_ids for row in rows]))
     kept = np.prod([1 - 0.01 * google_rate(number, RATE, STEPS, WARMUP) for number in range(4)])
     assert len(others) > 20
     np.testing.assert_allclose(google[WORDS][others], start[WORDS][others] * kept, rtol=1e-6)
@@ -156,7 +196,8 @@ def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
 
 @pytest.mark.slow
 def test_the_loss_scale_doubles_after_2000_finite_steps_and_is_never_below_1():
-    """As torch.amp.GradScaler and keras.optimizers.LossScaleOptimizer. A skipped step starts the count again."""
+    """As torch.amp.GradScaler and keras.optimizers.LossScaleOptimizer. A skipped step starts the
+    count again."""
     trainer = Trainer("cpu", scales_loss=True)
     finite = [*map(tf.zeros_like, trainer.values), tf.zeros([1])]
     spoilt = [finite[0] * np.nan, *finite[1:]]

@@ -1,8 +1,10 @@
-"""Tests on several ranks: one mpirun for many, whose ranks run pytest, and this process reads their reports.
+"""Tests on several ranks: one mpirun for many, whose ranks run pytest, and this process reads their
+reports.
 
-pytest's own process (the parent) never joins MPI. It starts `mpirun -n 3 python -m pytest @file` with the names of
-the tests, and waits for the reports that each rank writes to a file. A test that fails, or takes too long, ends
-the ranks, and the next test starts new ones. In a test of fewer ranks the others wait without using a core.
+pytest's own process (the parent) never joins MPI. It starts `mpirun -n 3 python -m pytest @file`
+with the names of the tests, and waits for the reports that each rank writes to a file. A test that
+fails, or takes too long, ends the ranks, and the next test starts new ones. In a test of fewer
+ranks the others wait without using a core.
 """
 
 import contextlib
@@ -33,10 +35,13 @@ OTHERS_S = 8  # for the other ranks to fail too
 
 @pytest.hookimpl(tryfirst=True)  # so that the parent and the ranks give tests the same names
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`@pytest.mark.ranks(1, 2, 3)` runs a test with each of these numbers of ranks; without the mark it is 2."""
+    """`@pytest.mark.ranks(1, 2, 3)` runs a test with each of these numbers of ranks; without the
+    mark it is 2."""
     if "num_ranks" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("ranks")
-        metafunc.parametrize("num_ranks", mark.args if mark else (2,), ids=lambda number: f"{number} ranks")
+        metafunc.parametrize(
+            "num_ranks", mark.args if mark else (2,), ids=lambda number: f"{number} ranks"
+        )
 
 
 class Ranks:
@@ -48,9 +53,13 @@ class Ranks:
         options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "", "-o", "timeout=0"]
         options += ["-o", f"faulthandler_timeout={TEST_S - 20}"]
         program = [sys.executable, "-m", "pytest", *options, f"@{self.folder / 'tests'}"]
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        variables = {
+            name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+        }
         variables |= ENVIRONMENT | {FOLDER: str(self.folder), "RINGBERT_NETWORK": "127.0.0.0/8"}
-        command = build_command(find_mpi(), parse_args([f"-np={NUM_RANKS}", "--", *program]), variables)
+        command = build_command(
+            find_mpi(), parse_args([f"-np={NUM_RANKS}", "--", *program]), variables
+        )
         with (self.folder / "output").open("w") as output:
             streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
             self.process = subprocess.Popen(command, env=variables, cwd=ROOT, **streams)
@@ -61,25 +70,37 @@ class Ranks:
         reports = []
         for path in (self.folder / f"rank-{rank}" for rank in range(NUM_RANKS)):
             lines = path.read_text().split("\n")[:-1] if path.exists() else []
-            reports.append([report for report in map(json.loads, lines) if report["nodeid"] == name])
+            reports.append(
+                [report for report in map(json.loads, lines) if report["nodeid"] == name]
+            )
         return reports
 
     def run(self) -> list[dict]:
-        """Rank 0's reports of the next test. Raises AssertionError, with what the ranks say, if one fails."""
+        """Rank 0's reports of the next test. Raises AssertionError, with what the ranks say, if one
+        fails."""
         name, *self.remaining = self.remaining
         self.end_s = max(self.end_s, time.monotonic()) + TEST_S
         while True:
             is_late = self.process.poll() is not None or time.monotonic() > self.end_s
             reports = self.reports_of(name)
-            failed = [report["longrepr"] for own in reports for report in own if report["outcome"] == "failed"]
-            missing = [rank for rank, own in enumerate(reports) if not own or own[-1]["when"] != "teardown"]
+            failed = [
+                report["longrepr"]
+                for own in reports
+                for report in own
+                if report["outcome"] == "failed"
+            ]
+            missing = [
+                rank for rank, own in enumerate(reports) if not own or own[-1]["when"] != "teardown"
+            ]
             if not missing and not failed:
                 self.end_s = 0
                 return reports[0]
             if is_late:
                 self.stop()
                 output = (self.folder / "output").read_text()[-12000:]
-                raise AssertionError("\n".join([*failed, f"no end on ranks {missing}; the output:\n{output}"]))
+                raise AssertionError(
+                    "\n".join([*failed, f"no end on ranks {missing}; the output:\n{output}"])
+                )
             time.sleep(0.02)
 
     def stop(self) -> None:
@@ -98,15 +119,24 @@ if FOLDER not in os.environ:
         if HERE not in item.path.parents:  # pytest-xdist asks the hooks of all folders
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        if ranks is None or ranks.process.poll() is not None or ranks.remaining[:1] != [item.nodeid]:
+        if (
+            ranks is None
+            or ranks.process.poll() is not None
+            or ranks.remaining[:1] != [item.nodeid]
+        ):
             pytest_sessionfinish()
             names = [other.nodeid for other in item.session.items if HERE in other.path.parents]
             ranks = Ranks(names[names.index(item.nodeid) :])
         try:
             hook, written = item.config.hook, ranks.run()
-            reports = [hook.pytest_report_from_serializable(config=item.config, data=data) for data in written]
+            reports = [
+                hook.pytest_report_from_serializable(config=item.config, data=data)
+                for data in written
+            ]
         except AssertionError as error:
-            reports = [pytest.TestReport(item.nodeid, item.location, {}, "failed", str(error), "call")]
+            reports = [
+                pytest.TestReport(item.nodeid, item.location, {}, "failed", str(error), "call")
+            ]
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -138,14 +168,16 @@ else:
 
 @functools.cache
 def whole_world():
-    """The world of all ranks of the session, joined once; its backend is open before TensorFlow computes."""
+    """The world of all ranks of the session, joined once; its backend is open before TensorFlow
+    computes."""
     world = World.join(DeviceSettings(device="cpu"), stalls=None, is_script=True)
     return world, open_collectives(world, "ring")
 
 
 @pytest.fixture
 def comm(num_ranks):
-    """The communicator of a test's ranks, the first ones. All ranks meet before each test; the others skip it."""
+    """The communicator of a test's ranks, the first ones. All ranks meet before each test; the
+    others skip it."""
     from mpi4py import MPI
 
     world, _ = whole_world()
@@ -180,7 +212,8 @@ def ring(num_ranks):
 
 @pytest.fixture(scope="session")
 def session_folder():
-    """This rank's folder until the end of the session: one rank may end a test while another still reads."""
+    """This rank's folder until the end of the session: one rank may end a test while another still
+    reads."""
     with tempfile.TemporaryDirectory(prefix="ringbert-ranks-") as name:
         yield Path(name)
 

@@ -28,8 +28,11 @@ def backend(request, world, ring):
 
 
 def whole_numbers(size: int, dtype: str, rank: int, call: int) -> np.ndarray:
-    """Values that float32 adds exactly in any order, different on each rank, at each place and in each call."""
-    return ((np.arange(size, dtype=np.int64) * 7 + 1000 * call) % 9973 * (rank + 1) - rank).astype(dtype)
+    """Values that float32 adds exactly in any order, different on each rank, at each place and in
+    each call."""
+    return ((np.arange(size, dtype=np.int64) * 7 + 1000 * call) % 9973 * (rank + 1) - rank).astype(
+        dtype
+    )
 
 
 def check_sums(world, collectives, dtype: str, sizes=SIZES) -> None:
@@ -44,14 +47,24 @@ def check_sums(world, collectives, dtype: str, sizes=SIZES) -> None:
             assert (total.dtype, total.shape) == (dtype, array.shape)
             np.testing.assert_array_equal(total.numpy().ravel(), expected)
             np.testing.assert_array_equal(value.numpy(), array)
-            doubled = tf.function(lambda x: 2 * x, jit_compile=True)(total) if size == 1023 else 2 * total
+            doubled = (
+                tf.function(lambda x: 2 * x, jit_compile=True)(total) if size == 1023 else 2 * total
+            )
             np.testing.assert_array_equal(doubled.numpy().ravel(), 2 * expected)
 
 
 def check_rounding(world, collectives, dtype: str) -> None:
-    parts = [np.random.default_rng(rank).standard_normal(SIZES[-1]).astype(dtype) for rank in range(world.size)]
-    calls = [collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0].numpy().copy() for _ in range(2)]
-    bits = set().union(*world.all_gather([hashlib.sha256(total.tobytes()).hexdigest() for total in calls]))
+    parts = [
+        np.random.default_rng(rank).standard_normal(SIZES[-1]).astype(dtype)
+        for rank in range(world.size)
+    ]
+    calls = [
+        collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0].numpy().copy()
+        for _ in range(2)
+    ]
+    bits = set().union(
+        *world.all_gather([hashlib.sha256(total.tobytes()).hexdigest() for total in calls])
+    )
     assert len(bits) == 1, "other bits on another rank or in another call"
     exact = sum(part.astype(np.float64) for part in parts)
     bound = world.size**2 * np.finfo(dtype).eps * np.max(np.abs(exact))
@@ -80,7 +93,9 @@ def test_sums_leave_no_memory_behind(world, backend):
     resident = []
     for _ in range(120):
         backend.all_reduce_sum([values])
-        resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
+        resident.append(
+            int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        )
     grown = resident[-1] - resident[20]
     assert grown < 20 * MIB, f"{grown / MIB:.0f} MiB more after 100 sums of 256 KiB"
 
@@ -89,11 +104,16 @@ def test_sums_leave_no_memory_behind(world, backend):
 @pytest.mark.parametrize("machines", [[0, 0, 0], [0, 1, 2], [0, 0, 1]])
 def test_only_large_tensors_that_cross_machines_are_rounded(machines, world):
     """As if the ranks were on one machine, on one each, or two and one."""
-    collectives = MpiCollectives(replace(world, node=machines[world.rank], num_nodes=max(machines) + 1))
+    collectives = MpiCollectives(
+        replace(world, node=machines[world.rank], num_nodes=max(machines) + 1)
+    )
     check_sums(world, collectives, "int32")
     check_rounding(world, collectives, "float32")
-    of_ranks = [np.random.default_rng(rank).standard_normal(6047).astype(np.float32) for rank in range(3)]
-    own = np.split(of_ranks[world.rank], [2000, 3023])  # a large one, one of 1023 numbers, and a large one
+    of_ranks = [
+        np.random.default_rng(rank).standard_normal(6047).astype(np.float32) for rank in range(3)
+    ]
+    # a large one, one of 1023 numbers, and a large one
+    own = np.split(of_ranks[world.rank], [2000, 3023])
     total = collectives.all_reduce_sum([tf.constant(part) for part in own], True)
     assert world.broadcast(np.concatenate(total)).tobytes() == np.concatenate(total).tobytes()
     has_16_bits = [not np.any(np.asarray(part).view(np.uint32) & 0xFFFF) for part in total]
@@ -101,7 +121,9 @@ def test_only_large_tensors_that_cross_machines_are_rounded(machines, world):
     assert collectives.compresses == (max(machines) > 0)
     bound = 1e-5 + collectives.compresses * 3 * 2.0**-8 * sum(map(np.abs, of_ranks))
     assert np.all(np.abs(np.concatenate(total) - sum(of_ranks)) <= bound)
-    infinite = collectives.all_reduce_sum([tf.fill([2000], np.nan if world.rank == 0 else 1.0)], True)[0]
+    infinite = collectives.all_reduce_sum(
+        [tf.fill([2000], np.nan if world.rank == 0 else 1.0)], True
+    )[0]
     assert not np.isfinite(infinite.numpy()).any(), "a gradient that is not finite vanishes"
 
 

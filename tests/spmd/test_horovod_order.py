@@ -1,4 +1,5 @@
-"""Collectives of hvd and their gradients come in one order on all ranks; the referee is the gradient on paper."""
+"""Collectives of hvd and their gradients come in one order on all ranks; the referee is the
+gradient on paper."""
 
 import functools
 import re
@@ -16,11 +17,13 @@ WHERE = pytest.mark.parametrize("where", ["eager", "tape inside", "tape outside"
 
 
 def gradient_on_paper(kind, weights, rank):
-    """The gradient of sum(weights * result) on `rank`, from the weights [ranks, rows] of all ranks."""
+    """The gradient of sum(weights * result) on `rank`, from the weights [ranks, rows] of all
+    ranks."""
     own = slice(rank * ROWS // len(weights), (rank + 1) * ROWS // len(weights))
     return {
         "allreduce": np.sum(weights, axis=0),
-        "allgather": np.mean(weights, axis=0)[rank * ROWS : (rank + 1) * ROWS],  # Horovod takes the mean
+        # Horovod takes the mean
+        "allgather": np.mean(weights, axis=0)[rank * ROWS : (rank + 1) * ROWS],
         "reducescatter": weights.reshape(-1) * len(weights),  # and multiplies by the ranks
         "broadcast": np.mean(weights, axis=0) * (rank == 0),
         "alltoall": weights[:, own].reshape(-1),
@@ -28,9 +31,11 @@ def gradient_on_paper(kind, weights, rank):
 
 
 def check_gradients(hvd, where, kinds, model):
-    """Compares the gradients of `model(x, y)`, which returns a collective of x and one of y, with the paper."""
+    """Compares the gradients of `model(x, y)`, which returns a collective of x and one of y, with
+    the paper."""
     rank, size = hvd.rank(), hvd.size()
-    factors = (1.0, 2.0) if rank == 0 else (2.0, 1.0)  # TensorFlow leaves out 1.0, so the ranks' graphs differ
+    # TensorFlow leaves out 1.0, so the ranks' graphs differ
+    factors = (1.0, 2.0) if rank == 0 else (2.0, 1.0)
 
     def forward(x, y):
         of_x, of_y = model(x, y)
@@ -42,23 +47,31 @@ def check_gradients(hvd, where, kinds, model):
         with tf.GradientTape() as tape:
             tape.watch([x, y])
             of_x, of_y = forward(x, y)
-            loss = tf.reduce_sum(of_x * weights[0] / factors[0]) + tf.reduce_sum(of_y * weights[1] / factors[1])
+            loss = tf.reduce_sum(of_x * weights[0] / factors[0]) + tf.reduce_sum(
+                of_y * weights[1] / factors[1]
+            )
         return tape.gradient(loss, [x, y])
 
     gradients = tf.function(gradients) if where == "tape inside" else gradients
     for step in range(STEPS):
         draw = np.random.default_rng(step)
-        rows = [{"allgather": ROWS * size, "reducescatter": ROWS // size}.get(kind, ROWS) for kind in kinds]
+        rows = [
+            {"allgather": ROWS * size, "reducescatter": ROWS // size}.get(kind, ROWS)
+            for kind in kinds
+        ]
         weights = [draw.integers(1, 100, [size, number]).astype(np.float32) for number in rows]
         x, y = tf.ones([ROWS]) * rank, tf.ones([ROWS]) * step
         found = gradients(x, y, *(tf.constant(of_ranks[rank]) for of_ranks in weights))
         for kind, of_ranks, gradient in zip(kinds, weights, found, strict=True):
             on_paper = gradient_on_paper(kind, of_ranks, rank)
-            np.testing.assert_allclose(gradient, on_paper, rtol=1e-6, err_msg=kind)  # float32: thirds are rounded
+            # float32: thirds are rounded
+            np.testing.assert_allclose(gradient, on_paper, rtol=1e-6, err_msg=kind)
 
 
 @WHERE
-@pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"])
+@pytest.mark.parametrize(
+    "kind", ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"]
+)
 def test_two_unnamed_collectives_of_equal_shape_get_their_own_gradients(hvd, where, kind):
     options = {"op": hvd.Sum} if kind in ("allreduce", "reducescatter") else {}
     run = functools.partial(getattr(hvd, kind), **options)
@@ -84,7 +97,8 @@ def test_collectives_whose_results_are_unused_run_on_all_ranks(hvd, where):
     def summed_by_hand(x):
         def gradient(upstream):
             total = hvd.allreduce(upstream)
-            return total if hvd.rank() == 0 else tf.zeros_like(upstream)  # here nothing uses the total
+            # here nothing uses the total
+            return total if hvd.rank() == 0 else tf.zeros_like(upstream)
 
         return hvd.allreduce(x), gradient
 
@@ -111,9 +125,13 @@ def test_the_tape_tells_apart_gradients_of_one_rank_and_of_all(scales, hvd):
         loss = (own + shared) * hvd.rank()
     tape = hvd.DistributedGradientTape(tape, scale_local_gradients=scales)
     tape.register_local_source(own)
-    ((of_own, local),), ((of_shared, mean),) = tape.get_local_and_global_gradients(loss, [own, shared])
+    ((of_own, local),), ((of_shared, mean),) = tape.get_local_and_global_gradients(
+        loss, [own, shared]
+    )
     assert (of_own is own, of_shared is shared) == (True, True)
-    np.testing.assert_allclose([local, mean], [hvd.rank() / (hvd.size() if scales else 1), (hvd.size() - 1) / 2])
+    np.testing.assert_allclose(
+        [local, mean], [hvd.rank() / (hvd.size() if scales else 1), (hvd.size() - 1) / 2]
+    )
 
 
 def test_roots_rows_and_types_that_cannot_be_used_are_refused(hvd):
@@ -122,7 +140,9 @@ def test_roots_rows_and_types_that_cannot_be_used_are_refused(hvd):
     uses = {
         "root_rank must be from 0 to": lambda: hvd.broadcast(rows, size),
         "got -1": lambda: hvd.broadcast_object("a", root_rank=-1),
-        "splits from 0 that add up to its 5 rows": lambda: hvd.alltoall(rows, [6, -1, *[0] * (size - 2)]),
+        "splits from 0 that add up to its 5 rows": lambda: hvd.alltoall(
+            rows, [6, -1, *[0] * (size - 2)]
+        ),
         "got [5]": lambda: hvd.alltoall(rows, [5]),
         "numbers, got strings": lambda: hvd.allreduce(tf.constant(["a"])),
     }

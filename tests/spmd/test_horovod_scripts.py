@@ -1,8 +1,10 @@
-"""Scripts of every shape that Horovod's examples have, with one changed line, compared with Horovod's own numbers;
-and our examples, with fewer epochs (tests/soak/install runs them all as their README says).
+"""Scripts of every shape that Horovod's examples have, with one changed line, compared with
+Horovod's own numbers; and our examples, with fewer epochs (tests/soak/install runs them all as
+their README says).
 
-tests/horovod holds the scripts. tests/goldens/horovod.json holds what they print under Horovod 0.28.1 and
-TensorFlow 2.12.1, in an environment with `pip install horovod==0.28.1`: `mpirun -np 2 python SCRIPT.py`.
+tests/horovod holds the scripts. tests/goldens/horovod.json holds what they print under Horovod
+0.28.1 and TensorFlow 2.12.1, in an environment with `pip install horovod==0.28.1`: `mpirun -np 2
+python SCRIPT.py`.
 """
 
 import json
@@ -18,7 +20,8 @@ from harness.mpi import ROOT
 pytestmark = pytest.mark.filterwarnings("ignore")  # the scripts are as their authors wrote them
 SCRIPTS = ROOT / "tests" / "horovod"
 GOLDENS = json.loads((ROOT / "tests" / "goldens" / "horovod.json").read_text())
-# float32 sums in other orders and other kernels, over up to 20 steps; 16-bit messages round each gradient.
+# float32 sums in other orders and other kernels, over up to 20 steps; 16-bit messages round each
+# gradient.
 TOLERANCE, HALF_TOLERANCE = 2e-4, 5e-3
 
 
@@ -28,7 +31,9 @@ def test_a_script_gives_horovods_numbers(name, hvd, monkeypatch):
     from synthetic import REPORTS
 
     source = (SCRIPTS / f"{name}.py").read_text()
-    source, number = re.subn(r"\nimport horovod(.*) as hvd\n", r"\nimport ringbert.horovod\1 as hvd\n", source)
+    source, number = re.subn(
+        r"\nimport horovod(.*) as hvd\n", r"\nimport ringbert.horovod\1 as hvd\n", source
+    )
     assert number == 1
     exec(compile(source, f"{name}.py", "exec"), {"__name__": "__main__"})
     keras.backend.clear_session()
@@ -37,12 +42,15 @@ def test_a_script_gives_horovods_numbers(name, hvd, monkeypatch):
         assert ours.keys() == theirs.keys()
         for path, number in theirs.items():
             tolerance = HALF_TOLERANCE if "fp16" in path else TOLERANCE
-            np.testing.assert_allclose(ours[path], number, rtol=tolerance, atol=tolerance, err_msg=str(path))
+            np.testing.assert_allclose(
+                ours[path], number, rtol=tolerance, atol=tolerance, err_msg=str(path)
+            )
 
 
 @pytest.fixture
 def numbers_of(hvd, monkeypatch, capsys, tmp_path):
-    """Runs an example, and returns the numbers in what rank 0 prints, by a pattern; none on the others."""
+    """Runs an example, and returns the numbers in what rank 0 prints, by a pattern; none on the
+    others."""
 
     def run(pattern: str, name: str, *arguments: str) -> list[list[float]]:
         monkeypatch.setattr(sys, "argv", [name, *arguments])
@@ -67,5 +75,7 @@ def test_metrics_over_unequal_shares_are_those_over_all_digits(numbers_of):
     if rows := numbers_of(r"loss ([\d.]+), accuracy ([\d.]+)", "metrics_by_rank.py", "--epochs=3"):
         first, second, mean_of_means, whole = rows
         assert whole[1] > 0.7
-        assert whole == pytest.approx([(a + 2 * b) / 3 for a, b in zip(first, second, strict=True)], abs=2e-5)
+        assert whole == pytest.approx(
+            [(a + 2 * b) / 3 for a, b in zip(first, second, strict=True)], abs=2e-5
+        )
         assert abs(mean_of_means[0] - whole[0]) > 1e-3

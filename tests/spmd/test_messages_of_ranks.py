@@ -1,4 +1,5 @@
-"""What the ranks of a World tell each other, and which GPU each takes on machines that are made up."""
+"""What the ranks of a World tell each other, and which GPU each takes on machines that are made
+up."""
 
 import pickle
 import time
@@ -23,7 +24,9 @@ def test_messages(world, num_ranks):
     large = world.broadcast((np.arange(300_000), "한국어") if rank == 0 else None)
     assert (large[0].sum(), large[1]) == (300_000 * 299_999 // 2, "한국어")
     total = world.all_reduce_sum(np.array([0.1 * (rank + 1), rank, 2.0**53]))
-    np.testing.assert_allclose(total, [0.1 * size * (size + 1) / 2, sum(everyone), size * 2.0**53], rtol=1e-15)
+    np.testing.assert_allclose(
+        total, [0.1 * size * (size + 1) / 2, sum(everyone), size * 2.0**53], rtol=1e-15
+    )
     assert world.all_reduce_sum(np.array([1, 2])).tolist() == [size, 2 * size]
 
 
@@ -47,15 +50,17 @@ class Watched:
 
 @pytest.mark.ranks(2, 3)
 def test_values_of_any_size_travel_in_messages_of_some_hundred_megabytes(world, monkeypatch):
-    """MPI ends at 2 GiB for all ranks together. The last rank has more than a message holds, the others nearly
-    nothing."""
+    """MPI ends at 2 GiB for all ranks together. The last rank has more than a message holds, the
+    others nearly nothing."""
     watched = Watched(world.comm)
     monkeypatch.setattr(world, "comm", watched)
     last = world.size - 1
     own = np.arange(25_000_000 if world.rank == last else world.rank, dtype=np.uint64)  # 200 MB
 
     def is_complete(received: list) -> bool:
-        numbers = [np.array_equal(values, np.arange(rank)) for rank, values in enumerate(received[:-1])]
+        numbers = [
+            np.array_equal(values, np.arange(rank)) for rank, values in enumerate(received[:-1])
+        ]
         return all(numbers) and np.array_equal(received[-1], np.arange(25_000_000))
 
     of_all = world.gather(own)
@@ -71,11 +76,16 @@ def test_values_of_any_size_travel_in_messages_of_some_hundred_megabytes(world, 
 @ALL
 def test_work_of_the_first_rank_whose_failure_reaches_all(world):
     calls = []
-    assert world.on_first(lambda: calls.append(world.rank) or f"from rank {world.rank}") == "from rank 0"
+    assert (
+        world.on_first(lambda: calls.append(world.rank) or f"from rank {world.rank}")
+        == "from rank 0"
+    )
     assert calls == ([0] if world.rank == 0 else [])
     assert world.on_each_machine(lambda: calls.append("machine") or world.rank) == 0
     assert calls.count("machine") == (world.rank == 0)
-    with pytest.raises(ZeroDivisionError if world.rank == 0 else FirstRankError, match="division by zero"):
+    with pytest.raises(
+        ZeroDivisionError if world.rank == 0 else FirstRankError, match="division by zero"
+    ):
         world.on_first(lambda: 1 / 0)
     assert world.all_gather(1) == [1] * world.size
 
@@ -84,7 +94,9 @@ def test_work_of_the_first_rank_whose_failure_reaches_all(world):
 def test_ranks_that_disagree_are_named(world):
     world.agree({"same": {"a": 1}, "also": None})
     if world.size > 1:
-        with pytest.raises(InputError, match=r"^the ranks disagree about differs: ranks? 0.*: 4; rank 1: 5$"):
+        with pytest.raises(
+            InputError, match=r"^the ranks disagree about differs: ranks? 0.*: 4; rank 1: 5$"
+        ):
             world.agree({"same": 1, "differs": 5 if world.rank == 1 else 4})
         with pytest.raises(InputError, match="about here"):
             world.agree({"here": 1} if world.rank == 0 else {})
@@ -107,7 +119,8 @@ ONE, TWO, THREE = (f"0000:0{number}:00.0" for number in (1, 2, 3))
     ("share_gpus", "seen", "taken"),
     [
         (False, [[ONE, TWO, THREE], [ONE, TWO, THREE]], [ONE, TWO]),
-        (False, [[TWO], [ONE]], [TWO, ONE]),  # as Slurm shows them: each rank its own, under the same number
+        # as Slurm shows them: each rank its own, under the same number
+        (False, [[TWO], [ONE]], [TWO, ONE]),
         (True, [[ONE], [ONE]], [ONE, ONE]),
         (False, [[ONE], [TWO, ONE]], None),
     ],

@@ -1,4 +1,5 @@
-"""The step on several ranks, with a toy in float64: its numbers are those of one rank, or of paper."""
+"""The step on several ranks, with a toy in float64: its numbers are those of one rank, or of
+paper."""
 
 from functools import partial
 from pathlib import Path
@@ -26,15 +27,23 @@ def train(world, collectives, folder: Path, **options) -> tuple[np.ndarray, np.n
 
 @ALL
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_training_is_one_ranks_and_has_the_same_bits_again(accumulation, world, collectives, folder):
+def test_training_is_one_ranks_and_has_the_same_bits_again(
+    accumulation, world, collectives, folder
+):
     """float64: 20 steps add a few roundings of 1e-16 each."""
-    values, losses = train(world, collectives, folder / "a", gradient_accumulation_steps=accumulation)
-    expected, expected_losses = world.on_first(lambda: train(World(), Collectives(), folder / "one"))
+    values, losses = train(
+        world, collectives, folder / "a", gradient_accumulation_steps=accumulation
+    )
+    expected, expected_losses = world.on_first(
+        lambda: train(World(), Collectives(), folder / "one")
+    )
     assert len(losses) == toy.STEPS
     assert losses[-5:].mean() < losses[:5].mean()
     np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-12)
-    again, losses_again = train(world, collectives, folder / "b", gradient_accumulation_steps=accumulation)
+    again, losses_again = train(
+        world, collectives, folder / "b", gradient_accumulation_steps=accumulation
+    )
     assert again.tobytes() == values.tobytes()
     assert losses_again.tobytes() == losses.tobytes()
 
@@ -42,19 +51,26 @@ def test_training_is_one_ranks_and_has_the_same_bits_again(accumulation, world, 
 @ALL
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_each_loss_term_is_averaged_over_its_own_weight(accumulation, world, collectives):
-    """13 rows, of which 3 have the second term: none on some ranks. Compared with the definition."""
+    """13 rows, of which 3 have the second term: none on some ranks. Compared with the
+    definition."""
     model, terms = toy.make_model(seed=3), ("squared", "absolute")
     optimizer = toy.make_optimizer(model, world, collectives, loss_terms=terms)
 
     def loss(batch, key):
         error = toy.errors(model, batch)
         chosen = tf.cast(batch["row"] < 3, tf.float64)
-        return {"squared": tf.reduce_sum(error**2), "absolute": tf.reduce_sum(tf.abs(error) * chosen)}
+        return {
+            "squared": tf.reduce_sum(error**2),
+            "absolute": tf.reduce_sum(tf.abs(error) * chosen),
+        }
 
     def weights(batch):
         return {"squared": float(len(batch["row"])), "absolute": float((batch["row"] < 3).sum())}
 
-    whole = {name: tf.constant(array) for name, array in toy.collate(toy.rows().take(np.arange(13))).items()}
+    whole = {
+        name: tf.constant(array)
+        for name, array in toy.collate(toy.rows().take(np.arange(13))).items()
+    }
     with tf.GradientTape() as tape:
         error = toy.errors(model, whole)
         means = tf.reduce_mean(error**2), tf.reduce_mean(tf.abs(error)[:3])
@@ -65,11 +81,15 @@ def test_each_loss_term_is_averaged_over_its_own_weight(accumulation, world, col
     batches = [toy.collate(toy.rows().take(part)) for part in parts]
     result = TrainingStep(loss, weights, optimizer).take(batches, 0, (), StepClock(1))[0].read()
     np.testing.assert_allclose([result[term] for term in terms], means, rtol=1e-12)
-    np.testing.assert_allclose(result["gradient_norm"], tf.linalg.global_norm(gradients), rtol=1e-12)
+    np.testing.assert_allclose(
+        result["gradient_norm"], tf.linalg.global_norm(gradients), rtol=1e-12
+    )
 
 
 @pytest.mark.ranks(2)
-def test_one_step_that_is_not_finite_is_left_out_and_twenty_end_the_training(world, collectives, folder, capsys):
+def test_one_step_that_is_not_finite_is_left_out_and_twenty_end_the_training(
+    world, collectives, folder, capsys
+):
     made = 0
 
     def spoiled(fields, spoils):
@@ -83,11 +103,15 @@ def test_one_step_that_is_not_finite_is_left_out_and_twenty_end_the_training(wor
     assert np.all(np.isfinite(toy.flat(optimizer)))
     assert capsys.readouterr().err.count("the gradient is not finite") == (world.rank == 0)
     with pytest.raises(InputError, match="no finite gradient"):
-        toy.train(world, collectives, folder / "all", partial(spoiled, spoils=bool), num_train_steps=50)
+        toy.train(
+            world, collectives, folder / "all", partial(spoiled, spoils=bool), num_train_steps=50
+        )
 
 
 @ALL
-def test_a_mean_is_over_the_rows_with_targets_and_a_step_without_one_changes_nothing(world, collectives):
+def test_a_mean_is_over_the_rows_with_targets_and_a_step_without_one_changes_nothing(
+    world, collectives
+):
     """Rows from 13 on have a target. Of the second step's rows some ranks have none."""
     model = toy.make_model(seed=3)
     optimizer = toy.make_optimizer(model, world, collectives)
@@ -119,11 +143,15 @@ def test_a_mean_is_over_the_rows_with_targets_and_a_step_without_one_changes_not
     result = take(np.arange(5, 17))
     assert result["applied"] == 1
     np.testing.assert_allclose(result["loss"], expected, rtol=1e-12)
-    np.testing.assert_allclose(result["gradient_norm"], tf.linalg.global_norm(gradients), rtol=1e-12)
+    np.testing.assert_allclose(
+        result["gradient_norm"], tf.linalg.global_norm(gradients), rtol=1e-12
+    )
 
 
 @pytest.mark.ranks(1, 3)
-def test_steps_without_targets_are_counted_and_twenty_end_the_training(world, collectives, folder, capsys):
+def test_steps_without_targets_are_counted_and_twenty_end_the_training(
+    world, collectives, folder, capsys
+):
     steps = 0
 
     def third_without(batch):
@@ -134,7 +162,9 @@ def test_steps_without_targets_are_counted_and_twenty_end_the_training(world, co
     def none(batch):
         return {"loss": 0.0}
 
-    optimizer, state = toy.train(world, collectives, folder / "one", weights=third_without, num_train_steps=6)
+    optimizer, state = toy.train(
+        world, collectives, folder / "one", weights=third_without, num_train_steps=6
+    )
     assert (state.step, optimizer.optimizer.iterations.numpy()) == (6, 5)
     shown = capsys.readouterr().err
     assert shown.count("step 3: no row has a target") == (world.rank == 0)
@@ -147,7 +177,9 @@ def test_steps_without_targets_are_counted_and_twenty_end_the_training(world, co
 
 @ALL
 def test_weights_and_requests_of_the_ranks_are_summed(world, collectives):
-    optimizer = toy.make_optimizer(toy.make_model(seed=0), world, collectives, loss_terms=("a", "b"))
+    optimizer = toy.make_optimizer(
+        toy.make_model(seed=0), world, collectives, loss_terms=("a", "b")
+    )
     size, is_last = world.size, world.rank == world.size - 1
     # More than float32 can count, and none on some ranks.
     totals = optimizer.reduce_weights({"a": 2.0**25 + 1, "b": 0.5 * is_last}, (is_last, False))

@@ -1,4 +1,5 @@
-"""The number of ranks changes speed, never the result: each program on several ranks beside one rank."""
+"""The number of ranks changes speed, never the result: each program on several ranks beside one
+rank."""
 
 import functools
 import itertools
@@ -24,9 +25,17 @@ from tasks.corpus.settings import BuildConfig
 
 ALONE = World(), Collectives()  # one rank, whatever ranks there are around it
 BATCH, STEPS = 14, 12  # 14 rows are 5, 5, 4 on three ranks
-TRAIN = ("--do_train", f"--global_batch_size={BATCH}", f"--num_train_steps={STEPS}", "--num_warmup_steps=2",
-         "--learning_rate=1e-3", "--lr_scaling=none", "--save_checkpoints_steps=6")  # fmt: skip
-TOLERANCE = 1e-4  # of float32 sums of other shares: measured up to 1.4e-5; a rate that is off by 0.1 % gives 1e-3
+TRAIN = (
+    "--do_train",
+    f"--global_batch_size={BATCH}",
+    f"--num_train_steps={STEPS}",
+    "--num_warmup_steps=2",
+    "--learning_rate=1e-3",
+    "--lr_scaling=none",
+    "--save_checkpoints_steps=6",
+)
+# of float32 sums of other shares: measured up to 1.4e-5; a rate that is off by 0.1 % gives 1e-3
+TOLERANCE = 1e-4
 FAMILY = {
     "roberta": {"type_vocab_size": 1, "pad_token_id": 0, "max_position_embeddings": 129},
     "electra": {"embedding_size": 24},
@@ -36,13 +45,16 @@ FAMILY = {
 
 @functools.cache
 def make_data() -> Path:
-    """A tiny model's files, questions, labelled texts and a corpus; made once by the process that asks."""
+    """A tiny model's files, questions, labelled texts and a corpus; made once by the process that
+    asks."""
     folder = Path(tempfile.mkdtemp(prefix="ringbert-data-"))
     classifier_runs.write_data(folder)
     for name, values in FAMILY.items():
         config = read_json(folder / "bert_config.json") | values | {"model_type": name}
         names = {ours: theirs for theirs, ours in ARCHITECTURES[name].keys.items()}
-        write_json(folder / f"{name}.json", {names.get(key, key): value for key, value in config.items()})
+        write_json(
+            folder / f"{name}.json", {names.get(key, key): value for key, value in config.items()}
+        )
     (folder / "tagger").mkdir()
     tagger_files.write_data(folder / "tagger")
     write_squad(folder / "squad.json", make_entries(60, 1))
@@ -51,23 +63,46 @@ def make_data() -> Path:
     chance = np.random.default_rng(3)
     documents = [[" ".join(chance.choice(words, 9)) for _ in range(8)] for _ in range(30)]
     (folder / "text.txt").write_text("\n\n".join("\n".join(lines) for lines in documents))
-    settings = {"input_file": f"{folder}/text.txt", "vocab_file": f"{folder}/vocab.txt", "num_shards": 2}
-    settings |= {"output_dir": f"{folder}/corpus", "max_seq_length": 32, "max_predictions_per_seq": 5}
+    settings = {
+        "input_file": f"{folder}/text.txt",
+        "vocab_file": f"{folder}/vocab.txt",
+        "num_shards": 2,
+    }
+    settings |= {
+        "output_dir": f"{folder}/corpus",
+        "max_seq_length": 32,
+        "max_predictions_per_seq": 5,
+    }
     build(made(BuildConfig, {**settings, "num_workers": 1}), World())
     return folder
 
 
-def run(program: str, world: World, collectives: Any, data: Path, output_dir: Path, *more: str) -> Any:
+def run(
+    program: str, world: World, collectives: Any, data: Path, output_dir: Path, *more: str
+) -> Any:
     """What bert-PROGRAM does after it has joined its ranks; what it returns."""
     flags: dict[str, list] = {
-        "squad": [f"--vocab_file={data}/vocab.txt", f"--train_file={data}/squad.json", "--max_seq_length=40",
-                  f"--predict_file={data}/squad-dev.json", "--max_query_length=16", "--doc_stride=12"],
-        "classifier": [*classifier_runs.model_flags(data), *classifier_runs.own_files(data),
-                       "--class_weights=animal=3,colour=1,tool=0.25"],
+        "squad": [
+            f"--vocab_file={data}/vocab.txt",
+            f"--train_file={data}/squad.json",
+            "--max_seq_length=40",
+            f"--predict_file={data}/squad-dev.json",
+            "--max_query_length=16",
+            "--doc_stride=12",
+        ],
+        "classifier": [
+            *classifier_runs.model_flags(data),
+            *classifier_runs.own_files(data),
+            "--class_weights=animal=3,colour=1,tool=0.25",
+        ],
         "tagger": tagger_files.flags(data / "tagger"),
-        "pretraining": [f"--input_file={data}/corpus/*.arrow", f"--eval_input_file={data}/corpus/*.arrow",
-                        "--max_seq_length=32", "--max_predictions_per_seq=5"],
-    }  # fmt: skip
+        "pretraining": [
+            f"--input_file={data}/corpus/*.arrow",
+            f"--eval_input_file={data}/corpus/*.arrow",
+            "--max_seq_length=32",
+            "--max_predictions_per_seq=5",
+        ],
+    }
     shared = f"--bert_config_file={data}/bert_config.json", f"--output_dir={output_dir}"
     return in_world(world, collectives, program, output_dir, *shared, *flags[program], *more)
 
@@ -80,9 +115,12 @@ def of_one_rank(program: str, data: Path, config: str = "bert_config") -> Path:
 
 
 def trained(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Names of the checkpoints, how the weights moved between the first and the last one, and the losses."""
+    """Names of the checkpoints, how the weights moved between the first and the last one, and the
+    losses."""
     checkpoints = sorted((folder / "checkpoints").glob("rows-*"))
-    first, last = (load_file(path / "model.safetensors") for path in (checkpoints[0], checkpoints[-1]))
+    first, last = (
+        load_file(path / "model.safetensors") for path in (checkpoints[0], checkpoints[-1])
+    )
     losses = [line["loss"] for line in metrics_in(folder) if "learning_rate" in line]
     movement = np.concatenate([(last[name] - first[name]).ravel() for name in sorted(first)])
     assert len(losses) == STEPS, "a short run logs each step"
@@ -90,7 +128,10 @@ def trained(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
 
 
 def assert_same_training(folder: Path, reference: Path) -> None:
-    (names, movement, losses), (expected_names, expected, expected_losses) = trained(folder), trained(reference)
+    (names, movement, losses), (expected_names, expected, expected_losses) = (
+        trained(folder),
+        trained(reference),
+    )
     assert names == expected_names
     difference = np.linalg.norm(movement - expected) / np.linalg.norm(expected)
     assert difference <= TOLERANCE, f"weights differ by {difference:.1e} of the movement"
@@ -111,23 +152,32 @@ def data(world) -> Path:
     ],
 )
 def test_training_is_one_ranks(program, config, world, collectives, data, folder):
-    """Spans; labels with class weights; masked words and next sentences, of which ranks have unequal numbers."""
+    """Spans; labels with class weights; masked words and next sentences, of which ranks have
+    unequal numbers."""
     accumulation = ("--gradient_accumulation_steps=2",) if program == "squad" else ()
-    more = (f"--bert_config_file={data}/{config}.json", f"--timeline={folder}/timeline.json", *accumulation)
+    more = (
+        f"--bert_config_file={data}/{config}.json",
+        f"--timeline={folder}/timeline.json",
+        *accumulation,
+    )
     run(program, world, collectives, data, folder, *TRAIN, *more, "--profile_steps=3:4")
     world.on_first(lambda: assert_same_training(folder, of_one_rank(program, data, config)))
     world.on_first(assert_timed, folder, world.size)
 
 
 def assert_timed(folder: Path, size: int) -> None:
-    """The timeline has each rank's steps one after the other, and a sum ends on all ranks at about one time."""
-    events = [event for event in read_json(folder / "timeline.json")["traceEvents"] if event["ph"] == "X"]
+    """The timeline has each rank's steps one after the other, and a sum ends on all ranks at about
+    one time."""
+    events = [
+        event for event in read_json(folder / "timeline.json")["traceEvents"] if event["ph"] == "X"
+    ]
     ends: list[list[int]] = []
     for rank in range(size):
         own = [event for event in events if event["pid"] == rank]
         names = [event["name"] for event in own if event["name"] != "checkpoint"]
         assert names == ["data", "compute", "reduce", "apply"] * STEPS
-        assert all(a["ts"] + a["dur"] <= b["ts"] + 2 for a, b in itertools.pairwise(own))  # µs, rounded
+        # µs, rounded
+        assert all(a["ts"] + a["dur"] <= b["ts"] + 2 for a, b in itertools.pairwise(own))
         ends.append([event["ts"] + event["dur"] for event in own if event["name"] == "reduce"])
     assert np.ptp(ends, 0).max() < 1e6  # a second: ranks share cores with other tests
     assert len(read_json(folder / "step_times.json")) == size
@@ -166,21 +216,36 @@ def test_predictions_are_one_ranks_to_the_byte(program, files, world, collective
 
 
 def test_evaluation_during_training_is_one_ranks(world, collectives, data, folder):
-    """Of a model that is loaded on rank 0, on texts with words that the few of its training do not have."""
+    """Of a model that is loaded on rank 0, on texts with words that the few of its training do not
+    have."""
     start = world.on_first(lambda: of_one_rank("classifier", data))
-    flags = (*TRAIN, "--do_eval", "--eval_steps=5", "--eval_batch_size=2", "--max_train_examples=14")
+    flags = (
+        *TRAIN,
+        "--do_eval",
+        "--eval_steps=5",
+        "--eval_batch_size=2",
+        "--max_train_examples=14",
+    )
     flags += (f"--init_checkpoint={start}/model",)
     scores = run("classifier", world, collectives, data, folder / "many", *flags)
     alone = world.on_first(lambda: run("classifier", *ALONE, data, folder / "one", *flags))
     assert scores.keys() == alone.keys()
     np.testing.assert_allclose([scores[name] for name in alone], [*alone.values()], rtol=1e-4)
-    last = world.on_first(lambda: [line for line in metrics_in(folder / "many") if "eval_loss" in line])[-1]
+    last = world.on_first(
+        lambda: [line for line in metrics_in(folder / "many") if "eval_loss" in line]
+    )[-1]
     assert last["step"] == STEPS
-    np.testing.assert_allclose(last["eval_loss"], scores["eval_loss"], rtol=1e-6)  # of what is saved
+    # of what is saved
+    np.testing.assert_allclose(last["eval_loss"], scores["eval_loss"], rtol=1e-6)
 
 
-def test_the_plan_says_how_many_steps_of_one_rank_its_steps_are(world, collectives, data, folder, capsys):
+def test_the_plan_says_how_many_steps_of_one_rank_its_steps_are(
+    world, collectives, data, folder, capsys
+):
     flags = ("--do_train", "--train_batch_size=4", "--num_train_steps=5")
     run("classifier", world, collectives, data, folder, *flags)
-    note = "note: 5 steps of one rank are 2 here, with 2 times the rows; --global_batch_size 4 keeps one rank's"
+    note = (
+        "note: 5 steps of one rank are 2 here, with 2 times the rows; --global_batch_size 4 keeps"
+        " one rank's"
+    )
     assert (note in "".join(capsys.readouterr())) == (world.rank == 0)

@@ -1,8 +1,8 @@
-"""SPMD: sums over all ranks by both backends, before and after a stranger has tried the ports of each host.
+"""SPMD: sums over all ranks by both backends, before and after a stranger has tried the ports of
+each host.
 
-Usage: ring.py FOLDER
-Each host's ports are written to FOLDER/ports-NODE; the ranks wait for the file FOLDER/tried. Rank 0 prints where
-each rank is, as JSON.
+Usage: ring.py FOLDER Each host's ports are written to FOLDER/ports-NODE; the ranks wait for the
+file FOLDER/tried. Rank 0 prints where each rank is, as JSON.
 """
 
 import json
@@ -47,6 +47,8 @@ with World.join(DeviceSettings(device="cpu"), program="prog") as world:
             new.rename(folder / f"ports-{world.node}")
         while not (folder / "tried").exists():
             time.sleep(0.02)
-    places = world.gather([world.rank, world.local_rank, world.local_size, world.node, socket.gethostname()])
+    places = world.gather(
+        [world.rank, world.local_rank, world.local_size, world.node, socket.gethostname()]
+    )
     if world.rank == 0:
         print(json.dumps({"places": places, "num_nodes": world.num_nodes}), flush=True)

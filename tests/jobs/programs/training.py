@@ -1,14 +1,14 @@
 """SPMD: the toy of harness/toy.py trains while a test disturbs it.
 
-Usage: training.py FOLDER [RANK@PLACE@STEP… torn impatient]
-Each rank writes its process id to FOLDER/rank-N. A step takes a while until the file FOLDER/fast is there. Rank 0
-prints the result as JSON.
+Usage: training.py FOLDER [RANK@PLACE@STEP… torn impatient] Each rank writes its process id to
+FOLDER/rank-N. A step takes a while until the file FOLDER/fast is there. Rank 0 prints the result as
+JSON.
 
-When rank RANK (its number at the start) comes to PLACE in step STEP or later, it writes its process id to
-FOLDER/RANK@PLACE@STEP, unless that is there, and waits to be killed. Places: "weights", "sum" and "summed" in a
-step, "evaluation", "save" and "write", where rank 0 copies and writes a checkpoint. "torn": in step 8 rank 2 has
-the sum, and waits for the death of rank 1 before the update.
-"impatient": a rank that does not come is given up after 10 s.
+When rank RANK (its number at the start) comes to PLACE in step STEP or later, it writes its process
+id to FOLDER/RANK@PLACE@STEP, unless that is there, and waits to be killed. Places: "weights", "sum"
+and "summed" in a step, "evaluation", "save" and "write", where rank 0 copies and writes a
+checkpoint. "torn": in step 8 rank 2 has the sum, and waits for the death of rank 1 before the
+update. "impatient": a rank that does not come is given up after 10 s.
 """
 
 import json
@@ -29,7 +29,11 @@ from distributed.world import World
 
 STEPS, TORN = 40, 8
 folder, arguments = Path(sys.argv[1]), sys.argv[2:]
-stalls = StallSettings(stall_warning=2, stall_timeout=10) if "impatient" in arguments else StallSettings()
+stalls = (
+    StallSettings(stall_warning=2, stall_timeout=10)
+    if "impatient" in arguments
+    else StallSettings()
+)
 step = 0  # of the training, as long as nobody has died
 
 
@@ -92,7 +96,9 @@ with World.join(DeviceSettings(device="cpu"), program="prog", stalls=stalls) as 
     held_out = HeldOut(measure=measure, num_rows=1, every=10, best="score")
     backend = watched(open_collectives(world))
     settings = {"num_train_steps": STEPS, "save_checkpoints_steps": 4}
-    optimizer, state = toy.train(world, backend, folder, weights=weights, held_out=held_out, **settings)
+    optimizer, state = toy.train(
+        world, backend, folder, weights=weights, held_out=held_out, **settings
+    )
     digests = world.all_gather(toy.flat(optimizer).tobytes().hex())
     if world.rank == 0:
         result = {"weights": toy.flat(optimizer).tolist(), "digests": digests, "step": state.step}

@@ -1,9 +1,10 @@
-"""SPMD without TensorFlow: the ranks count to 40, and rank 0 keeps the count in a file, as a checkpoint does.
+"""SPMD without TensorFlow: the ranks count to 40, and rank 0 keeps the count in a file, as a
+checkpoint does.
 
-Usage: work.py FOLDER [FAULT]
-Each rank writes its process id to FOLDER/rank-N. With the fault "hold" the ranks stay at count 7 when they come
-there for the first time, after FOLDER/holding is made. Other faults are Python that is executed at count 5, on one
-rank if its number stands before it: "1: fail()". Rank 0 prints "from COUNT" at each start.
+Usage: work.py FOLDER [FAULT] Each rank writes its process id to FOLDER/rank-N. With the fault
+"hold" the ranks stay at count 7 when they come there for the first time, after FOLDER/holding is
+made. Other faults are Python that is executed at count 5, on one rank if its number stands before
+it: "1: fail()". Rank 0 prints "from COUNT" at each start.
 """
 
 import os

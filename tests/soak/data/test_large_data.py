@@ -32,7 +32,8 @@ def peak_of_build(folder, name) -> int:
 
 @pytest.mark.timeout(3000)
 def test_memory_does_not_grow_with_the_corpus_and_a_gigabyte_is_read_as_written(tmp_path):
-    """50 MB of text, 1 GB, and 73 MB of very short lines packed in 0.1 MB; the rows in the stream's order."""
+    """50 MB of text, 1 GB, and 73 MB of very short lines packed in 0.1 MB; the rows in the stream's
+    order."""
     write(tmp_path, make_texts(200), "one.txt")
     one = (tmp_path / "one.txt").read_bytes() + b"\n\n"
     for size in (50, 1000):
@@ -41,7 +42,9 @@ def test_memory_does_not_grow_with_the_corpus_and_a_gigabyte_is_read_as_written(
                 file.write(one)
     with gzip.open(tmp_path / "bomb.txt.gz", "wb") as file:
         file.write(one + b"\n" * 50_000_000 + b"!\n" * 10_000_000 + b"!\n\n" * 1_000_000)
-    small, large, bomb = (peak_of_build(tmp_path, name) for name in ("50.txt", "1000.txt", "bomb.txt.gz"))
+    small, large, bomb = (
+        peak_of_build(tmp_path, name) for name in ("50.txt", "1000.txt", "bomb.txt.gz")
+    )
     print(f"peak memory: {small:,} kB, {large:,} kB, {bomb:,} kB")
     assert large < 1.4 * small
     assert bomb < 2.5 * small  # a million examples of few tokens are sorted together
@@ -57,7 +60,8 @@ def test_memory_does_not_grow_with_the_corpus_and_a_gigabyte_is_read_as_written(
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(("max_seq_length", "expected"), [(384, 88_641), (256, 97_077)])
 def test_all_training_windows_of_squad_are_google_s(run, max_seq_length, expected):
-    """As many as the published recipe has. 107 labels differ: answers inside a word, which ours hold exactly."""
+    """As many as the published recipe has. 107 labels differ: answers inside a word, which ours
+    hold exactly."""
     examples = read_file(real("squad/train-v1.1.json"))
     assert len(examples.questions) == 87_599
     settings = WindowSettings(max_seq_length=max_seq_length)
@@ -72,9 +76,17 @@ def test_all_training_windows_of_squad_are_google_s(run, max_seq_length, expecte
 
 @pytest.mark.timeout(1800)
 def test_the_quickstart_learns_to_look_names_up(tmp_path):
-    """Held-out F1 at least 40 points above the untrained model and above always answering the first entry."""
-    folders = {"RINGBERT_VENV": sys.prefix, "QUICKSTART_DIR": str(tmp_path), "RINGBERT_CACHE": f"{tmp_path}/cache"}
+    """Held-out F1 at least 40 points above the untrained model and above always answering the first
+    entry."""
+    folders = {
+        "RINGBERT_VENV": sys.prefix,
+        "QUICKSTART_DIR": str(tmp_path),
+        "RINGBERT_CACHE": f"{tmp_path}/cache",
+    }
     shell(ROOT / "scripts/quickstart.sh", "--seed", 1, cwd=tmp_path, wait_s=1700, **folders)
-    scores = {name: values["f1"] for name, values in json.loads((tmp_path / "scores.json").read_text()).items()}
+    scores = {
+        name: values["f1"]
+        for name, values in json.loads((tmp_path / "scores.json").read_text()).items()
+    }
     assert scores["trained on 2 ranks"] >= scores["untrained"] + 40
     assert scores["trained on 2 ranks"] >= scores["always the first entry"] + 40

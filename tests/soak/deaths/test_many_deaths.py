@@ -26,13 +26,16 @@ from harness.program_runs import command, metrics_in
 ELASTIC = ("--elastic",)
 
 
-@pytest.mark.parametrize("fault", ["1: time.sleep(3)", "world.on_first(time.sleep, 8)"])  # it ends after 4 s
+# it ends after 4 s
+@pytest.mark.parametrize("fault", ["1: time.sleep(3)", "world.on_first(time.sleep, 8)"])
 def test_a_slow_rank_is_no_stall(tmp_path, fault):
     done = run(launch(2, *program("work.py", tmp_path, fault)))
     assert (done.status, "error" in done.stderr) == (0, False), done
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGTERM]
+)
 @pytest.mark.parametrize("rank", [0, 2])
 def test_any_signal_that_ends_a_rank_ends_the_job(tmp_path, number, rank):
     with held(tmp_path, 3) as job:
@@ -54,7 +57,11 @@ def undisturbed(tmp_path_factory):
 
 
 VICTIMS = [
-    *(f"{rank}@{place}@7" for rank in (0, 1) for place in ("weights", "sum", "summed", "evaluation")),
+    *(
+        f"{rank}@{place}@7"
+        for rank in (0, 1)
+        for place in ("weights", "sum", "summed", "evaluation")
+    ),
     *("0@save@7", "0@write@8", "0@write@5"),  # a checkpoint, which rank 0 alone writes
     "0@summed@6 2@summed@6",  # at the same time
     "1@sum@6 0@weights@7 2@evaluation@20",  # until one is left
@@ -65,12 +72,15 @@ VICTIMS = [
 def test_a_death_anywhere_changes_nothing(tmp_path, names, undisturbed):
     (tmp_path / "fast").touch()
     done, names = killed(tmp_path, 4, *names.split()), names.split()
-    assert_same_training(done, tmp_path, undisturbed, 4 - len(names), lost=sum(name[0] == "0" for name in names))
+    assert_same_training(
+        done, tmp_path, undisturbed, 4 - len(names), lost=sum(name[0] == "0" for name in names)
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_deaths_at_any_time_change_nothing(tmp_path, seed, undisturbed):
-    """Some follow each other so soon that the second one strikes the survivors while they recover."""
+    """Some follow each other so soon that the second one strikes the survivors while they
+    recover."""
     chance = random.Random(seed)
     with started(launch(4, *program("training.py", tmp_path), flags=ELASTIC)) as job:
         job.wait_for((tmp_path / "metrics.jsonl").exists)
@@ -120,15 +130,24 @@ def ranks_of(output_dir):
     ranks = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            arguments, variables = ((process / name).read_text().split("\0") for name in ("cmdline", "environ"))
-            numbers = [line.partition("=")[2] for line in variables if line.startswith("OMPI_COMM_WORLD_RANK=")]
+            arguments, variables = (
+                (process / name).read_text().split("\0") for name in ("cmdline", "environ")
+            )
+            numbers = [
+                line.partition("=")[2]
+                for line in variables
+                if line.startswith("OMPI_COMM_WORLD_RANK=")
+            ]
             if numbers and f"--output_dir={output_dir}" in arguments:
                 ranks[int(numbers[0])] = int(process.name)
     return ranks
 
 
 STEPS = range(1, 151)
-TRAIN = f"--do_train --do_eval --do_predict --num_train_steps={len(STEPS)} --learning_rate=1e-3 --resume=never"
+TRAIN = (
+    f"--do_train --do_eval --do_predict --num_train_steps={len(STEPS)} --learning_rate=1e-3"
+    " --resume=never"
+)
 TRAIN += " --global_batch_size=32 --log_steps=1 --save_checkpoints_steps=10"
 
 
@@ -145,14 +164,18 @@ def check_end(job, out):
     assert (done.status, "Traceback" in done.stderr) == (0, False), done
     assert scores_in(out)["eval_accuracy"] > 0.8
     assert len(table_in(out / "test_results.tsv")) == 50
-    assert [line["rows"] for line in metrics_in(out) if "loss" in line] == [32 * step for step in STEPS]
+    assert [line["rows"] for line in metrics_in(out) if "loss" in line] == [
+        32 * step for step in STEPS
+    ]
     return done.stderr
 
 
 def test_a_classifier_whose_ranks_are_killed_at_its_start_in_training_and_in_prediction(tmp_path):
     with classifier(tmp_path, 4, flags=ELASTIC) as (job, out):
         for rank, words in (2, "plan: "), (0, "weights: "), (3, "trained for"):
-            job.wait_for(lambda rank=rank, words=words: words in job.done().stderr and rank in ranks_of(out))
+            job.wait_for(
+                lambda rank=rank, words=words: words in job.done().stderr and rank in ranks_of(out)
+            )
             os.kill(ranks_of(out)[rank], signal.SIGKILL)
         check_end(job, out)
 

@@ -1,4 +1,5 @@
-"""Every reader of a user's files, called as the programs call it, and what must hold for what it accepts."""
+"""Every reader of a user's files, called as the programs call it, and what must hold for what it
+accepts."""
 
 import gzip
 import io
@@ -47,7 +48,8 @@ class Reader:
 
     name: str
     files: Mapping[str, bytes]  # by name
-    read: Callable[[Path, str], object]  # (folder, name of the damaged file); returns, or raises InputError
+    # (folder, name of the damaged file); returns, or raises InputError
+    read: Callable[[Path, str], object]
     share: float  # of the cases
     others: Mapping[str, bytes] = field(default_factory=dict)  # never damaged
     is_exact: bool = False  # `read` always returns the same
@@ -69,7 +71,9 @@ def made(by, **given):
         for file, data in given.items():
             (folder / file).write_bytes(data)
         by(folder)
-        paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+        paths = {
+            str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()
+        }
         return {name: path.read_bytes() for name, path in paths.items() if name not in given}
 
 
@@ -95,7 +99,9 @@ NUM_RECORDS: list[int] = []  # of the file that `corpus_readers` makes
 
 
 def read_texts(folder, name):
-    for document in corpora.read_documents(input_file=str(folder / name), split_sentences="split" in name):
+    for document in corpora.read_documents(
+        input_file=str(folder / name), split_sentences="split" in name
+    ):
         assert document
         assert all(sentence.encode() for sentence in document)
 
@@ -104,19 +110,33 @@ def corpus_readers():
     def build(folder):
         corpora.write(folder, corpora.make_texts(40))
         corpora.build(folder, "arrow", max_seq_length=48, num_shards=1, dupe_factor=3)
-        rows, _ = corpora.build(folder, "static", max_seq_length=48, num_shards=1, dupe_factor=1, masking="static")
+        rows, _ = corpora.build(
+            folder, "static", max_seq_length=48, num_shards=1, dupe_factor=1, masking="static"
+        )
         (folder / "tf").mkdir()
         NUM_RECORDS.append(len(rows))
-        corpora.write_records(folder / "tf/a.tfrecord", [corpora.padded(row, 48, 20) for row in rows])
+        corpora.write_records(
+            folder / "tf/a.tfrecord", [corpora.padded(row, 48, 20) for row in rows]
+        )
 
     files, parquet, draw = made(build), {}, random.Random(0)
-    shards, records = ({k: v for k, v in files.items() if k.startswith(folder)} for folder in ("arrow/", "tf/"))
-    table = pa.table({"text": draw.choices(SENTENCES[:3], k=300), "label": draw.choices(["yes", "no"], k=300)})
+    shards, records = (
+        {k: v for k, v in files.items() if k.startswith(folder)} for folder in ("arrow/", "tf/")
+    )
+    table = pa.table(
+        {"text": draw.choices(SENTENCES[:3], k=300), "label": draw.choices(["yes", "no"], k=300)}
+    )
     for compression in ("none", "zstd"):
-        pa.parquet.write_table(table, file := io.BytesIO(), row_group_size=100, compression=compression)
+        pa.parquet.write_table(
+            table, file := io.BytesIO(), row_group_size=100, compression=compression
+        )
         parquet[f"{compression}.parquet"] = file.getvalue()
     text = b"The cat sat on the mat.\nA dog ran.\n\nFoxes saw it.\n\n\nThe end came.\n" * 3
-    lines = as_lines({"text": "The cat sat.\nA dog ran.", "id": 7}, {"text": "Foxes.", "id": None}, {"text": None})
+    lines = as_lines(
+        {"text": "The cat sat.\nA dog ran.", "id": 7},
+        {"text": "Foxes.", "id": None},
+        {"text": None},
+    )
     texts = {"a.txt": text, "split.txt": text, "a.jsonl": lines, "a.txt.gz": gzip.compress(text)}
     return [
         Reader("shards", shards, read_shards, 6, is_exact=True),
@@ -127,7 +147,13 @@ def corpus_readers():
     ]
 
 
-SENTENCES = ("the cat sat on the mat .", "a dog ran , and ran", "Émile saw 3 foxes [SEP] 가나다", "", "x" * 300)
+SENTENCES = (
+    "the cat sat on the mat .",
+    "a dog ran , and ran",
+    "Émile saw 3 foxes [SEP] 가나다",
+    "",
+    "x" * 300,
+)
 
 
 def read_configuration(folder, name):
@@ -135,13 +161,19 @@ def read_configuration(folder, name):
     sizes = [getattr(config, size) for size in (*weight_files.SIZES, "type_vocab_size")]
     assert all(type(size) is int and 0 < size < 1 << 31 for size in sizes)
     assert config.hidden_size % config.num_attention_heads == 0
-    rates = [config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.classifier_dropout or 0]
+    rates = [
+        config.hidden_dropout_prob,
+        config.attention_probs_dropout_prob,
+        config.classifier_dropout or 0,
+    ]
     assert all(0 <= rate < 1 for rate in rates)
 
 
 def read_tokenizer(folder, name):
     given = {"spm_model_file" if name.endswith("model") else "vocab_file": str(folder / name)}
-    words = tokenizer.load(**({"folder": folder} if (folder / "tokenizer_config.json").exists() else given))
+    words = tokenizer.load(
+        **({"folder": folder} if (folder / "tokenizer_config.json").exists() else given)
+    )
     for text, tokens, places in zip(SENTENCES, *words.encode(SENTENCES), strict=True):
         assert len(tokens) == len(places) == len(words.pieces(tokens))
         assert not len(places) or (places.min() >= 0 and places.max() <= len(text))
@@ -157,45 +189,92 @@ WORDS = made(save_words)
 
 
 def model_readers():
-    """Configurations, tokenizers, and the weights of a tiny model: safetensors in one file and in two with an
-    index, and a TensorFlow checkpoint."""
+    """Configurations, tokenizers, and the weights of a tiny model: safetensors in one file and in
+    two with an index, and a TensorFlow checkpoint."""
 
     def read_weights(folder, name):
-        weights.load(model, weights.find(str(folder / "bert_model.ckpt") if "ckpt" in name else str(folder)))
-        assert all(np.isfinite(variable.numpy()).all() for variable in model.named_tensors().values())
+        weights.load(
+            model, weights.find(str(folder / "bert_model.ckpt") if "ckpt" in name else str(folder))
+        )
+        assert all(
+            np.isfinite(variable.numpy()).all() for variable in model.named_tensors().values()
+        )
 
     model, draw, pieces = Bert(weight_files.config(), "span"), random.Random(1), io.BytesIO()
     tensors = {name: variable.numpy() for name, variable in model.named_tensors().items()}
     whole = made(weights.copied(model))
-    parts = made(lambda folder: weight_files.write_hf(folder, load(whole["model.safetensors"]), shards=2))
-    old = made(lambda folder: weight_files.write_tf1(folder / "bert_model.ckpt", tensors, moments=False))
+    parts = made(
+        lambda folder: weight_files.write_hf(folder, load(whole["model.safetensors"]), shards=2)
+    )
+    old = made(
+        lambda folder: weight_files.write_tf1(folder / "bert_model.ckpt", tensors, moments=False)
+    )
     del old["checkpoint"]
-    configurations = {"config.json": whole.pop("config.json"), "bert_config.json": WORDS["bert_config.json"]}
-    texts = [" ".join(draw.choices(("the", "cat", "dogs", "ran", "보다", "saw"), k=9)) for _ in range(300)]
+    configurations = {
+        "config.json": whole.pop("config.json"),
+        "bert_config.json": WORDS["bert_config.json"],
+    }
+    texts = [
+        " ".join(draw.choices(("the", "cat", "dogs", "ran", "보다", "saw"), k=9))
+        for _ in range(300)
+    ]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=pieces, vocab_size=40, minloglevel=3, hard_vocab_limit=False,
-        unk_id=1, pad_id=0, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]",
-        control_symbols=SPECIAL_TOKENS[2:]
-    )  # fmt: skip
-    saved = made(lambda folder: tokenizer.load(spm_model_file=f"{folder}/m").save(folder), m=pieces.getvalue())
+        sentence_iterator=iter(texts),
+        model_writer=pieces,
+        vocab_size=40,
+        minloglevel=3,
+        hard_vocab_limit=False,
+        unk_id=1,
+        pad_id=0,
+        bos_id=-1,
+        eos_id=-1,
+        pad_piece="[PAD]",
+        unk_piece="[UNK]",
+        control_symbols=SPECIAL_TOKENS[2:],
+    )
+    saved = made(
+        lambda folder: tokenizer.load(spm_model_file=f"{folder}/m").save(folder),
+        m=pieces.getvalue(),
+    )
     return [
         Reader("configuration", configurations, read_configuration, 10),
         Reader("vocab.txt", {"vocab.txt": WORDS["vocab.txt"]}, read_tokenizer, 4),
-        Reader("folder of words", {k: v for k, v in WORDS.items() if "bert" not in k}, read_tokenizer, 6),
-        Reader("folder of pieces", {k: v for k, v in saved.items() if k.endswith("json")}, read_tokenizer, 4),
+        Reader(
+            "folder of words",
+            {k: v for k, v in WORDS.items() if "bert" not in k},
+            read_tokenizer,
+            6,
+        ),
+        Reader(
+            "folder of pieces",
+            {k: v for k, v in saved.items() if k.endswith("json")},
+            read_tokenizer,
+            4,
+        ),
         Reader("SentencePiece", {"a.model": pieces.getvalue()}, read_tokenizer, 2),
-        *(Reader(*each, read_weights, 2) for each in (("safetensors", whole), ("in parts", parts), ("TF1", old))),
+        *(
+            Reader(*each, read_weights, 2)
+            for each in (("safetensors", whole), ("in parts", parts), ("TF1", old))
+        ),
     ]
 
 
 LABELLED = {
-    "a.csv": b'text,more,label\nthe cat sat,a dog,yes\n"he said ""no"", twice\nthen",x,no\nfoxes,,yes\n',
-    "a.tsv": 'text\tmore\tlabel\nthe cat sat\ta dog\tyes\nhe said "no"\tx\tno\nÉmile\t\tyes\n'.encode(),
-    "a.jsonl": as_lines({"text": "cat", "label": "yes", "id": 1}, {"text": "he \u2603", "label": 3}),
+    "a.csv": (
+        b'text,more,label\nthe cat sat,a dog,yes\n"he said ""no"", twice\nthen",x,no\nfoxes,,yes\n'
+    ),
+    "a.tsv": (
+        'text\tmore\tlabel\nthe cat sat\ta dog\tyes\nhe said "no"\tx\tno\nÉmile\t\tyes\n'.encode()
+    ),
+    "a.jsonl": as_lines(
+        {"text": "cat", "label": "yes", "id": 1}, {"text": "he \u2603", "label": 3}
+    ),
     "number.csv": b"text,more,label\na cat,a dog,1.5\na fox,b,-2\nb,c,3e-1\n",
     "number.jsonl": as_lines({"text": "a", "label": 1.5}, {"text": "c", "label": -2}),
     "CoLA/train.tsv": b"gj04\t1\t\tThe cat sat.\ngj04\t0\t*\tSat cat the.\nks08\t1\t\tFoxes ran.\n",
-    "MRPC/train.tsv": "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tA.\tOne.\n".encode(),
+    "MRPC/train.tsv": (
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tA.\tOne.\n".encode()
+    ),
 }
 
 
@@ -210,10 +289,17 @@ def read_classifier(folder, name):
 
 
 TAGGED = {
-    "a.conll": "-DOCSTART- O\n\nThe DT O\nÉmile NN B-PER\nNoether NN I-PER\n\n\nin IN O\nUtah NN B-LOC\n".encode(),
+    "a.conll": (
+        (
+            "-DOCSTART- O\n\nThe DT O\nÉmile NN B-PER\nNoether NN I-PER\n\n\nin IN O\n"
+            "Utah NN B-LOC\n"
+        ).encode()
+    ),
     "comments.conll": b"# id 1\tx=y\nUtah _ B-LOC\n## _ O\n# _ O\n\n# text = a b\nin _ O\n",
     "characters.tsv": "## 주석\n서\tB-LC\n울\tI-LC\n \tO\n갔\tO\n\n나\tO\n".encode(),
-    "a.jsonl": as_lines({"tokens": ["in", "Utah"], "ner_tags": ["O", "S-LOC"]}, {"tokens": ["a"], "tags": ["O"]}),
+    "a.jsonl": as_lines(
+        {"tokens": ["in", "Utah"], "ner_tags": ["O", "S-LOC"]}, {"tokens": ["a"], "tags": ["O"]}
+    ),
 }
 
 
@@ -248,7 +334,10 @@ def read_squad(folder, name):
 
 
 def squad_readers():
-    entries = [*make_entries(4, 0), ("émile saw 3 foxes , and \u202f two hares", "who ?", "mile", 1)]
+    entries = [
+        *make_entries(4, 0),
+        ("émile saw 3 foxes , and \u202f two hares", "who ?", "mile", 1),
+    ]
     v1, v2 = (as_json(squad_json(entries, **more)) for more in ({}, {"is_impossible": False}))
     files = {"train-v1.json": v1, "dev-v1.json": v1, "train-v2.json": v2, "dev-v2.json": v2}
     others = {"vocab.txt": WORDS["vocab.txt"], "train.json": v1}

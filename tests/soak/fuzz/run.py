@@ -1,7 +1,7 @@
 """Cases of damaged files, read in a worker process.
 
-It damages one file of one reader in each case and prints a line about it. When it dies (a crash, 5 s of
-computing), the case that it was at is a fault.
+It damages one file of one reader in each case and prints a line about it. When it dies (a crash, 5
+s of computing), the case that it was at is a fault.
 """
 
 import contextlib
@@ -35,7 +35,9 @@ def run(folder, cases, seed=0, names=()):
         counts[reader, result] += 1
         faults += [f"case {case}, {reader}, {file}: {message}"] if result == "fault" else []
     if done.status:
-        faults.append(f"case {counts.total()}: the worker ended with {done.status}: {done.stderr[-2000:]}")
+        faults.append(
+            f"case {counts.total()}: the worker ended with {done.status}: {done.stderr[-2000:]}"
+        )
     return counts, faults
 
 
@@ -51,10 +53,18 @@ def outcome(reader, folder, name, intact):
         value = reader.read(folder, name)
     except InputError as error:
         is_named = any(part in one_line(error) for part in (Path(name).name, str(folder), "--"))
-        return ("refused", "") if is_named and not reader.heals else ("fault", f"refused, but how: {error}")
+        return (
+            ("refused", "")
+            if is_named and not reader.heals
+            else ("fault", f"refused, but how: {error}")
+        )
     except BaseException:  # a panic of a Rust library is no Exception
         return "fault", traceback.format_exc()
-    return ("read", "") if not reader.is_exact or value == intact else ("fault", "damaged, but read as other data")
+    return (
+        ("read", "")
+        if not reader.is_exact or value == intact
+        else ("fault", "damaged, but read as other data")
+    )
 
 
 def main(folder, seed, first, last, *names):

@@ -1,8 +1,9 @@
-"""What runs on GPUs, as far as it can be known without one: kernels for every operation, bytes and FLOP.
+"""What runs on GPUs, as far as it can be known without one: kernels for every operation, bytes and
+FLOP.
 
-As a program it traces the steps and predictions of all tasks as on a GPU, and lists operations for which
-TensorFlow's registry has no kernel on GPUs; it needs the GPU wheel, and no GPU. Exit status 1 if any is listed:
-`PYTHONPATH=.:tests python tests/soak/gpu/test_gpu_kernels.py`.
+As a program it traces the steps and predictions of all tasks as on a GPU, and lists operations for
+which TensorFlow's registry has no kernel on GPUs; it needs the GPU wheel, and no GPU. Exit status 1
+if any is listed: `PYTHONPATH=.:tests python tests/soak/gpu/test_gpu_kernels.py`.
 """
 
 import contextlib
@@ -35,23 +36,39 @@ from distributed.world import World
 from tasks import job
 
 CONFIG = BertConfig(
-    vocab_size=50, hidden_size=COMPILED_WIDTH, num_hidden_layers=1, num_attention_heads=4, intermediate_size=256
+    vocab_size=50,
+    hidden_size=COMPILED_WIDTH,
+    num_hidden_layers=1,
+    num_attention_heads=4,
+    intermediate_size=256,
 )
-CALLS = ("PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "While", "StatelessWhile", "Case")
+CALLS = (
+    "PartitionedCall",
+    "StatefulPartitionedCall",
+    "If",
+    "StatelessIf",
+    "While",
+    "StatelessWhile",
+    "Case",
+)
 ARGUMENTS = ("Placeholder", "_Arg", "NoOp")
 
 
 def without_kernel(graph: tf.Graph) -> Counter:
-    """Counts of "operation, dtypes", in a graph and in the functions that it calls; once in each loop. XLA says
-    itself what it cannot compile."""
+    """Counts of "operation, dtypes", in a graph and in the functions that it calls; once in each
+    loop. XLA says itself what it cannot compile."""
     found: Counter = Counter()
     for operation in graph.get_operations():
         if operation.type in CALLS:
             for value in operation.node_def.attr.values():
-                for name in filter(None, (value.func.name, *(function.name for function in value.list.func))):
+                for name in filter(
+                    None, (value.func.name, *(function.name for function in value.list.func))
+                ):
                     called = operation.graph._get_function(name)
                     if "_XlaMustCompile" not in called.definition.attr:
-                        found += without_kernel(called.graph or function_def_to_graph(called.definition))
+                        found += without_kernel(
+                            called.graph or function_def_to_graph(called.definition)
+                        )
         elif operation.type not in ARGUMENTS and not has_kernel(operation):
             kinds = {tensor.dtype.name for tensor in (*operation.inputs, *operation.outputs)}
             found[f"{operation.type}, {', '.join(sorted(kinds))}"] += 1
@@ -68,14 +85,18 @@ def has_kernel(operation: tf.Operation) -> bool:
     attrs = operation.node_def.attr
     return "CPU" in operation.device or any(
         kernel.device_type in ("GPU", "DEFAULT")
-        and all(attrs[each.name].type in (0, *each.allowed_values.list.type) for each in kernel.constraint)
+        and all(
+            attrs[each.name].type in (0, *each.allowed_values.list.type)
+            for each in kernel.constraint
+        )
         for kernel in registered(operation.type)
     )
 
 
 @contextlib.contextmanager
 def traced_only() -> Iterator[list]:
-    """Collects the outermost tf.functions that are called. Those whose results have known shapes return ones."""
+    """Collects the outermost tf.functions that are called. Those whose results have known shapes
+    return ones."""
     kind, concrete_functions = type(tf.function(lambda: 0)), []
     call = kind.__call__
 
@@ -98,28 +119,43 @@ def traced_only() -> Iterator[list]:
 def take_step(head: str, precision: str, optimizer_name: str, recomputes: bool) -> None:
     """A step of two micro-batches, and a prediction."""
     job.set_precision(precision)
-    model, task, batch = Bert(CONFIG, head), TASKS[head], batch_of(head, random_rows([60, 9, 30], 50), "by length")
+    model, task, batch = (
+        Bert(CONFIG, head),
+        TASKS[head],
+        batch_of(head, random_rows([60, 9, 30], 50), "by length"),
+    )
     model.recomputes = recomputes
     optimizer = AllreduceOptimizer(
-        make_optimizer(optimizer_name, 1e-4, 2, 0), model.trainable_variables,
-        World(device=Device("gpu")), Collectives(), task.terms, scales_loss=precision == "fp16",
-    )  # fmt: skip
+        make_optimizer(optimizer_name, 1e-4, 2, 0),
+        model.trainable_variables,
+        World(device=Device("gpu")),
+        Collectives(),
+        task.terms,
+        scales_loss=precision == "fp16",
+    )
 
     def loss(batch, key):
         return task.loss(model(batch, dropout_key=key), batch)
 
-    TrainingStep(loss, task.weights, optimizer, compiled="graph").take([batch, batch], 1, (), StepClock(1))
+    TrainingStep(loss, task.weights, optimizer, compiled="graph").take(
+        [batch, batch], 1, (), StepClock(1)
+    )
     traced_once(model)(batch)
 
 
 def main() -> int:
     """The exit status."""
     # It once cost the attention of every layer a way to the host and back.
-    split = tf.function(lambda x: tf.split(x, [1, 2])).get_concrete_function(tf.TensorSpec([3], tf.int8))
+    split = tf.function(lambda x: tf.split(x, [1, 2])).get_concrete_function(
+        tf.TensorSpec([3], tf.int8)
+    )
     assert [name[:6] for name in without_kernel(split.graph)] == ["SplitV"]
     found: Counter = Counter()
     number = 0
-    gpus, visible = [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")], tf.config.get_visible_devices
+    gpus, visible = (
+        [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")],
+        tf.config.get_visible_devices,
+    )
     as_with_gpu = {"get_visible_devices": lambda kind: gpus if kind == "GPU" else visible(kind)}
     variants = [(bits, "adamw", False) for bits in job.POLICIES]
     variants += [("fp32", "lamb", False), ("fp32", "adamw", True)]
@@ -129,7 +165,12 @@ def main() -> int:
         for traced in functions:
             if "_XlaMustCompile" not in traced.function_def.attr:
                 number += 1
-                found.update({f"{head} {variant}: {what}": n for what, n in without_kernel(traced.graph).items()})
+                found.update(
+                    {
+                        f"{head} {variant}: {what}": n
+                        for what, n in without_kernel(traced.graph).items()
+                    }
+                )
     print(*(f"{count} {what}" for what, count in found.items()), sep="\n")
     print(f"{number} functions, {len(found)} operations without a kernel on GPUs")
     return int(bool(found) or number == 0)
@@ -137,21 +178,25 @@ def main() -> int:
 
 @pytest.mark.timeout(3600)
 def test_gpus_have_a_kernel_for_every_operation(tmp_path):
-    """With TensorFlow's GPU wheel, without CUDA, 2 GB, in a folder that goes before the installed packages."""
+    """With TensorFlow's GPU wheel, without CUDA, 2 GB, in a folder that goes before the installed
+    packages."""
     package = importlib.metadata.packages_distributions()["tensorflow"][0]
     wheel = f"tensorflow=={importlib.metadata.version(package)}"
     install("--no-deps", "--no-cache-dir", wheel, into=tmp_path)
     path = f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"
     done = shell(sys.executable, __file__, PYTHONPATH=path, wait_s=1500)
-    assert done.stdout.splitlines()[-1].endswith(" functions, 0 operations without a kernel on GPUs")
+    assert done.stdout.splitlines()[-1].endswith(
+        " functions, 0 operations without a kernel on GPUs"
+    )
 
 
 def test_bytes_and_flop_of_compiled_code(goldens):
-    """`goldens/roofline.hlo` is what XLA made for an H200 (JAX 0.10.2, `benchmarks/jax_compile.py`) of
+    """`goldens/roofline.hlo` is what XLA made for an H200 (JAX 0.10.2, `benchmarks/jax_compile.py`)
+    of
 
-    y = x @ w                    bfloat16 [64, 128] by [128, 256], in four parts that are summed by the next kernel
-    z = tanh(y + b)              float32 [64, 256]
-    z[:, :64] * 2, z.sum(0), table[ids] + 1, with a table [1000, 32] and 64 ids
+    y = x @ w                    bfloat16 [64, 128] by [128, 256], in four parts that are summed by
+    the next kernel z = tanh(y + b)              float32 [64, 256] z[:, :64] * 2, z.sum(0),
+    table[ids] + 1, with a table [1000, 32] and 64 ids
     """
     parts = 4 * 64 * 256 * 4
     found = gpu_roofline.kernels((goldens / "roofline.hlo").read_text())
@@ -160,7 +205,8 @@ def test_bytes_and_flop_of_compiled_code(goldens):
         "loop_tanh_fusion": (parts + 256 * 4 + 64 * 256 * 4, 0),  # it sums the parts
         "loop_convert_fusion": (64 * 64 * 4 + 64 * 64 * 2, 0),  # only the slice is read
         "input_reduce_fusion": (64 * 256 * 4 + 256 * 4, 0),
-        "loop_add_fusion": (64 * 32 * 4 + 64 * 4 + 64 * 32 * 4, 0),  # 64 rows of the table, and the ids
+        # 64 rows of the table, and the ids
+        "loop_add_fusion": (64 * 32 * 4 + 64 * 4 + 64 * 32 * 4, 0),
     }
 
 

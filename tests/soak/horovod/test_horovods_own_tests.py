@@ -1,6 +1,8 @@
-"""Horovod's own tests of its TensorFlow API on two ranks, with `ringbert.horovod` under Horovod's name.
+"""Horovod's own tests of its TensorFlow API on two ranks, with `ringbert.horovod` under Horovod's
+name.
 
-../shared/horovod holds them, unedited, and the program that runs them; they are not a part of this project.
+../shared/horovod holds them, unedited, and the program that runs them; they are not a part of this
+project.
 """
 
 import json
@@ -22,8 +24,18 @@ def test_horovods_own_tests_pass(tmp_path):
         (tmp_path / f"{module}.py").touch()
     path = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}"}
     names = (FOLDER / "eager.list").read_text().split()
-    driver = [sys.executable, FOLDER / "drive.py", "eager", FOLDER / "eager.list", tmp_path / "out", "2", "1500"]
+    driver = [
+        sys.executable,
+        FOLDER / "drive.py",
+        "eager",
+        FOLDER / "eager.list",
+        tmp_path / "out",
+        "2",
+        "1500",
+    ]
     done = run(driver, wait_s=3600, **path)
     ranks = json.loads((tmp_path / "out.json").read_text())
-    failed = {name for name in names if any(outcome[0] not in ("PASS", "SKIP") for outcome in ranks[name])}
+    failed = {
+        name for name in names if any(outcome[0] not in ("PASS", "SKIP") for outcome in ranks[name])
+    }
     assert {name.split(":")[-1] for name in failed} == EXCEPTIONS, done.stdout

@@ -35,13 +35,18 @@ def wait_for(file, job):
 @pytest.mark.parametrize(("number", "np_per_host"), [(2, 1), (2, 2), (3, 1)])
 @pytest.mark.parametrize("is_cut", [False, True], ids=["host killed", "link cut"])
 def test_a_job_goes_on_without_a_lost_host(tmp_path, number, np_per_host, is_cut):
-    """After a cut link the ranks on each side give the others up, and mpirun waits for the other host."""
-    with started(number, np_per_host, "work.py", tmp_path, "hold", flags=("--restarts=3",)) as (hosts, job):
+    """After a cut link the ranks on each side give the others up, and mpirun waits for the other
+    host."""
+    with started(number, np_per_host, "work.py", tmp_path, "hold", flags=("--restarts=3",)) as (
+        hosts,
+        job,
+    ):
         wait_for(tmp_path / "holding", job)
         hosts.lose(1, is_cut)
         done = job.result()
     assert done.status == 0, done
-    starts = [line for line in done.stdout.splitlines() if line.startswith("from ")]  # and words of mpirun's
+    # and words of mpirun's
+    starts = [line for line in done.stdout.splitlines() if line.startswith("from ")]
     assert starts == ["from 0", "from 7"]
     assert "No route to host" in done.stderr, done
     assert f"10.99.0.2 gives no answer: {(number - 1) * np_per_host} rank" in done.stderr, done
@@ -51,10 +56,14 @@ def test_a_job_goes_on_without_a_lost_host(tmp_path, number, np_per_host, is_cut
 
 @pytest.mark.parametrize(("number", "np_per_host"), [(2, 2), (3, 1), (3, 2)])
 def test_ranks_die_on_several_hosts(tmp_path, number, np_per_host):
-    """Each host's sums are in its own memory, and the first rank of each sends them to the others."""
+    """Each host's sums are in its own memory, and the first rank of each sends them to the
+    others."""
     undisturbed, victims = trained_alone(tmp_path / "alone"), ["2@sum@4", "0@summed@9"]
     (tmp_path / "fast").touch()
-    with started(number, np_per_host, "training.py", tmp_path, *victims, flags=("--elastic",)) as (hosts, job):
+    with started(number, np_per_host, "training.py", tmp_path, *victims, flags=("--elastic",)) as (
+        hosts,
+        job,
+    ):
         for name in victims:
             wait_for(tmp_path / name, job)
             for host in range(number):
@@ -64,21 +73,37 @@ def test_ranks_die_on_several_hosts(tmp_path, number, np_per_host):
 
 
 def refuse_filters():
-    """As some containers do (seccomp): setsockopt may not set SO_ATTACH_FILTER and SO_ATTACH_REUSEPORT_CBPF."""
+    """As some containers do (seccomp): setsockopt may not set SO_ATTACH_FILTER and
+    SO_ATTACH_REUSEPORT_CBPF."""
     load, equal, give, allow, error = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050000
-    program = [(load, 0, 0, 0), (equal, 0, 3, 54), (load, 0, 0, 32), (equal, 2, 0, 26), (equal, 1, 0, 51),
-               (give, 0, 0, allow), (give, 0, 0, error | 1)]  # fmt: skip
+    program = [
+        (load, 0, 0, 0),
+        (equal, 0, 3, 54),
+        (load, 0, 0, 32),
+        (equal, 2, 0, 26),
+        (equal, 1, 0, 51),
+        (give, 0, 0, allow),
+        (give, 0, 0, error | 1),
+    ]
     packed = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in program))
-    described = ctypes.create_string_buffer(struct.pack("HP", len(program), ctypes.addressof(packed)))
+    described = ctypes.create_string_buffer(
+        struct.pack("HP", len(program), ctypes.addressof(packed))
+    )
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     assert prctl(38, 1, 0, 0, 0) == 0  # no new privileges
     assert prctl(22, 2, described, 0, 0) == 0, ctypes.get_errno()
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of system calls are x86_64's")
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="the numbers of system calls are x86_64's"
+)
 def test_where_strangers_cannot_be_kept_out_tensorflows_servers_are_refused(tmp_path):
     command, env = launch(2, *program("ring.py", tmp_path)), {**os.environ, **ENVIRONMENT}
-    done = subprocess.run(command, env=env, preexec_fn=refuse_filters, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        command, env=env, preexec_fn=refuse_filters, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 1, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
-    assert all(word in line for word in ("--backend", "Operation not permitted", "RINGBERT_OPEN_PORTS"))
+    assert all(
+        word in line for word in ("--backend", "Operation not permitted", "RINGBERT_OPEN_PORTS")
+    )

@@ -1,5 +1,6 @@
-"""The report in a real browser, Debian's chromium driven by playwright, which is installed for it: no error,
-nothing loaded, no text over another, nothing wider than the screen; in light, dark, on a phone and printed."""
+"""The report in a real browser, Debian's chromium driven by playwright, which is installed for it:
+no error, nothing loaded, no text over another, nothing wider than the screen; in light, dark, on a
+phone and printed."""
 
 import shutil
 import sys
@@ -13,7 +14,8 @@ import json, sys
 from playwright.sync_api import sync_playwright
 
 OVERLAPS = '''() => [...document.querySelectorAll("svg")].flatMap(svg => {
-  const boxes = [...svg.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()]);
+  const texts = [...svg.querySelectorAll("text")];
+  const boxes = texts.map(text => [text.textContent, text.getBoundingClientRect()]);
   return boxes.flatMap(([one, a], i) => boxes.slice(i + 1).filter(([, b]) =>
     a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1
   ).map(([two]) => `${one} over ${two}`));
@@ -31,7 +33,7 @@ with sync_playwright() as play:
         page = browser.new_page(**screen)
         page.on("console", lambda message: found.append(message.text))
         page.on("pageerror", lambda error: found.append(str(error)))
-        page.on("request", lambda request: request.url.startswith("file:") or found.append(request.url))
+        page.on("request", lambda r: r.url.startswith("file:") or found.append(r.url))
         page.goto(f"file://{sys.argv[2]}")
         found += [f"{name}: {text}" for text in page.evaluate(OVERLAPS)]
         found += [f"{name}: too wide"] * (page.evaluate(TOO_WIDE) > 0)
@@ -47,9 +49,22 @@ def test_the_report_in_a_browser(tmp_path):
     packages = tmp_path / "packages"
     install("playwright", into=packages)
     data = own.write_data(tmp_path / "data")
-    flags = (*own.model_flags(data), *own.own_files(data), *own.LEARN, "--num_train_steps=30", "--do_eval")
+    flags = (
+        *own.model_flags(data),
+        *own.own_files(data),
+        *own.LEARN,
+        "--num_train_steps=30",
+        "--do_eval",
+    )
     own.classify(tmp_path / "run", *flags, "--eval_steps=10", "--load_best_model_at_end")
-    look = (sys.executable, "-c", LOOK, shutil.which("chromium"), tmp_path / "run/report.html", tmp_path)
+    look = (
+        sys.executable,
+        "-c",
+        LOOK,
+        shutil.which("chromium"),
+        tmp_path / "run/report.html",
+        tmp_path,
+    )
     assert shell(*look, PYTHONPATH=str(packages)).stdout == "[]\n"
     for name in ("light.png", "dark.png", "phone.png", "print.pdf"):
         assert (tmp_path / name).stat().st_size > 20_000

@@ -22,9 +22,11 @@ answers = ringbert.QuestionAnswering("folder", doc_stride=64)
 one: ringbert.Answer = answers("question", "context")
 best: list[ringbert.Answer] = answers("question", "context", top_k=3)
 for_all: list[list[ringbert.Answer]] = answers(["question"], "context", top_k=3)
-labels: list[str] = [found.label for found in ringbert.Classifier("folder")(["text", ("text", "pair")])]
+predictions = ringbert.Classifier("folder")(["text", ("text", "pair")])
+labels: list[str] = [found.label for found in predictions]
 tokens: tuple[str, ...] = ringbert.Features("folder")("text").tokens
-job = ringbert.Squad(model=pathlib.Path("folder"), train_file=pathlib.Path("file"), output_dir="folder")
+folder, file = pathlib.Path("folder"), pathlib.Path("file")
+job = ringbert.Squad(model=folder, train_file=file, output_dir="folder")
 score: float = ringbert.launch(job, ranks=2).scores["f1"]
 """
 USERS_MISTAKES = """
@@ -38,7 +40,8 @@ EXECUTE = """
 import json, sys
 import nbclient, nbformat
 
-notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in sys.argv[1:]])
+cells = [nbformat.v4.new_code_cell(text) for text in sys.argv[1:]]
+notebook = nbformat.v4.new_notebook(cells=cells)
 nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", allow_errors=True).execute()
 print(json.dumps([cell.outputs for cell in notebook.cells]))
 """
@@ -46,20 +49,26 @@ TRAIN = """
 import tensorflow
 import ringbert
 
-files = {"vocab_file": "vocab.txt", "bert_config_file": "bert_config.json", "predict_file": "dev.json"}
-sizes = {"max_seq_length": 40, "doc_stride": 9, "max_query_length": 9, "global_batch_size": 16, "device": "cpu"}
-job = ringbert.Squad(train_file="train.json", output_dir="out", num_train_epochs=1.0, **files, **sizes)
+model = {"vocab_file": "vocab.txt", "bert_config_file": "bert_config.json"}
+files = {"train_file": "train.json", "predict_file": "dev.json", "output_dir": "out"}
+sizes = {"max_seq_length": 40, "doc_stride": 9, "max_query_length": 9, "global_batch_size": 16}
+job = ringbert.Squad(num_train_epochs=1.0, device="cpu", **model, **files, **sizes)
 ringbert.launch(job, ranks=2)
 """
-REFUSED = 'ringbert.launch(ringbert.Squad(train_file="nowhere.json", output_dir="no", **files, **sizes))'
+REFUSED = (
+    'ringbert.launch(ringbert.Squad(train_file="nowhere.json", output_dir="no", **files, **sizes))'
+)
 run = partial(isolated, wait_s=3600)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A folder with the sdist of the checkout's tracked files and the wheel that is built from it."""
+    """A folder with the sdist of the checkout's tracked files and the wheel that is built from
+    it."""
     folder = tmp_path_factory.mktemp("built")
-    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.splitlines()
+    listed = run(
+        "git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT
+    ).stdout.splitlines()
     for name in (name for name in listed if (ROOT / name).is_file()):
         (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / "source" / name)
@@ -77,8 +86,19 @@ def test_the_sdist_holds_what_its_tests_need(built, tmp_path):
     (folder,) = tmp_path.iterdir()
     source = built / "source"
     files = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
-    assert not [file for file in files if not (folder / file).is_file() and "egg-info" not in str(file)]
-    run(sys.executable, "-m", "pytest", "-q", "tests/package/test_docs.py", "tests/flags", path=folder, cwd=folder)
+    assert not [
+        file for file in files if not (folder / file).is_file() and "egg-info" not in str(file)
+    ]
+    run(
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "tests/package/test_docs.py",
+        "tests/flags",
+        path=folder,
+        cwd=folder,
+    )
 
 
 def test_an_installed_wheel_has_types_for_a_users_script(built, tmp_path):
@@ -86,14 +106,19 @@ def test_an_installed_wheel_has_types_for_a_users_script(built, tmp_path):
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment/bin/python"
     site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "environment")}))
-    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")  # without editable installs
+    # without editable installs
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", *built.glob("*.whl"), cwd=tmp_path)
     script = tmp_path / "script.py"
     command = (sys.executable, "-m", "mypy", "--strict", "--python-executable", python, script)
     script.write_text(USERS_SCRIPT)
     run(*command, cwd=tmp_path)
     script.write_text(USERS_SCRIPT + USERS_MISTAKES)
-    errors = [line for line in run(*command, cwd=tmp_path, status=1).stdout.splitlines() if "error:" in line]
+    errors = [
+        line
+        for line in run(*command, cwd=tmp_path, status=1).stdout.splitlines()
+        if "error:" in line
+    ]
     assert len({line.split(":")[1] for line in errors}) == USERS_MISTAKES.count("\n") - 1, errors
 
 

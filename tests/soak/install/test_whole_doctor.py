@@ -1,4 +1,5 @@
-"""bert-doctor with all its checks, on two ranks and two hosts; the examples that CI does not run."""
+"""bert-doctor with all its checks, on two ranks and two hosts; the examples that CI does not
+run."""
 
 import json
 import re
@@ -16,14 +17,25 @@ def test_two_healthy_ranks(tmp_path):
     """It computes for a minute or two."""
     done = shell(*launch(2, *DOCTOR, "--backend=ring", f"--output_dir={tmp_path}"), wait_s=900)
     assert done.stdout.splitlines()[-1].startswith("green: ")
-    for name in ("MPI", "sums", "ranks against one", "save and resume", "bf16 --xla off", "BERT-base"):
+    for name in (
+        "MPI",
+        "sums",
+        "ranks against one",
+        "save and resume",
+        "bf16 --xla off",
+        "BERT-base",
+    ):
         assert f"\n  ok {name} " in done.stdout, done
     assert not list(tmp_path.iterdir()), "something is left in --output_dir"
 
 
 def failed_in(done) -> dict:
     """The failed checks of a page in JSON, by name."""
-    failed = {check["name"]: check for check in json.loads(done.stdout)["checks"] if check["status"] == "failed"}
+    failed = {
+        check["name"]: check
+        for check in json.loads(done.stdout)["checks"]
+        if check["status"] == "failed"
+    }
     assert bool(failed) == bool(done.status), done
     return failed
 
@@ -42,8 +54,11 @@ def test_closed_ports_between_hosts():
     """Of TensorFlow's ring; MPI needs none of them."""
     with simulated_hosts(2) as two:
         # A firewall: routing rules before the local table drop what arrives.
-        for rule in ("add pref 100 lookup local", "add pref 50 iif eth0 ipproto tcp dport 15000-31999 blackhole",
-                     "del pref 0"):  # fmt: skip
+        for rule in (
+            "add pref 100 lookup local",
+            "add pref 50 iif eth0 ipproto tcp dport 15000-31999 blackhole",
+            "del pref 0",
+        ):
             assert two.run(1, ["ip", "rule", *rule.split()], timeout=20).status == 0
         command = two.launch(1, *DOCTOR, "--quick", "--json", "--device=cpu")
         failed = failed_in(two.run(0, [*command, "--backend=ring"], env=ENVIRONMENT))

@@ -16,9 +16,10 @@ from bert.model import Bert
 from bert.text import tokenizer
 
 MODELS = {
-    "span": "AutoModelForQuestionAnswering", "classifier": "AutoModelForSequenceClassification",
+    "span": "AutoModelForQuestionAnswering",
+    "classifier": "AutoModelForSequenceClassification",
     "tagger": "AutoModelForTokenClassification",
-}  # fmt: skip
+}
 SIZES = [
     {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": 4 * hidden}
     for layers, hidden in ((1, 32), (2, 64), (3, 96))
@@ -26,7 +27,11 @@ SIZES = [
 FAMILY = {  # the vocabulary has padding as id 0
     "bert": {},
     "roberta": {"model_type": "roberta", "type_vocab_size": 1, "max_position_embeddings": 129},
-    "xlm-roberta": {"model_type": "xlm-roberta", "type_vocab_size": 1, "max_position_embeddings": 129},
+    "xlm-roberta": {
+        "model_type": "xlm-roberta",
+        "type_vocab_size": 1,
+        "max_position_embeddings": 129,
+    },
     "camembert": {"model_type": "camembert", "type_vocab_size": 1, "max_position_embeddings": 129},
     "electra": {"model_type": "electra", "embedding_size": 24},
     "distilbert": {"model_type": "distilbert"},
@@ -39,12 +44,14 @@ import json, sys
 import torch, transformers
 
 folder, kind, pairs = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-encoded = transformers.AutoTokenizer.from_pretrained(folder)(*zip(*pairs), padding=True, return_tensors="pt")
+tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+encoded = tokenizer(*zip(*pairs), padding=True, return_tensors="pt")
 model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
 assert not any(report.values()), report
 with torch.no_grad():
     outputs = model.eval()(**encoded)
-scores = [outputs[name].tolist() for name in ("start_logits", "end_logits", "logits") if name in outputs]
+names = ("start_logits", "end_logits", "logits")
+scores = [outputs[name].tolist() for name in names if name in outputs]
 print(json.dumps({"input_ids": encoded["input_ids"].tolist(), "scores": scores}))
 """
 
@@ -56,7 +63,9 @@ def test_pytorch_computes_the_same_scores(tmp_path):
     install("--no-deps", "--no-cache-dir", *TORCH, into=torch)
     for name, changes in reversed(FAMILY.items()):
         for size, head in itertools.product(SIZES, MODELS):
-            folder = save_model(tmp_path / f"{name}-{size['hidden_size']}-{head}", head, **changes, **size)
+            folder = save_model(
+                tmp_path / f"{name}-{size['hidden_size']}-{head}", head, **changes, **size
+            )
             compare_scores(folder, head, f"{torch}:{ENVIRONMENT['PYTHONPATH']}")
 
 
@@ -71,8 +80,12 @@ def compare_scores(folder, head, path):
         for first, second in zip(firsts, seconds, strict=True)
     ]
     longest = max(len(row.input_ids) for row in rows)
-    assert there["input_ids"] == [[*row.input_ids] + [0] * (longest - len(row.input_ids)) for row in rows]
-    theirs = np.stack(np.array(there["scores"]), -1) if head == "span" else np.array(there["scores"][0])
+    assert there["input_ids"] == [
+        [*row.input_ids] + [0] * (longest - len(row.input_ids)) for row in rows
+    ]
+    theirs = (
+        np.stack(np.array(there["scores"]), -1) if head == "span" else np.array(there["scores"][0])
+    )
     for ours, right in zip(Computer(model)(rows, "by length").scores, theirs, strict=True):
         np.testing.assert_allclose(ours, right[: len(ours)], atol=1e-5)  # float32 sums
         assert np.ptp(ours) > 0.01
