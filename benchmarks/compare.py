@@ -27,7 +27,7 @@ from benchmarks.timing import TurnSettings, alone, in_turn, ratios
 from bert.text import tokenizer
 from distributed.order import Order
 from distributed.rows import Rows
-from distributed.run import Run
+from distributed.run import Unwritten
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
@@ -214,7 +214,7 @@ def write_batches(config: CompareConfig, folder: Path) -> None:
     )
     settings = WindowSettings(max_seq_length=length, max_query_length=min(64, length - 4))
     source = Source(config.train_file, is_training=True, limit=config.max_train_examples)
-    words, run = tokenizer.load(None, Path(config.model).expanduser()), Run(Path(), is_writer=False)
+    words, run = tokenizer.load(None, Path(config.model).expanduser()), Unwritten()
     rows = open_windows(settings, source, words, World(), run).tables["windows"]
     if len(rows) < num_steps * size:
         raise InputError(

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from distributed.order import Order, divided
 from distributed.plan import Plan, State
+from distributed.world import World
 from ringbase.ragged import Ragged, joined
 
 T = TypeVar("T")
@@ -151,12 +152,12 @@ class Feed:
     # Fields -> a batch of one shape, for each of the few shapes that XLA compiles for.
     collates_of_shapes: Sequence[Callable[..., Batch]] = ()
 
-    def batches(self, plan: Plan, rank: int, state: State) -> Generator[list[Batch], None, None]:
-        """A rank's micro-batches of each step from this state to the end of the plan, made ahead in
-        a thread."""
+    def batches(self, plan: Plan, world: World, state: State) -> Generator[list[Batch], None, None]:
+        """This rank's micro-batches of each step from this state to the end of the plan, made ahead
+        in a thread."""
         end = state.position + (plan.steps - state.step) * plan.global_batch_size
         positions = range(state.position, end, plan.global_batch_size)
-        return prefetched(partial(self.micro_batches, plan, rank), positions)
+        return prefetched(partial(self.micro_batches, plan, world.rank), positions)
 
     def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
         """A rank's share of the step whose rows start at `position`."""

@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from distributed import launcher
 from distributed.devices import imported_tensorflow
+from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.files import parse_json, replace_folder, write_json, write_text
 
@@ -60,15 +61,21 @@ def terminal_columns() -> int:
 class Run:
     """The folder of one run, which rank 0 writes; on other ranks an object that does nothing."""
 
-    def __init__(self, folder: Path, is_writer: bool, upload: Callable[[Path], None] | None = None):
+    def __init__(self, folder: Path, world: World, upload: Callable[[Path], None] | None = None):
         """`upload` copies the folder to where it belongs, if that is elsewhere."""
-        self.folder, self.is_writer, self._upload = folder, is_writer, upload
+        self.folder, self._world, self._upload = folder, world, upload
         self.began_s = time.monotonic()
         self._events: Any = None
         self._lock: TextIO | None = None
         self._has_failed = False
-        if is_writer:
+        if self.is_writer:
             folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this rank writes the folder. It is asked each time: after a death another rank
+        is the first."""
+        return self._world.is_first
 
     def lock(self) -> None:
         """Keeps other jobs out of the folder until `close` or the end of this process: a killed job
@@ -94,12 +101,10 @@ class Run:
         )
         self._lock.flush()
 
-    def take_over(self) -> None:
-        """Makes this rank the writer of the folder if the one before has died."""
-        if not self.is_writer:
-            self.is_writer = True
-            if (self.folder / LOCK).exists():
-                self.lock()
+    def lock_again(self) -> None:
+        """Locks the folder on a rank that has become the first, if the one before had locked it."""
+        if self._lock is None and (self.folder / LOCK).exists():
+            self.lock()
 
     def shows(self, total: int) -> bool:
         """Whether to show the progress of a loop of `total` steps."""
@@ -219,6 +224,17 @@ class Run:
                 self.folder.rmdir()
             self._lock.close()
         self._lock = None
+
+
+class Unwritten(Run):
+    """A run that neither writes nor prints; its folder may be read."""
+
+    def __init__(self, folder: Path = Path()) -> None:
+        super().__init__(folder, World())
+
+    @property
+    def is_writer(self) -> bool:
+        return False
 
 
 def replaced(path: Path, replace: Callable[[Path, Any], None], content: Any) -> None:

@@ -98,11 +98,11 @@ def train(
     world, state = step.optimizer.world, step.synchronize()
     plan, is_survivor = plan.on_ranks(world.size), world.size < plan.size
     if is_survivor:  # what a dead rank 0 was writing is lost
-        world.on_first(run.take_over)
+        world.on_first(run.lock_again)
         state = step.state = world.on_first(checkpoints.without_lost, state)
     run.rewind_metrics(state.position)
     log, stop, overdue = Log(loop, world, run, state), False, is_survivor
-    with world.training(), closing(feed.batches(plan, world.rank, state)) as batches:
+    with world.training(), closing(feed.batches(plan, world, state)) as batches:
         while True:
             if held_out and held_out.is_due(state, plan):
                 settle()

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TextIO, TypeVar, cast
 
 import numpy as np
 
@@ -114,6 +114,21 @@ class World:
     @property
     def is_elastic(self) -> bool:
         return bool(self.names)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which writes files and prints. A death can change it."""
+        return self.rank == 0
+
+    @property
+    def place(self) -> str:
+        """Which rank this is, for messages."""
+        return f"rank {self.rank} of {self.size}"
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """This rank's part of work that all ranks share, and the number of parts."""
+        return self.rank, self.size
 
     # -- messages between ranks --------------------------------------------------------------------
 
@@ -216,10 +231,10 @@ class World:
             if len(set(values.values())) > 1:
                 raise InputError(f"the ranks disagree about {name}: {by_value(values)}")
 
-    def say(self, text: str) -> None:
-        """Prints a line to standard error, once for the whole job."""
-        if self.rank == 0:
-            print(text, file=sys.stderr, flush=True)
+    def say(self, text: str, file: TextIO | None = None) -> None:
+        """Prints a line to a file, or to standard error, once for the whole job."""
+        if self.is_first:
+            print(text, file=file or sys.stderr, flush=True)
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -309,7 +324,7 @@ class World:
 
     def _report(self, error: BaseException) -> int:
         """Prints the error and returns the exit status."""
-        place, status = f"rank {self.rank} of {self.size}", FAULT
+        place, status = self.place, FAULT
         if isinstance(error, StallError) or self._is_of_user(error):
             status = FAULT if isinstance(error, StallError) else 1
             text = f"error: {one_line(error)}"

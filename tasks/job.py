@@ -138,7 +138,7 @@ def run_on_ranks(
         local = made(type(config), values | inputs) if inputs else config
         mirror = Mirror(folder) if is_remote(folder) else None
         upload = mirror.upload if mirror else None
-        with contextlib.closing(Run(local_folder(folder), world.rank == 0, upload)) as run:
+        with contextlib.closing(Run(local_folder(folder), world, upload)) as run:
             if "output_dir" in values:  # the folder belongs to this run alone
                 world.on_first(run.lock)
                 world.watchdog.stacks = run.folder / "stacks"

@@ -72,5 +72,6 @@ def goldens() -> Path:
 def run(tmp_path):
     """A run folder that is written to."""
     from distributed.run import Run
+    from distributed.world import World
 
-    return Run(tmp_path / "run", is_writer=True)
+    return Run(tmp_path / "run", World())

@@ -4,8 +4,6 @@ tokens."""
 import math
 import resource
 from contextlib import closing
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +14,9 @@ from bert.configuration import BertConfig
 from distributed.collectives import Collectives, open_collectives
 from distributed.gradient import StepClock
 from distributed.order import Order
-from distributed.plan import make_plan
-from distributed.rows import Rows, prefetched, ragged
-from distributed.run import Run
+from distributed.plan import first_state, make_plan
+from distributed.rows import Rows, ragged
+from distributed.run import Unwritten
 from distributed.world import World
 from ringbase.settings import flat, made
 from tasks.bench.settings import SIZES, LoadSettings, StepConfig
@@ -58,7 +56,7 @@ def run(config: StepConfig) -> None:
 def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> dict[str, Any]:
     """The speed over all ranks in examples and tokens; the parts of a step, and the FLOP per
     second, of rank 0."""
-    config, job = config_of(load), Job(world, collectives, Run(Path(), is_writer=False))
+    config, job = config_of(load), Job(world, collectives, Unwritten())
     measured = measured_steps(load, config, job)
     rates = [step["examples_per_s"] for step in measured]
     of_ranks = world.all_gather((float(np.mean(rates)), float(np.std(rates))))
@@ -99,11 +97,9 @@ def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dic
     step = training_step(task, feed, plan, settings, job)
     step.synchronize()
     clock, measured = StepClock(rows_of_rank, world.device.is_gpu), []
-    positions = [number * len(rows) for number in range(load.num_warmup + load.num_steps)]
-    with closing(
-        prefetched(partial(feed.micro_batches, plan, world.rank), positions)
-    ) as batches_of_steps:
-        for number in range(len(positions)):
+    state = first_state(plan, {}, None, continues=False)
+    with closing(feed.batches(plan, world, state)) as batches_of_steps:
+        for number in range(load.num_warmup + load.num_steps):
             line_up(world)
             clock.skip()
             batches = next(batches_of_steps)

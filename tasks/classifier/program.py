@@ -46,7 +46,8 @@ def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
         job.run.say(f"seed {seed}")
         folder = job.run.folder / f"seed-{seed}"
         values = flat(config) | {"seed": int(seed), "output_dir": str(folder), "seeds": None}
-        with contextlib.closing(Run(folder, job.world.rank == 0)) as run:
+        job.world.on_first(job.run.lock_again)  # after a death
+        with contextlib.closing(Run(folder, job.world)) as run:
             results[seed] = run_classifier(
                 made(ClassifierConfig, values), replace(job, run=run, config=values)
             )

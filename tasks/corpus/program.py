@@ -47,7 +47,7 @@ def build(config: BuildConfig, world: World) -> None:
         world.say(f"warning: {words.case_problem}")
     num_cores = world.device.threads if world.size > 1 else len(os.sched_getaffinity(0))
     ranks: dict[str, Any] = {
-        "share": (world.rank, world.size),
+        "share": world.share,
         "barrier": world.barrier,
         "say": world.say,
     }

@@ -42,7 +42,7 @@ class Page:
     """
 
     def __init__(self, world: World, as_json: bool):
-        self.world, self.is_shown = world, world.rank == 0 and not as_json
+        self.world, self._as_json = world, as_json
         self.results: list[dict[str, Any]] = []  # name, status, text, advice and seconds
         self._began = time.monotonic()
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may be ASCII only
@@ -63,7 +63,7 @@ class Page:
         except Exception as error:
             finding = Finding("failed", f"{type(error).__name__}: {one_line(error)}"[:300], UNKNOWN)
         if finding.status == "failed" and self.world.size > 1:  # the others may wait for this rank
-            print(f"rank {self.world.rank}: {name}: {finding.text}", file=sys.stderr, flush=True)
+            print(f"{self.world.place}: {name}: {finding.text}", file=sys.stderr, flush=True)
         with self.world.operation(f"the end of the check {name}"):
             whole = combined(self.world.all_gather(finding))
         self.results.append(
@@ -84,7 +84,7 @@ class Page:
             "red" if counts["failed"] else "green",
             round(time.monotonic() - self._began, 1),
         )
-        if self.world.rank == 0 and not self.is_shown:
+        if self._as_json:
             facts = {
                 "ringbert": ringbase.__version__,
                 "ranks": self.world.size,
@@ -97,7 +97,7 @@ class Page:
                 "counts": counts,
                 "checks": self.results,
             }
-            print(json.dumps(whole, indent=1), flush=True)
+            self.world.say(json.dumps(whole, indent=1), sys.stdout)
         numbers = ", ".join(
             f"{counts[status]} {status}" for status in reversed(MARKS) if counts[status]
         )
@@ -105,8 +105,8 @@ class Page:
         return int(verdict == "red")
 
     def _print(self, text: str) -> None:
-        if self.is_shown:
-            print(text, flush=True)
+        if not self._as_json:
+            self.world.say(text, sys.stdout)
 
 
 def combined(findings: list[Finding]) -> Finding:

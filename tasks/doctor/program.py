@@ -220,7 +220,8 @@ def check_sums(world: World, collectives: Collectives) -> Finding:
         for rank in range(world.size)
     ]
     with world.operation("a sum on trial"):
-        total = np.array(collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0])
+        mine, _ = world.share
+        total = np.array(collectives.all_reduce_sum([tf.constant(parts[mine])])[0])
     bound = world.size * np.finfo(np.float32).eps * np.sum(np.abs(parts), axis=0, dtype=np.float64)
     error = float(np.max(np.abs(total - np.sum(parts, axis=0, dtype=np.float64)) / bound))
     world.agree({"the bits of a sum over ranks": hashlib.sha256(total.tobytes()).hexdigest()})
@@ -276,8 +277,8 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
         xla = "on" if world.device.is_gpu else "off"
         check(f"bf16 --xla {xla}", OTHER_FORMAT, partial(train, "bf16", xla))
     finally:
-        if world.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
+        # All ranks have left the last check, and only rank 0 has written here.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def train_on_trial(
@@ -303,7 +304,7 @@ def train_on_trial(
     output_dir = folder / f"{world.size}-{precision}-{xla}"
     with (
         contextlib.redirect_stderr(io.StringIO()),
-        contextlib.closing(Run(output_dir, world.rank == 0)) as run,
+        contextlib.closing(Run(output_dir, world)) as run,
     ):
         job = Job(world, collectives, run)
         job.make_model(config, "span", seed=0)

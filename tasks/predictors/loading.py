@@ -15,7 +15,7 @@ import keras
 from bert import weights
 from bert.text.tokenizer import MOST_UNKNOWN_SHARE, Tokenizer
 from distributed.collectives import Collectives
-from distributed.run import Run
+from distributed.run import Unwritten
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.settings import (
@@ -39,7 +39,7 @@ TRAINED_BY = {"span": "bert-squad", "classifier": "bert-classifier", "tagger": "
 FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
 
 
-class Session(Run):
+class Session(Unwritten):
     """A run that writes nothing, and shows warnings as Python's."""
 
     def say(self, text: str) -> None:
@@ -107,7 +107,7 @@ def find_model(name: str, revision: str | None) -> Start:
     """Where the model in a folder is: of a run's folder in `model/`, else in its best or newest
     checkpoint."""
     path, needs = Path(name).expanduser(), Needs(max_seq_length=1)
-    run, is_complete = Session(path, is_writer=False), (path / "model/config.json").is_file()
+    run, is_complete = Session(path), (path / "model/config.json").is_file()
     source = str(path / "model") if is_complete else name
     settings = made(ModelSettings, {"model": source, "model_revision": revision})
     if (path / CHECKPOINTS).is_dir() and not is_complete:
@@ -124,7 +124,7 @@ def find_model(name: str, revision: str | None) -> Start:
 def load(start: Start, head: str, precision: Precision = "fp32") -> Job:
     """A job of this process alone with the model. Raises InputError: its weights have no such
     head."""
-    job = Job(World(), Collectives(), Session(Path(), is_writer=False))
+    job = Job(World(), Collectives(), Session())
     before = keras.config.dtype_policy()  # the process's, which is restored
     keras.config.set_dtype_policy(POLICIES[precision])
     try:

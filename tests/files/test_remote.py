@@ -53,7 +53,7 @@ def test_what_is_not_there_is_one_line(store, url):
 def test_a_run_s_folder_is_uploaded_and_comes_back_on_another_machine(store, tmp_path):
     """The manifest comes last, what is gone is removed, and locks stay here."""
     mirror, url = Mirror(f"{URL}/run"), f"{URL}/run"
-    run = Run(local_folder(url), True, mirror.upload)
+    run = Run(local_folder(url), World(), mirror.upload)
     run.lock()
     mirror.download(run.folder)  # nothing yet
     for number in (1, 2):
@@ -95,7 +95,7 @@ def test_a_checkpoint_whose_upload_failed_is_kept_and_uploaded_by_the_next_start
     too."""
     url, folder = f"{URL}/run", tmp_path / "run"
     mirror = Mirror(url)
-    run = Run(folder, True, mirror.upload)
+    run = Run(folder, World(), mirror.upload)
     write_checkpoint(folder, 1)
     write_checkpoint(folder / "seed-2", 1)
     run.publish()
@@ -134,7 +134,7 @@ def test_a_checkpoint_whose_upload_failed_is_kept_and_uploaded_by_the_next_start
 
 
 def test_an_upload_that_fails_is_told_and_fails_the_last_time(tmp_path, capsys):
-    run = Run(tmp_path / "run", True, Mirror("nowhere://bucket/run").upload)
+    run = Run(tmp_path / "run", World(), Mirror("nowhere://bucket/run").upload)
     (run.folder / "file").touch()
     run.publish()
     assert "warning: --output_dir nowhere://bucket/run" in capsys.readouterr().err

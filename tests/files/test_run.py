@@ -19,10 +19,11 @@ from tensorboard.util import tensor_util
 from distributed import launcher
 from distributed.run import Run
 from distributed.versions import environment
+from distributed.world import World
 
 
 def test_only_rank_0_writes(tmp_path, capsys):
-    run = Run(tmp_path / "run", is_writer=False)
+    run = Run(tmp_path / "run", World(rank=1))
     run.say("text")
     run.write("file", "text")
     run.replace_folder("model", lambda folder: (folder / "file").touch())
@@ -66,9 +67,10 @@ def test_events_are_what_tensorboard_reads(run):
 
 
 def test_two_jobs_do_not_write_one_folder(run):
-    code = "import sys, time; from pathlib import Path; from distributed.run import Run;"
+    code = "import sys, time; from pathlib import Path;"
+    code += "from distributed.run import Run; from distributed.world import World;"
     code += (
-        "run = Run(Path(sys.argv[1]), True); run.lock(); print('locked', flush=True);"
+        "run = Run(Path(sys.argv[1]), World()); run.lock(); print('locked', flush=True);"
         " time.sleep(60)"
     )
     command = [sys.executable, "-c", code, str(run.folder)]

@@ -41,7 +41,7 @@ def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: st
         f"tasks.{program}.program:run_{'seeds' if program == 'classifier' else program}"
     )
     config = flags.parse(named(SETTINGS[f"bert-{program}"]), argv, prog=f"bert-{program}")
-    with contextlib.closing(Run(Path(folder), world.rank == 0)) as run:
+    with contextlib.closing(Run(Path(folder), world)) as run:
         return function(config, Job(world, collectives, run, flat(config), data_flags(config)))
 
 

@@ -151,7 +151,7 @@ def train(
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone
     starts with."""
     run, feed = (
-        Run(folder, world.rank == 0),
+        Run(folder, world),
         Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate),
     )
     toy = Toy(world, collectives, folder, world.rank, **flags)

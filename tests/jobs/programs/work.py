@@ -53,7 +53,7 @@ def hold(world: World) -> None:
 
 
 with World.join(None, program="prog", stalls=STALLS) as world:
-    run = Run(folder, world.rank == 0)
+    run = Run(folder, world)
     world.on_first(run.lock)
     (folder / f"rank-{world.rank}").write_text(str(os.getpid()))
     first = world.on_first(lambda: int(file.read_text()) if file.exists() else 0)

@@ -30,7 +30,7 @@ from bert.model import Bert
 from bert.text import tokenizer
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
-from distributed.run import Run
+from distributed.run import Run, Unwritten
 from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
@@ -326,7 +326,7 @@ def read_squad(folder, name):
     settings = WindowSettings(**lengths, allow_unknown=True, version_2_with_negative=is_v2)
     words = tokenizer.load(str(folder / "vocab.txt"))
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
-    tables = open_windows(settings, source, words, World(), Run(folder, is_writer=False)).tables
+    tables = open_windows(settings, source, words, World(), Unwritten()).tables
     windows, paragraphs = tables["windows"], tables["paragraphs"]
     start, end = windows.column("start_position"), windows.column("end_position")
     assert ((start <= end) & (end < np.diff(windows.column("input_ids")[1]))).all()
@@ -366,7 +366,7 @@ def read_manifest(folder, name):
 
 
 def read_run(folder, name):
-    Run(folder, is_writer=True).rewind_metrics(2560)
+    Run(folder, World()).rewind_metrics(2560)
     assert report_files.read_runs([folder])[0].steps
 
 
