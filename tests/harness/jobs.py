@@ -169,6 +169,24 @@ def pids(folder: Path) -> list[int]:
     return [int(path.read_text()) for path in sorted(folder.glob("rank-*"))]
 
 
+def ranks_of(output_dir):
+    """The process ids of the ranks of a program, by the numbers that they had at the start."""
+    ranks = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            arguments, variables = (
+                (process / name).read_text().split("\0") for name in ("cmdline", "environ")
+            )
+            numbers = [
+                line.partition("=")[2]
+                for line in variables
+                if line.startswith("OMPI_COMM_WORLD_RANK=")
+            ]
+            if numbers and f"--output_dir={output_dir}" in arguments:
+                ranks[int(numbers[0])] = int(process.name)
+    return ranks
+
+
 def assert_gone(*process_ids: int) -> None:
     """All these processes have ended, or do so soon."""
     deadline = time.monotonic() + 60

@@ -4,21 +4,25 @@ nobody disturbed.
 It is a toy in float64 that sees the same rows on any number of ranks.
 """
 
+import json
 import os
 import re
 import signal
 
 import pytest
+from harness.classifier_runs import model_flags, own_files, scores_in, write_data
 from harness.jobs import (
     assert_same_training,
     killed,
     launch,
     losses,
     program,
+    ranks_of,
     run,
     started,
     trained_alone,
 )
+from harness.program_runs import command, metrics_in
 
 from distributed.mpirun import find_mpi
 
@@ -54,6 +58,28 @@ def test_an_elastic_training_loses_nothing_but_ranks(folder, undisturbed):
 @can_lose_ranks
 def test_a_step_that_one_survivor_has_and_another_has_not_counts_once(folder, undisturbed):
     assert_same_training(killed(folder, 3, "1@summed@8", "torn"), folder, undisturbed, survivors=2)
+
+
+@can_lose_ranks
+def test_runs_of_several_seeds_are_summed_up_by_whoever_is_left(tmp_path):
+    """Rank 0, which writes everything, dies in the first run."""
+    data, out = write_data(tmp_path / "data"), tmp_path / "out"
+    flags = [*model_flags(data), *own_files(data), f"--output_dir={out}"]
+    flags += ["--do_train", "--do_eval", "--num_train_steps=200", "--log_steps=1", "--seeds=1,2"]
+    flags += ["--global_batch_size=8"]
+    with started(launch(2, *command("tasks.classifier", *flags), flags=("--elastic",))) as job:
+        job.wait_for((out / "seed-1" / "metrics.jsonl").exists)
+        os.kill(ranks_of(out)[0], signal.SIGKILL)
+        done = job.end()
+    assert done.status == 0, done
+    for seed in 1, 2:
+        steps = [line["step"] for line in metrics_in(out / f"seed-{seed}") if "loss" in line]
+        assert steps == [*range(1, 201)]
+    of_seeds = [scores_in(out / f"seed-{seed}")["eval_accuracy"] for seed in (1, 2)]
+    mean = sum(of_seeds) / 2
+    assert f"eval_accuracy = {mean:.4f} ±" in (out / "eval_results.txt").read_text()
+    scores = json.loads((out / "result.json").read_text())["scores"]
+    assert scores["eval_accuracy"] == pytest.approx(mean)
 
 
 def test_a_killed_training_starts_again_from_its_checkpoint(folder, undisturbed):

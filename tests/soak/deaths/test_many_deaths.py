@@ -6,7 +6,6 @@ import random
 import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from harness.classifier_runs import model_flags, own_files, scores_in, table_in, write_data
@@ -17,6 +16,7 @@ from harness.jobs import (
     killed,
     launch,
     program,
+    ranks_of,
     run,
     started,
     trained_alone,
@@ -123,24 +123,6 @@ def test_a_second_signal_ends_at_once(tmp_path, ranks):
             job.press_ctrl_c()
             time.sleep(1)
         job.fail()
-
-
-def ranks_of(output_dir):
-    """The process ids of the ranks of a program, by the numbers that they had at the start."""
-    ranks = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            arguments, variables = (
-                (process / name).read_text().split("\0") for name in ("cmdline", "environ")
-            )
-            numbers = [
-                line.partition("=")[2]
-                for line in variables
-                if line.startswith("OMPI_COMM_WORLD_RANK=")
-            ]
-            if numbers and f"--output_dir={output_dir}" in arguments:
-                ranks[int(numbers[0])] = int(process.name)
-    return ranks
 
 
 STEPS = range(1, 151)
