@@ -63,9 +63,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.weight_decay_rate, self.exclude = weight_decay_rate, tuple(exclude)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self._scale = 1.0
         self._updates: dict = {}  # functions by shape, dtype and decay, freed with this object
-        self._numbers: dict = {}  # of a call of `apply`, by dtype
 
     def build(self, variables):
         if self.built:
@@ -77,32 +75,36 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def decays(self, variable: keras.Variable | tf.Variable) -> bool:
         return not any(re.search(pattern, variable.name) for pattern in self.exclude)
 
-    def apply(self, grads, trainable_variables=None):
-        self._numbers = {}
-        super().apply(grads, trainable_variables)
+    def update(self, gradients, scale, rate) -> None:
+        """A step of all variables with scale * gradients, in the order of `build`.
 
-    def apply_scaled(self, gradients, scale) -> None:
-        """`apply` with scale * gradients, without a separate pass over memory for the product."""
-        self._scale = scale
-        try:
-            self.apply(gradients)
-        finally:
-            self._scale = 1.0
+        The product takes no pass over memory of its own. `iterations` stay as they are.
+        """
+        (dtype,) = {variable.dtype for variable in self._trainable_variables}
+        numbers = self._numbers(scale, rate, dtype)
+        for place, gradient in enumerate(gradients):
+            self._update_variable(place, gradient, numbers)
 
     def update_step(self, gradient, variable, learning_rate):
-        index, dtype = self._get_variable_index(variable), variable.dtype
-        kind = (tuple(variable.shape), dtype, self.decays(variable))
+        """The step of one variable, for Keras' own `apply`."""
+        numbers = self._numbers(1.0, learning_rate, variable.dtype)
+        self._update_variable(self._get_variable_index(variable), gradient, numbers)
+
+    def _numbers(self, scale, rate, dtype: str) -> tf.Tensor:
+        """The numbers that `_step` takes, [3, 6]."""
+        scale = ops.cast(scale, dtype)
+        settings = (rate, self.weight_decay_rate, self.beta_1, self.beta_2)
+        factors = (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale
+        numbers = ops.stack([*(ops.cast(each, dtype) for each in settings), *factors])
+        return ops.stack([numbers] * 3)
+
+    def _update_variable(self, place: int, gradient, numbers: tf.Tensor) -> None:
+        variable = self._trainable_variables[place]
+        kind = (tuple(variable.shape), variable.dtype, self.decays(variable))
         if kind not in self._updates:
             self._updates[kind] = self._function(*kind)
-        if dtype not in self._numbers:
-            betas, scale = (self.beta_1, self.beta_2), ops.cast(self._scale, dtype)
-            factors = (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale
-            numbers = [
-                ops.cast(each, dtype) for each in (learning_rate, self.weight_decay_rate, *betas)
-            ]
-            self._numbers[dtype] = ops.stack([ops.stack([*numbers, *factors])] * 3)
-        handles = [each.handle for each in (variable, self.m[index].value, self.v[index].value)]
-        self._updates[kind](*handles, ops.cast(gradient, dtype), self._numbers[dtype])
+        handles = [each.handle for each in (variable, self.m[place].value, self.v[place].value)]
+        self._updates[kind](*handles, ops.cast(gradient, variable.dtype), numbers)
 
     def _step(self, parameter, m, v, gradient, numbers, decays: bool):
         """The new parameter, m and v. `numbers` [3, 6] holds the same six three times. XLA cannot

@@ -58,7 +58,7 @@ class AllreduceOptimizer:
     """Wraps a Keras optimizer: one sum over ranks, finite check, clip to the global norm 1, one
     compiled update.
 
-    `optimizer` is any that does not clip. If it has a method `apply_scaled(gradients, scale)`, that
+    `optimizer` is any that does not clip. If it has a method `update(gradients, scale, rate)`, that
     method applies the factor of clipping, which saves a pass over memory. `variables` are the
     trainable ones, in the order of the gradients, all of one dtype. `scales_loss` multiplies the
     losses by an adaptive scale, for a model that computes in float16. The compression "bf16" sends
@@ -141,8 +141,9 @@ class AllreduceOptimizer:
         scale *= clip / tf.maximum(norm, clip)
 
         def apply():
-            if hasattr(self.optimizer, "apply_scaled"):
-                self.optimizer.apply_scaled(gradients, scale)
+            if hasattr(self.optimizer, "update"):
+                self.optimizer.update(gradients, scale, rate)
+                self.optimizer.iterations.assign_add(1)
             else:
                 self.optimizer.apply([gradient * scale for gradient in gradients])
             return tf.constant(True)
