@@ -24,6 +24,7 @@ import tensorflow as tf
 from benchmarks.gpu_roofline import MEMORY_BYTES, predict
 from bert import ops
 from bert.batch import Layouts
+from bert.heads import SPAN
 from bert.model import Bert
 from bert.optimizer import AdamWeightDecay
 from ringbase.settings import made
@@ -47,7 +48,7 @@ def stablehlo(load: LoadSettings) -> str:
     with mock.patch.object(ops, "on_cpu", return_value=False):
         ops._softmax_computes_in_float32.cache_clear()
         model, optimizer, task = (
-            Bert(config, "span"),
+            Bert(config, SPAN),
             AdamWeightDecay(1e-4),
             SpanTask(load.seq_length),
         )

@@ -11,32 +11,40 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
+class Pooler:
+    """The dense layer between the first token's hidden state and scores of examples."""
+
+    activation: str = "tanh"
+    drops_first: bool = False  # there is a dropout before it too
+
+
+@dataclass(frozen=True)
 class Architecture:
     """An entry, by the `model_type` of config.json."""
 
     transformers: str  # what the names of its classes begin with
     prefix: str  # of the encoder's tensors in Hugging Face files
     tensors: Pairs = ()  # parts of tensors' names there, and in transformers' BERT
+    classifier_tensors: Pairs = ()  # the same, of the layers above the encoder in a classifier
     keys: Mapping[str, str] = field(default_factory=dict)  # of config.json, and BertConfig's
-    # What its configuration does not say, or is another value than BERT's when it does not say so.
+    # Values that its config.json leaves out, where they differ from BERT's.
     fixed: Mapping[str, object] = field(default_factory=dict)
     has_token_types: bool = True  # there are embeddings of token types
     ignores_token_types: bool = False  # all tokens have type 0
     positions_follow_padding: bool = False  # positions begin after the id of padding (fairseq)
     projects_embeddings: bool = False  # embeddings may have another size, and are then projected
-    pooled: str = "tanh"  # the activation of the dense layer below a classifier's scores
-    drops_first: bool = False  # there is a dropout before that layer too
+    pooler: Pooler = Pooler()
     unused: tuple[str, ...] = ()  # beginnings of the names of tensors that belong to other heads
 
 
-_HEAD = (("classifier.out_proj.", "classifier."), ("classifier.dense.", "pooler.dense."))
+_CLASSIFIER = (("classifier.out_proj.", "classifier."), ("classifier.dense.", "pooler.dense."))
 _ROBERTA = Architecture(
     "Roberta",
     "roberta.",
-    _HEAD,
+    classifier_tensors=_CLASSIFIER,
     fixed={"pad_token_id": 1},
     positions_follow_padding=True,
-    drops_first=True,
+    pooler=Pooler(drops_first=True),
     ignores_token_types=True,
     unused=("lm_head.", "pooler."),
 )
@@ -48,10 +56,9 @@ ARCHITECTURES = {
     "electra": Architecture(
         "Electra",
         "electra.",
-        _HEAD,
+        classifier_tensors=_CLASSIFIER,
         projects_embeddings=True,
-        pooled="gelu",
-        drops_first=True,
+        pooler=Pooler("gelu", drops_first=True),
         unused=("discriminator_predictions.", "generator_"),
     ),
     "distilbert": Architecture(
@@ -82,7 +89,7 @@ ARCHITECTURES = {
         },
         fixed={"classifier_dropout": 0.2},
         has_token_types=False,
-        pooled="relu",
+        pooler=Pooler("relu"),
         unused=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
     ),
 }

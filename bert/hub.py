@@ -1,4 +1,5 @@
-"""Models and data sets of the Hugging Face hub, at a revision that the user may name."""
+"""Models on this machine or on the Hugging Face hub, and data sets of the hub, at a revision that
+the user may name."""
 
 import re
 import warnings
@@ -12,7 +13,37 @@ from tqdm import TqdmWarning
 from ringbase.errors import InputError, one_line
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+PUBLISHED_PREFIX = "bert_model.ckpt"
 MODEL_FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
+
+
+def find(name_or_path: str, revision: str | None = None) -> Path:
+    """The folder or checkpoint prefix that `--model` or `--init_checkpoint` names; downloads a
+    model of the hub, at the commit, tag or branch `revision`. Raises InputError when there is
+    none."""
+    path = Path(name_or_path).expanduser()
+    if revision is not None and path.exists():
+        raise InputError(
+            f"--model_revision {revision}: {name_or_path} is a folder; only the hub has revisions"
+        )
+    is_published = (path / f"{PUBLISHED_PREFIX}.index").is_file()
+    if is_published and not (path / "model.safetensors").is_file():
+        return path / PUBLISHED_PREFIX  # a folder unzipped from Google's archive
+    if path.exists() or is_tf_checkpoint(path):
+        return path
+    if (
+        name_or_path.count("/") > 1
+        or name_or_path.startswith(("/", ".", "~"))
+        or "ckpt" in name_or_path
+    ):
+        raise InputError(
+            f"{name_or_path}: no such folder or checkpoint (--model, --init_checkpoint)"
+        )
+    return download_model(name_or_path, revision)
+
+
+def is_tf_checkpoint(path: Path) -> bool:
+    return Path(f"{path}.index").is_file() or (path / "checkpoint").is_file()
 
 
 def download_model(name: str, revision: str | None = None) -> Path:

@@ -1,4 +1,5 @@
-"""BERT and its heads (Devlin et al. 2018, google-research/bert `modeling.py`), whole.
+"""BERT's encoder (Devlin et al. 2018, google-research/bert `modeling.py`), and the model: encoder
+and head.
 
 Shapes, as suffixes: R rows of the hidden state, one for each token; B rows of T places in
 attention; H hidden size, N attention heads, D = H / N, I intermediate size, V vocabulary, L labels,
@@ -9,7 +10,7 @@ Every variable has its name in Google's checkpoints, with `.` for `/` because Ke
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -20,19 +21,13 @@ import tensorflow as tf
 from bert import ops, ops_cpu, ops_gpu
 from bert.batch import Batch, is_fixed
 from bert.configuration import BertConfig
+from bert.heads import FEATURES, Head
+from bert.layers import Shapes, Tensors, dense_shapes, norm_shapes, normalized, product
 from bert.ops import ACTIVATIONS, Dropout
-from bert.weights import shapes
 
 COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster
 ENCODER = ("bert/embeddings", "bert/encoder/")
-# The rows of the last hidden state that a head reads, as arrays of the batch; the others read all
-# rows.
-READ_BY = {"classifier": ("first_tokens",), "pretraining": ("masked_tokens", "first_tokens")}
 MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
-
-# Google's names, or what follows the name of a layer -> values of variables
-Tensors = dict[str, Any]
-
 
 # -- between the rows of the hidden state and the rows of attention --------------------------------
 
@@ -89,16 +84,30 @@ def rows_of(x_RW: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 # -- the encoder -----------------------------------------------------------------------------------
 
 
-def product(x: tf.Tensor, tensors: Tensors, scope: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """x W of a linear layer, and its bias, which the next operation adds in its own pass over
-    memory."""
-    kernel, bias = (tf.cast(tensors[f"{scope}/{name}"], x.dtype) for name in ("kernel", "bias"))
-    return tf.matmul(x, kernel), bias
-
-
-def normalized(x: tf.Tensor, tensors: Tensors, scope: str, epsilon: float) -> tf.Tensor:
-    """Layer normalisation in float32."""
-    return ops.normalized(ops.wide(x), tensors[f"{scope}/gamma"], tensors[f"{scope}/beta"], epsilon)
+def encoder_shapes(config: BertConfig) -> Shapes:
+    """The tensors of the encoder. The order stays: checkpoints number the optimizer's moments by
+    it."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    width = config.embedding_size or hidden
+    tables = {
+        "word": config.vocab_size,
+        "token_type": config.num_token_types,
+        "position": config.max_position_embeddings,
+    }
+    shapes: Shapes = {
+        f"bert/embeddings/{name}_embeddings": (size, width) for name, size in tables.items() if size
+    }
+    shapes |= norm_shapes("bert/embeddings", width)
+    if width != hidden:
+        shapes |= dense_shapes("bert/embeddings_project", width, hidden)
+    for layer in (f"bert/encoder/layer_{number}" for number in range(config.num_hidden_layers)):
+        for part in ("self/query", "self/key", "self/value", "output/dense"):
+            shapes |= dense_shapes(f"{layer}/attention/{part}", hidden, hidden)
+        shapes |= norm_shapes(f"{layer}/attention/output", hidden)
+        shapes |= dense_shapes(f"{layer}/intermediate/dense", hidden, inner)
+        shapes |= dense_shapes(f"{layer}/output/dense", inner, hidden)
+        shapes |= norm_shapes(f"{layer}/output", hidden)
+    return shapes
 
 
 class Pass:
@@ -130,6 +139,13 @@ class Pass:
         self.masks = [
             mask_BT[:, None, None] for mask_BT in split_groups(tf.cast(masked, dtype), batch)
         ]
+
+    def dropped(self, x: tf.Tensor, number: int) -> tf.Tensor:
+        """x after the head's dropout of this number, behind those of the layers."""
+        rate = self.config.classifier_dropout
+        if rate is None:
+            rate = self.config.hidden_dropout_prob
+        return Dropout(rate, self.dropout_key, 1 + 3 * self.config.num_hidden_layers + number)(x)
 
     def embedded(self, tensors: Tensors) -> tf.Tensor:
         """Word, token type and position embeddings, summed, normalised in float32, and projected ->
@@ -224,127 +240,112 @@ class Pass:
 # -- the model -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Tracing:
+    """How a pass becomes a graph."""
+
+    recomputes: bool = False  # the backward pass computes the activations within layers again
+    copies_layers: bool = True  # a training graph has a copy of the layer for each of its calls
+    compiles: bool = True  # XLA may compile parts of predictions on CPUs, for each size of a batch
+
+
 class Bert(keras.Model):
-    """BERT with one of the published heads: "span", "classifier", "tagger", "pretraining", or none
-    ("features").
+    """BERT's encoder with a head of bert/heads.py.
 
     The Keras dtype policy at construction decides the precision; variables, LayerNorm, softmax and
-    scores are float32. `seed` decides the initial values, with `is_loaded` those of the head: the
-    encoder's are zeros until a checkpoint is loaded. `model(batch, dropout_key=key)` gives the
-    scores of bert/batch.py's batches; without a key, int32 [2], there is no dropout.
+    scores are float32. The values are those of `initialize(seed)`, with seed None zeros, until
+    weights are loaded. `model(batch, dropout_key=key)` gives the head's scores of bert/batch.py's
+    batches; without a key, int32 [2], there is no dropout.
     """
 
-    def __init__(
-        self, config: BertConfig, head: str = "features", seed: int = 0, is_loaded: bool = False
-    ):
-        super().__init__(name="bert_" + head)
-        self.config, self.head_name = config, head
-        # whether the backward pass recomputes the activations within layers
-        self.recomputes = False
-        # whether training graphs have a copy of the traced layer for each of its calls
-        self.copies_layers = True
-        # whether XLA may compile parts of predictions, for each size of a batch
-        self.compiles_predictions = True
-        shape_of = shapes(config, head)
-        drawn = [name for name in shape_of if not name.endswith(("gamma", "beta", "bias"))]
-        # the last ones take the last seeds
-        drawn.sort(key=lambda name: name.endswith("output_weights"))
-        seeds = {name: number for number, name in enumerate(drawn, seed * 100_003 + 1)}
-        for name, shape in shape_of.items():
-            initializer: Any = "ones" if name.endswith("gamma") else "zeros"
-            if name in seeds and not (is_loaded and name.startswith(ENCODER)):
-                initializer = keras.initializers.TruncatedNormal(
-                    stddev=config.initializer_range, seed=seeds[name]
-                )
-            self.add_weight(shape, initializer, name=name.replace("/", "."))
+    def __init__(self, config: BertConfig, head: Head = FEATURES, seed: int | None = 0):
+        super().__init__(name="bert_" + head.name)
+        self.config, self.head = config, head
+        for name, shape in (encoder_shapes(config) | head.shapes(config)).items():
+            self.add_weight(shape, "zeros", name=name.replace("/", "."))
         self.built = True
+        if seed is not None:
+            self.initialize(seed)
+
+    def initialize(self, seed: int, is_loaded: bool = False) -> None:
+        """Gives the variables their initial values; with `is_loaded` the encoder, whose weights
+        will be loaded, gets none."""
+        tensors = self.named_tensors()
+        drawn = [name for name in tensors if not name.endswith(("gamma", "beta", "bias"))]
+        drawn.sort(key=lambda name: name.endswith("output_weights"))  # these take the last seeds
+        seeds = {name: number for number, name in enumerate(drawn, seed * 100_003 + 1)}
+        for name, variable in tensors.items():
+            initializer: Any = keras.initializers.Zeros()
+            if name.endswith("gamma"):
+                initializer = keras.initializers.Ones()
+            elif name in seeds and not (is_loaded and name.startswith(ENCODER)):
+                initializer = keras.initializers.TruncatedNormal(
+                    stddev=self.config.initializer_range, seed=seeds[name]
+                )
+            variable.assign(initializer(variable.shape, variable.dtype))
 
     def named_tensors(self) -> dict[str, keras.Variable]:
         """Google's tensor name -> variable."""
         return {variable.name.replace(".", "/"): variable for variable in self.trainable_variables}
 
     def __call__(
-        self, batch: Batch, dropout_key: tf.Tensor | None = None, tensors: Tensors | None = None
+        self,
+        batch: Batch,
+        dropout_key: tf.Tensor | None = None,
+        tensors: Tensors | None = None,
+        tracing: Tracing = Tracing(),
     ) -> Any:
-        """The head's scores, float32, or the last hidden state [R, H].
-
-        span: start and end of each token [R, 2] (google-research/bert `run_squad.py`). classifier:
-        labels [B, L] (`run_classifier.py`). tagger: labels of each token [R, L]. pretraining:
-        {"mlm": [M, V], "nsp": [B, 2]} for the batch's `masked_tokens`, int32 [M], rows of the
-        hidden state (`run_pretraining.py`). `tensors` are values in place of those of the
-        variables.
-        """
+        """The head's scores. `tensors` are values in place of those of the variables."""
         if dropout_key is not None:
             # Unless XLA compiles the whole pass, the generators take seeds from the host, which
             # would wait at every place of the model for a number that a GPU has drawn.
             with contextlib.nullcontext() if is_fixed(batch) else tf.device("CPU:0"):
                 dropout_key = tf.random.stateless_uniform([], dropout_key, None, None, tf.int32)
-        tensors, read = self._values() | (tensors or {}), READ_BY.get(self.head_name)
-        rows = None if read is None else tf.concat([batch[name] for name in read], 0)
-        hidden = self._states(batch, tensors, dropout_key, rows)[-1]
-        if self.head_name == "features":
-            return hidden
-        if self.head_name == "span":
-            return _scores(hidden, tensors, "cls/squad/")
-        architecture, rate = self.config.architecture, self.config.classifier_dropout
-        rate = self.config.hidden_dropout_prob if rate is None else rate
-        place = 1 + 3 * self.config.num_hidden_layers
-        if self.head_name == "tagger":
-            return _scores(Dropout(rate, dropout_key, place)(hidden), tensors, "")
-        num_masked = tf.shape(rows)[0] - tf.shape(batch["first_tokens"])[0]  # 0 for a classifier
-        masked_MH, first_BH = hidden[:num_masked], hidden[num_masked:]
-        if architecture.drops_first:
-            first_BH = Dropout(rate, dropout_key, place + 1)(first_BH)
-        pooled_BH = ACTIVATIONS[architecture.pooled](
-            ops.biased(*product(first_BH, tensors, "bert/pooler/dense"))
-        )
-        if self.head_name == "classifier":
-            return _scores(Dropout(rate, dropout_key, place)(pooled_BH), tensors, "")
-        scope, epsilon = "cls/predictions/transform", self.config.layer_norm_eps
-        masked_MH = product(masked_MH, tensors, f"{scope}/dense")
-        masked_MH = ops.activated(*masked_MH, ACTIVATIONS[self.config.hidden_act])
-        masked_MH = tf.cast(
-            normalized(masked_MH, tensors, f"{scope}/LayerNorm", epsilon), hidden.dtype
-        )
-        words_VH = tf.cast(tensors["bert/embeddings/word_embeddings"], hidden.dtype)
-        scores_MV = tf.cast(tf.matmul(masked_MH, words_VH, transpose_b=True), tf.float32)
-        nsp_B2 = _scores(pooled_BH, tensors, "cls/seq_relationship/")
-        return {"mlm": scores_MV + tensors["cls/predictions/output_bias"], "nsp": nsp_B2}
+        values = self._values() | (tensors or {})
+        one_pass = self._pass(batch, dropout_key, tracing)
+        reads = self.head.reads
+        rows = None if reads is None else tf.concat([batch[name] for name in reads], 0)
+        hidden = self._states(one_pass, values, tracing, rows)[-1]
+        states = [hidden]
+        if reads is not None and len(reads) > 1:
+            states = tf.split(hidden, [tf.shape(batch[name])[0] for name in reads])
+        return self.head.scores(states, values, one_pass)
 
-    def hidden_states(self, batch: Batch) -> list[tf.Tensor]:
+    def hidden_states(self, batch: Batch, tracing: Tracing = Tracing()) -> list[tf.Tensor]:
         """The embeddings and every layer's output, each [R, H] in the compute dtype, without
         dropout."""
-        return self._states(batch, self._values(), None)
+        return self._states(self._pass(batch, None, tracing), self._values(), tracing)
 
     def _values(self) -> Tensors:
         return {name: variable.value for name, variable in self.named_tensors().items()}
 
-    def _ops(self, batch: Batch, is_training: bool) -> ModuleType:
+    def _pass(self, batch: Batch, key: tf.Tensor | None, tracing: Tracing) -> Pass:
+        return Pass(self.config, batch, self.compute_dtype, self._ops(batch, key, tracing), key)
+
+    def _ops(self, batch: Batch, key: tf.Tensor | None, tracing: Tracing) -> ModuleType:
         """The operations that are fastest for one pass."""
+        is_training = key is not None
         if is_fixed(batch):
             return ops_gpu if is_training else ops
         # In float32 oneDNN fuses bias and GELU into its products. Without dropout that is the
         # fastest.
-        pays = is_training or (self.compiles_predictions and self.compute_dtype == "bfloat16")
-        return (
-            ops_cpu if pays and ops.on_cpu() and self.config.hidden_size >= COMPILED_WIDTH else ops
-        )
+        pays = is_training or (tracing.compiles and self.compute_dtype == "bfloat16")
+        is_wide = self.config.hidden_size >= COMPILED_WIDTH
+        return ops_cpu if pays and ops.on_cpu() and is_wide else ops
 
     def _states(
-        self, batch: Batch, tensors: Tensors, key: tf.Tensor | None, rows: tf.Tensor | None = None
+        self, one_pass: Pass, tensors: Tensors, tracing: Tracing, rows: tf.Tensor | None = None
     ) -> list[tf.Tensor]:
         """The embeddings and every layer's output; of the last one only these rows, if any are
         named."""
-        one_pass = Pass(
-            self.config, batch, self.compute_dtype, self._ops(batch, key is not None), key
-        )
         states, layer = [one_pass.embedded(tensors)], one_pass.layer
-        recomputes = self.recomputes and key is not None
-        if not (recomputes or is_fixed(batch) or tf.executing_eagerly()):
+        is_training = one_pass.dropout_key is not None
+        recomputes = tracing.recomputes and is_training
+        if not (recomputes or is_fixed(one_pass.batch) or tf.executing_eagerly()):
             # TensorFlow traces the layer and its gradient once for all layers. Training graphs then
             # get a copy for each call, and are optimized as a whole; or the calls share their code,
             # which starts faster.
-            is_copied = self.copies_layers or key is None
+            is_copied = tracing.copies_layers or not is_training
             attributes = None if is_copied else {"_noinline": True}
             layer = tf.function(one_pass.layer, autograph=False, experimental_attributes=attributes)
         last = self.config.num_hidden_layers - 1
@@ -359,9 +360,3 @@ class Bert(keras.Model):
             own = tf.nest.map_structure(tf.convert_to_tensor, own)
             states.append((tf.recompute_grad(call) if recomputes else call)(states[-1], own))
         return states
-
-
-def _scores(x: tf.Tensor, tensors: Tensors, scope: str) -> tf.Tensor:
-    """float32 [rows, scores]."""
-    weights, bias = tensors[f"{scope}output_weights"], tensors[f"{scope}output_bias"]
-    return tf.matmul(tf.cast(x, tf.float32), weights, transpose_b=True) + bias

@@ -24,7 +24,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, rate: float, train_steps: int, warmup_steps: int = 0):
-        # A variable, so that compiled code follows `change_schedule`; int32 would live on the host.
+        # Not constants, by which optimizers of graphs would replace the division by a product.
+        # float32: int32 would live on the host.
         self.numbers = tf.Variable([float(rate), train_steps, warmup_steps], trainable=False)
 
     def __call__(self, step):
@@ -188,9 +189,3 @@ def make_optimizer(
     its speed."""
     kind = {"lamb": LAMB, "adamw": AdamWeightDecay}[name]
     return kind(WarmupDecay(learning_rate, train_steps, warmup_steps))
-
-
-def change_schedule(optimizer: keras.optimizers.Optimizer, *schedule: float) -> None:
-    """Gives an optimizer of `make_optimizer` another rate, train_steps and warmup_steps; nothing is
-    compiled."""
-    optimizer._learning_rate.numbers.assign(schedule)

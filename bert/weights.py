@@ -16,20 +16,11 @@ from safetensors.numpy import load_file, save_file
 
 from bert import hub
 from bert.architectures import ARCHITECTURES, Architecture
-from bert.configuration import BertConfig
+from bert.heads import CLASSIFIER, FEATURES, HEADS, Head
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_object, write_json
 
-CLASSES = {  # transformers', after the name of the architecture
-    "span": "ForQuestionAnswering",
-    "classifier": "ForSequenceClassification",
-    "tagger": "ForTokenClassification",
-    "pretraining": "ForPreTraining",
-    "features": "Model",
-}
 UNUSED = "unused/"  # where `read` puts tensors of heads that we do not have
-PUBLISHED_PREFIX = "bert_model.ckpt"
-Shapes = dict[str, tuple[int, ...]]  # by Google's names
 # Entries of checkpoints that are not weights.
 NO_WEIGHTS = re.compile(
     r"(/adam_[mv]|/AdamWeightDecay.*|^global_step|^bert/embeddings/position_ids)$"
@@ -66,63 +57,7 @@ class MissingTensors(InputError):
     """The source lacks tensors that the model needs."""
 
 
-# -- names and shapes ------------------------------------------------------------------------------
-
-
-def shapes(config: BertConfig, head: str) -> Shapes:
-    """Each variable of the model. The order stays: checkpoints number the optimizer's moments by
-    it."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    width = config.embedding_size or hidden
-    tables = {"word": config.vocab_size, "token_type": config.num_token_types}
-    tables |= {"position": config.max_position_embeddings}
-    shape_of: Shapes = {
-        f"bert/embeddings/{name}_embeddings": (size, width) for name, size in tables.items() if size
-    }
-    shape_of |= _norm("bert/embeddings", width)
-    if width != hidden:
-        shape_of |= _dense("bert/embeddings_project", width, hidden)
-    for layer in (f"bert/encoder/layer_{number}" for number in range(config.num_hidden_layers)):
-        for part in ("self/query", "self/key", "self/value", "output/dense"):
-            shape_of |= _dense(f"{layer}/attention/{part}", hidden, hidden)
-        shape_of |= _norm(f"{layer}/attention/output", hidden)
-        shape_of |= _dense(f"{layer}/intermediate/dense", hidden, inner)
-        shape_of |= _dense(f"{layer}/output/dense", inner, hidden) | _norm(
-            f"{layer}/output", hidden
-        )
-    return shape_of | head_shapes(config, head)
-
-
-def head_shapes(config: BertConfig, head: str) -> Shapes:
-    """The tensors of a head: new when training starts, and ignored by models with other heads."""
-    hidden, transform = config.hidden_size, "cls/predictions/transform"
-    if head == "features":
-        return {}
-    if head == "span":
-        return _scores("cls/squad/", 2, hidden)
-    if head == "tagger":
-        return _scores("", len(config.labels), hidden)
-    pooler = _dense("bert/pooler/dense", hidden, hidden)
-    if head == "classifier":
-        return _scores("", len(config.labels), hidden) | pooler
-    shape_of = {"cls/predictions/output_bias": (config.vocab_size,)} | _scores(
-        "cls/seq_relationship/", 2, hidden
-    )
-    return (
-        shape_of | _dense(f"{transform}/dense", hidden, hidden) | _norm(transform, hidden) | pooler
-    )
-
-
-def _dense(scope: str, in_size: int, out_size: int) -> Shapes:
-    return {f"{scope}/kernel": (in_size, out_size), f"{scope}/bias": (out_size,)}
-
-
-def _norm(scope: str, size: int) -> Shapes:
-    return {f"{scope}/LayerNorm/gamma": (size,), f"{scope}/LayerNorm/beta": (size,)}
-
-
-def _scores(scope: str, number: int, size: int) -> Shapes:
-    return {f"{scope}output_weights": (number, size), f"{scope}output_bias": (number,)}
+# -- names -----------------------------------------------------------------------------------------
 
 
 def google_name(key: str, architecture: Architecture = ARCHITECTURES["bert"]) -> str:
@@ -130,7 +65,7 @@ def google_name(key: str, architecture: Architecture = ARCHITECTURES["bert"]) ->
     name = key.removeprefix(architecture.prefix)
     if name.startswith(architecture.unused):
         return f"{UNUSED}{name}"
-    for theirs, ours in architecture.tensors:
+    for theirs, ours in (*architecture.classifier_tensors, *architecture.tensors):
         name = name.replace(theirs, ours)
     if name in _TO_GOOGLE:
         return _TO_GOOGLE[name]
@@ -142,7 +77,7 @@ def google_name(key: str, architecture: Architecture = ARCHITECTURES["bert"]) ->
 
 
 def hugging_face_name(
-    name: str, head: str, architecture: Architecture = ARCHITECTURES["bert"]
+    name: str, head: Head, architecture: Architecture = ARCHITECTURES["bert"]
 ) -> str:
     """The inverse of `google_name` for a tensor of a model with this head."""
     key = re.sub(r"layer_(\d+)", r"layer.\1", name.removeprefix("bert/")).replace("/", ".")
@@ -150,43 +85,16 @@ def hugging_face_name(
         (key.removesuffix(ours) + theirs for theirs, ours in _ENDS if key.endswith(ours)), key
     )
     key = _TO_HUGGING_FACE.get(name, key)
-    for theirs, ours in architecture.tensors:
-        if head != "tagger" or ours != "classifier.":  # of a tagger that layer is called as in BERT
-            key = key.replace(ours, theirs)
+    pairs = architecture.tensors
+    if head is CLASSIFIER:
+        pairs = (*architecture.classifier_tensors, *pairs)
+    for theirs, ours in pairs:
+        key = key.replace(ours, theirs)
     is_encoder = key.startswith(("embeddings", "encoder", "transformer", "pooler"))
-    return f"{architecture.prefix}{key}" if is_encoder and head != "features" else key
-
-
-HEAD_TENSORS = {head: tuple(head_shapes(BertConfig(), head)) for head in CLASSES}
+    return f"{architecture.prefix}{key}" if is_encoder and head is not FEATURES else key
 
 
 # -- reading and writing ---------------------------------------------------------------------------
-
-
-def find(name_or_path: str, revision: str | None = None) -> Path:
-    """The folder or checkpoint prefix that `--model` or `--init_checkpoint` names; downloads a
-    model of the hub, at the commit, tag or branch `revision`. Raises InputError when there is
-    none."""
-    path = Path(name_or_path).expanduser()
-    if revision is not None and path.exists():
-        raise InputError(
-            f"--model_revision {revision}: {name_or_path} is a folder; only the hub has revisions"
-        )
-    if (path / f"{PUBLISHED_PREFIX}.index").is_file() and not (
-        path / "model.safetensors"
-    ).is_file():
-        return path / PUBLISHED_PREFIX  # a folder unzipped from Google's archive
-    if path.exists() or _is_tf_checkpoint(path):
-        return path
-    if (
-        name_or_path.count("/") > 1
-        or name_or_path.startswith(("/", ".", "~"))
-        or "ckpt" in name_or_path
-    ):
-        raise InputError(
-            f"{name_or_path}: no such folder or checkpoint (--model, --init_checkpoint)"
-        )
-    return hub.download_model(name_or_path, revision)
 
 
 def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
@@ -224,9 +132,8 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
         raise MissingTensors(
             f"{source}: tensors that the model needs are missing: {shortened(absent)}"
         )
-    if unknown := {name for name in unused if not name.startswith(UNUSED)}.difference(
-        *HEAD_TENSORS.values()
-    ):
+    of_heads = (head.shapes(model.config) for head in HEADS.values())
+    if unknown := {name for name in unused if not name.startswith(UNUSED)}.difference(*of_heads):
         raise InputError(
             f"{source}: has tensors that the model does not have: {shortened(sorted(unknown))}; "
             "does --bert_config_file (or config.json) belong to these weights?"
@@ -256,10 +163,10 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
     tensors, architecture = {}, model.config.architecture
     for name, variable in model.named_tensors().items():
         value = variable.numpy()
-        key = hugging_face_name(name, model.head_name, architecture)
+        key = hugging_face_name(name, model.head, architecture)
         tensors[key] = value.T if name.endswith("/kernel") else value
     config = {
-        "architectures": [architecture.transformers + CLASSES[model.head_name]],
+        "architectures": [architecture.transformers + model.head.transformers],
         **model.config.as_json(),
     }
     if tokenizer is not None:
@@ -278,7 +185,7 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
 
 def read(source: Path, architecture: Architecture = ARCHITECTURES["bert"]) -> dict[str, np.ndarray]:
     """Every weight of the source under Google's name, kernels as [in, out]."""
-    if _is_tf_checkpoint(source):
+    if hub.is_tf_checkpoint(source):
         return _read_tf(source)
     tensors = {}
     for file in _files(source):
@@ -320,10 +227,6 @@ def _files(source: Path) -> list[Path]:
         f"{source}: {content}; save it with transformers' save_pretrained first (--model,"
         " --init_checkpoint)"
     )
-
-
-def _is_tf_checkpoint(path: Path) -> bool:
-    return Path(f"{path}.index").is_file() or (path / "checkpoint").is_file()
 
 
 def _read_tf(source: Path) -> dict[str, np.ndarray]:

@@ -91,11 +91,12 @@ class TrainingStep:
     optimizer stand for.
 
     `loss(batch, dropout key int32 [2])` gives the sum of each loss term over the batch, not its
-    mean, and `weights(batch)` the weight of each term (rows, masked tokens, …). `seed` is that of
-    dropout. `compiled`: "graph" traces the gradient once for all shapes of batches, and "as traced"
-    leaves it so (see `graphs_as_traced`). With "gradient" XLA compiles it for each shape, and with
-    "step" it compiles gradient, sum over ranks and update as one function: for a rank alone on its
-    GPU, or a backend with `in_graph`.
+    mean, and `weights(batch)` the weight of each term (rows, masked tokens, …). `write_back` gives
+    the model the values of variables that are not its own, before it is measured or saved. `seed`
+    is that of dropout. `compiled`: "graph" traces the gradient once for all shapes of batches, and
+    "as traced" leaves it so (see `graphs_as_traced`). With "gradient" XLA compiles it for each
+    shape, and with "step" it compiles gradient, sum over ranks and update as one function: for a
+    rank alone on its GPU, or a backend with `in_graph`.
     """
 
     def __init__(
@@ -103,10 +104,12 @@ class TrainingStep:
         loss: Callable[[Batch, tf.Tensor], Mapping[str, tf.Tensor]],
         weights: Callable[[Batch], Mapping[str, float]],
         optimizer: AllreduceOptimizer,
-        seed: int = 0,
+        write_back: Callable[[], None] = lambda: None,
         compiled: Literal["graph", "as traced", "gradient", "step"] = "graph",
+        seed: int = 0,
     ):
         self.optimizer, self.seed, self.compiled = optimizer, seed, compiled
+        self.write_back = write_back
         self.state: State = START
         self._loss, self._weights = loss, weights
         by_xla = partial(tf.function, jit_compile=True, autograph=False)
@@ -212,11 +215,12 @@ class TrainingStep:
             run = self._whole if self.compiled == "step" else self._own
             run([batch] * num_batches, undefined, keys)[-1].numpy()  # memory runs out here or never
 
-    def restart(self, seed: int) -> None:
-        """Begins another training, with what is compiled for this one. Values and schedule are the
-        caller's."""
+    def begin(self, seed: int) -> None:
+        """Begins a training, with what is compiled for an earlier one. The values of the model are
+        the caller's."""
+        if self.state is not START:
+            self.optimizer.reset()
         self.seed, self.state = seed, START
-        self.optimizer.reset()
 
     def synchronize(self) -> State:
         """Gives all ranks the variables and the state of the rank that is furthest. Returns the

@@ -85,10 +85,8 @@ def train(
     run: Run,
     loop: LoopSettings,
     held_out: HeldOut | None = None,
-    settle: Callable[[], None] = lambda: None,
 ) -> State:
     """Trains from `step.state` to the end of the plan. Returns the last state, which is saved.
-    Every rank calls `settle` before the model is measured or saved.
 
     All ranks begin with the variables and the state of the rank that is furthest: after a death in
     an elastic world, the survivors go on when all of them call it again. Raises, besides what the
@@ -105,12 +103,12 @@ def train(
     with world.training(), closing(feed.batches(plan, world, state)) as batches:
         while True:
             if held_out and held_out.is_due(state, plan):
-                settle()
+                step.write_back()
                 with log.pausing("evaluation"):
                     state = step.state = held_out.measured(state, run)
             ends = stop or is_finished(state, held_out)
             if ends or overdue or checkpoints.is_due(state):
-                settle()
+                step.write_back()
                 with log.pausing("checkpoint"):
                     checkpoints.save(step.optimizer, state)
             if ends:

@@ -18,6 +18,7 @@ import pyarrow.csv
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
+from bert.heads import CLASSIFIER
 from bert.text.tokenizer import Tokenizer
 from distributed.run import Run
 from distributed.world import World
@@ -27,13 +28,13 @@ from ringbase.ragged import padded
 from ringbase.settings import setting
 from tasks import flags
 from tasks.cache import Prepared, Recipe, Tables, prepared, with_facts
-from tasks.fit import TrainingData, fit, load_for_prediction
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.settings import ProgramConfig
 from tasks.start import Needs, find_start
 from tasks.texts import rows_of_texts
 from tasks.trained import saved_settings
+from tasks.training import Training, TrainingData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class StarsTask:
 
     max_seq_length: int
     settings: dict[str, object] = field(default_factory=dict)
-    head = "classifier"  # of bert/model.py; with one label it is a number
+    head = CLASSIFIER  # with one label it gives a number
     terms = ("loss",)
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
@@ -81,18 +82,18 @@ def run_stars(config: StarsConfig, job: Job) -> list[float] | None:
     needs, resume = Needs(config.max_seq_length), job.resume(config.training.resume)
     start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
     task = StarsTask(config.max_seq_length, saved_settings(config))
-    job.make_model(
-        replace(start.bert_config, labels=("stars",)), task.head, seed, start.weights is not None
-    )
+    start = replace(start, bert_config=replace(start.bert_config, labels=("stars",)))
+    model = start.model(task.head)
     if config.do_train:
         train = rows_of(
             config.train_file, ["text", "stars"], start.words, config.max_seq_length, world, run
         )
-        fit(task, TrainingData.of(train, "rows", seed, task.settings), start, config.training, job)
+        data = TrainingData.of(train, "rows", task.settings)
+        Training(model, task, data, config.training, job).run(start, job, seed)
     else:
-        load_for_prediction(job, start)
+        start.load(model, world, run)
     new = rows_of(config.predict_file, ["text"], start.words, config.max_seq_length, world, run)
-    predictor = Predictor(job, task.batch, task.max_seq_length)
+    predictor = Predictor(model, task.batch, task.max_seq_length, job)
     stars = predictor(new.tables["rows"], 8, lambda row, scores: float(scores[0]))
     world.on_first(
         lambda: run.write("stars.txt", "".join(f"{number:.2f}\n" for number in stars or ()))

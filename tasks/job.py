@@ -11,13 +11,9 @@ from typing import TypeVar
 import keras
 import tensorflow as tf
 
-from bert.configuration import BertConfig
-from bert.model import Bert
-from bert.trained_words import TrainedWords
 from distributed import elastic, launcher
 from distributed.collectives import Collectives, open_collectives
-from distributed.gradient import OutOfMemory, TrainingStep, traced_once
-from distributed.predict import Forward
+from distributed.gradient import OutOfMemory
 from distributed.run import Run
 from distributed.train import NoTargets, NotFinite
 from distributed.versions import versions
@@ -47,17 +43,6 @@ C = TypeVar("C", bound=Settings)
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
 
-@dataclass
-class Workspace:
-    """A model with what TensorFlow has traced and compiled for it, which the runs of several seeds
-    share."""
-
-    model: Bert | None = None
-    forward: Forward = field(init=False)  # batch -> the scores of the model's head, as a graph
-    step: TrainingStep | None = None  # that of the last training
-    words: TrainedWords | None = None  # those of `step`
-
-
 @dataclass(frozen=True)
 class Job:
     """What a running program works with."""
@@ -67,29 +52,13 @@ class Job:
     run: Run
     config: Mapping[str, object] = field(default_factory=dict)  # the program's flags, for run.json
     data_flags: Sequence[str] = ()  # those of them that say what is read
-    workspace: Workspace = field(default_factory=Workspace)
     goes_on: bool = False  # after a restart or a death the run continues what this job has saved
     # set once a training has begun: a death then makes it go on
     has_trained: Event = field(default_factory=Event)
 
     @property
-    def model(self) -> Bert:
-        assert self.workspace.model is not None, "no model yet"
-        return self.workspace.model
-
-    @property
     def flags_of_data(self) -> dict[str, object]:
         return {name: self.config.get(name) for name in self.data_flags}
-
-    def make_model(self, config: BertConfig, head: str, seed: int, is_loaded: bool = False) -> None:
-        """Makes the job's model, with the initial values of `seed`; one of the same configuration
-        takes them. With `is_loaded` the encoder has none, because weights will be loaded."""
-        model, shared = Bert(config, head, seed, is_loaded), self.workspace
-        if shared.model and (shared.model.head_name, shared.model.config) == (head, config):
-            for variable, value in zip(shared.model.variables, model.variables, strict=True):
-                variable.assign(value)
-        else:
-            shared.model, shared.step, shared.forward = model, None, traced_once(model)
 
     def resume(self, wanted: str) -> str:
         """The value of `--resume`: a job that goes on continues, also if it began with `never`."""

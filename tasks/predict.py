@@ -3,11 +3,13 @@
 import itertools
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from bert.batch import rounded_up, with_checked_ids
+from bert.batch import Batch, rounded_up, with_checked_ids
+from bert.model import Bert, Tracing
 from distributed.gradient import traced_once
 from distributed.predict import Forward, predict
 from distributed.rows import Rows
@@ -15,8 +17,6 @@ from tasks.job import Job
 
 # tokens; XLA takes a second for a prediction's parts, which saves about a tenth
 WORTH_COMPILING = 100_000
-# heads with an output for each token, and not for each row
-PER_TOKEN = ("span", "features", "tagger")
 
 
 def batches_of(lengths: np.ndarray, batch_size: int, max_seq_length: int) -> list[np.ndarray]:
@@ -37,17 +37,25 @@ def batches_of(lengths: np.ndarray, batch_size: int, max_seq_length: int) -> lis
 
 
 class Predictor:
-    """The outputs of a job's model for rows: `make_batch` makes the model's input of them, in their
-    order, and `forward` the outputs of that, by default the scores of the model's head. Threads
-    wait for each other."""
+    """What a model says about rows. Threads wait for each other."""
 
     def __init__(
-        self, job: Job, make_batch: Callable, max_seq_length: int, forward: Forward | None = None
+        self,
+        model: Bert,
+        make_batch: Callable[[dict[str, Any]], Batch],
+        max_seq_length: int,
+        job: Job,
+        forward: Callable[..., Any] | None = None,
+        compiles: bool = True,
     ):
-        self._job, self._max_seq_length, self._lock = job, max_seq_length, threading.Lock()
-        self._make_batch = with_checked_ids(make_batch, job.model.config)
-        self._forward = job.workspace.forward if forward is None else traced_once(forward)
-        self._is_per_token = job.model.head_name in PER_TOKEN
+        """`make_batch` makes the model's input of rows, in their order, and `forward(batch,
+        tracing=…)` the outputs of that, by default the scores of the model's head. `compiles`: XLA
+        may compile parts of it where that is worth its time."""
+        self._model, self._job, self._compiles = model, job, compiles
+        self._max_seq_length, self._lock = max_seq_length, threading.Lock()
+        self._make_batch = with_checked_ids(make_batch, model.config)
+        self._forward = forward or model
+        self._traced: dict[bool, Forward] = {}  # by whether XLA compiles parts
 
     def __call__(
         self,
@@ -59,24 +67,33 @@ class Predictor:
         """What `keep` makes of each row's number and output, in the order of the rows, on rank 0;
         None elsewhere.
 
-        The output is float32 [tokens, …] for a head in `PER_TOKEN`, else what the head says of the
+        The output is float32 [tokens, …] for a head per token, else what the head says of the
         row. `keep` is called where it was computed, while the model computes the next batch. A
         batch has at most as many tokens as `batch_size` rows of `max_seq_length`.
         """
         lengths = rows.lengths_at("input_ids", np.arange(len(rows)))
         batches = batches_of(lengths, batch_size, self._max_seq_length)
-        if label and lengths.sum() < WORTH_COMPILING:  # without a label it may be a part of more
-            self._job.model.compiles_predictions = False
+        # without a label it may be a part of more
+        is_long = label is None or lengths.sum() >= WORTH_COMPILING
+        forward = self._traced_forward(self._compiles and bool(is_long))
+        is_per_token = self._model.head.per == "token"
 
         def keep_rows(number: int, outputs: np.ndarray) -> list[Any]:
             numbers = batches[number].tolist()
-            own = np.split(outputs, np.cumsum(lengths[numbers])) if self._is_per_token else outputs
+            own = np.split(outputs, np.cumsum(lengths[numbers])) if is_per_token else outputs
             return [keep(row, output) for row, output in zip(numbers, own, strict=False)]
 
         source = self._job.world, self._job.run, rows, batches
         with self._lock:
-            kept = predict(*source, self._make_batch, self._forward, digest=keep_rows, label=label)
+            kept = predict(*source, self._make_batch, forward, digest=keep_rows, label=label)
         if kept is None:
             return None
         by_row = dict(zip(np.concatenate(batches).tolist(), itertools.chain(*kept), strict=True))
         return [by_row[row] for row in range(len(rows))]
+
+    def _traced_forward(self, compiles: bool) -> Forward:
+        """The forward pass as a graph, traced once."""
+        if compiles not in self._traced:
+            tracing = Tracing(compiles=compiles)
+            self._traced[compiles] = traced_once(partial(self._forward, tracing=tracing))
+        return self._traced[compiles]

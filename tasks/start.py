@@ -8,14 +8,19 @@ from pathlib import Path
 
 from bert import configuration, hub, weights
 from bert.configuration import BertConfig
+from bert.heads import Head
+from bert.model import Bert
 from bert.text import tokenizer
 from bert.text.tokenizer import Tokenizer
 from distributed.checkpoint import checkpoint_at, newest_intact
+from distributed.optimizer import broadcast_variables
 from distributed.plan import State
 from distributed.run import Run
+from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_json
+from tasks.environment import result_file
 from tasks.settings import ModelSettings
 from tasks.trained import CHECKPOINTS
 
@@ -46,6 +51,19 @@ class Start:
         """The tokenizer of a program that needs one."""
         assert self.tokenizer is not None
         return self.tokenizer
+
+    def model(self, head: Head) -> Bert:
+        """A model of this configuration, without values: `load`, or a training, gives it some."""
+        return Bert(self.bert_config, head, seed=None)
+
+    def load(self, model: Bert, world: World, run: Run) -> int | None:
+        """Gives a model on every rank the trained weights, for predictions: from here on the
+        command is not complete. Returns the number of steps that they were trained for; None if
+        they are not those of a checkpoint."""
+        assert self.weights is not None
+        run.remove(result_file(trains=False))
+        load_on_all(model, self.weights, world, run)
+        return self.state.step if self.state else None
 
     def check_settings(
         self, settings: Mapping[str, object], flags_of_data: Mapping[str, object]
@@ -92,6 +110,12 @@ class Start:
         return (
             f"the content of {', '.join(files)} has changed, or another version of RingBERT read it"
         )
+
+
+def load_on_all(model: Bert, source: Path, world: World, run: Run) -> None:
+    """Gives a model on every rank the weights in a folder or TensorFlow checkpoint."""
+    world.on_first(lambda: run.say(f"weights: {weights.load(model, source)}"))
+    broadcast_variables(model.trainable_variables, world)
 
 
 @dataclass(frozen=True)
@@ -153,7 +177,7 @@ def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Nee
     `find_start`."""
     flag = "init_checkpoint" if config.init_checkpoint else "model"
     named = config.init_checkpoint or config.model
-    source = weights.find(named, config.model_revision) if named else None
+    source = hub.find(named, config.model_revision) if named else None
     if source is not None and (source / manifest.NAME).exists():  # a run's checkpoint
         try:
             manifest.check_intact(source)

@@ -7,13 +7,14 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping
+from bert.heads import Head
 
 
 class Task(Protocol):
     """A head with its rows, targets and loss."""
 
     @property
-    def head(self) -> str: ...  # its name in bert/model.py
+    def head(self) -> Head: ...  # of bert/heads.py
     @property
     def max_seq_length(self) -> int: ...  # the most tokens of a row
     @property

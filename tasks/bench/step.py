@@ -11,20 +11,21 @@ import pyarrow as pa
 
 from bert import configuration
 from bert.configuration import BertConfig
+from bert.heads import SPAN
+from bert.model import Bert, encoder_shapes
 from distributed.collectives import Collectives, open_collectives
 from distributed.gradient import StepClock
-from distributed.order import Order
-from distributed.plan import first_state, make_plan
+from distributed.plan import first_state
 from distributed.rows import Rows, ragged
 from distributed.run import Unwritten
 from distributed.world import World
 from ringbase.settings import flat, made
 from tasks.bench.settings import SIZES, LoadSettings, StepConfig
 from tasks.bench.timing import PARTS, line_up, medians, write
-from tasks.fit import OPTIMIZED_FROM, feed_of, training_step
 from tasks.job import Job, set_precision
 from tasks.settings import TrainingSettings
 from tasks.squad.task import SpanTask
+from tasks.training import OPTIMIZED_FROM, Training, TrainingData
 
 SEED = 0
 
@@ -61,6 +62,7 @@ def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> 
     rates = [step["examples_per_s"] for step in measured]
     of_ranks = world.all_gather((float(np.mean(rates)), float(np.std(rates))))
     examples, deviation = (float(value) for value in np.sum(of_ranks, axis=0))
+    shapes = encoder_shapes(config) | SPAN.shapes(config)
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "world_size": world.size,
@@ -70,7 +72,7 @@ def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> 
         "tokens_per_s": examples * load.seq_length,
         **medians(measured, PARTS),
         "flop_per_s": of_ranks[0][0] * model_flop(config, load.seq_length),
-        "parameters": sum(math.prod(variable.shape) for variable in job.model.trainable_variables),
+        "parameters": sum(map(math.prod, shapes.values())),
         "peak_host_bytes": max(world.all_gather(peak_bytes)),
     }
 
@@ -88,13 +90,12 @@ def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dic
     }
     settings, task = made(TrainingSettings, values), SpanTask(load.seq_length)
     rows = random_rows(rows_of_rank * world.size, load.seq_length, config.vocab_size)
-    plan = make_plan(settings.plan, len(rows), world.size)
-    feed = feed_of(
-        task, rows, Order(len(rows), SEED), plan, config, load.step.packing, load.xla == "on"
-    )
     set_precision(load.machine.precision, load.machine.tf32)
-    job.make_model(config, task.head, SEED)
-    step = training_step(task, feed, plan, settings, job)
+    model = Bert(config, task.head, SEED)
+    data = TrainingData(rows=rows, key="random tokens")
+    training = Training(model, task, data, settings, job)
+    training.words.take()
+    step, feed, plan = training.step, training.feed(SEED), training.plan
     step.synchronize()
     clock, measured = StepClock(rows_of_rank, world.device.is_gpu), []
     state = first_state(plan, {}, None, continues=False)

@@ -7,13 +7,16 @@ The data are those of a task in named_tasks.py, or your own files. Start reading
 
 import contextlib
 import statistics
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from bert.model import Bert
 from distributed.run import Run
 from ringbase.settings import flat, made
 from tasks.cache import Prepared
 from tasks.classifier.details import details
+from tasks.classifier.named_tasks import Labels, NamedTask
 from tasks.classifier.reading import Source, sources
 from tasks.classifier.rows import open_set
 from tasks.classifier.scoring import measure, write_predictions
@@ -21,41 +24,146 @@ from tasks.classifier.settings import ClassifierConfig
 from tasks.classifier.several import THRESHOLDS
 from tasks.classifier.task import LabelTask, class_weights, labels_of, with_labels
 from tasks.environment import result_file
-from tasks.fit import TrainingData, evaluations, fit, load_for_prediction, write_eval_results
+from tasks.evaluation import evaluations, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.start import Needs, Start, find_start
 from tasks.trained import TASK_FILE, saved_settings, settings_of
+from tasks.training import Training, TrainingData
 
 Scores = dict[str, float]
+Sets = list[tuple[Source, Prepared]]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the runs of all seeds have in common: data, and a model with all that is compiled for
+    it."""
+
+    task: NamedTask
+    labels: Labels
+    model: Bert
+    predictor: Predictor
+    dev_sets: Sets
+    test_sets: Sets
+    training: Training | None
 
 
 def run(config: ClassifierConfig) -> None:
-    run_on_ranks("bert-classifier", config, config.machine, config.output_dir, run_seeds)
+    run_on_ranks("bert-classifier", config, config.machine, config.output_dir, run_classifier)
 
 
-def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
-    """Runs once, or once for each of `--seeds` and writes means and standard deviations into
-    `output_dir`. Returns the scores, or their means. The runs share what is compiled
-    (`tasks.job.Workspace`)."""
+def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
+    """Runs once, or once for each of `--seeds`. Returns the scores, or their means."""
+    shared, results = None, dict[int, Scores]()
+    for seed, config_of_run, job_of_run in runs_of(config, job):
+        start, task = found_start(config_of_run, job_of_run)
+        shared = shared or prepare(config_of_run, job_of_run, start, task)
+        results[seed] = run_once(shared, config_of_run, job_of_run, start)
+    return summed_up(config, job, results) if config.seeds else results[seed]
+
+
+def runs_of(config: ClassifierConfig, job: Job) -> Iterator[tuple[int, ClassifierConfig, Job]]:
+    """The seed, the settings and the job of each run: this one, or one for each of `--seeds` in a
+    folder of its own."""
     if config.seeds is None:
-        return run_classifier(config, job)
+        yield config.training.loop.seed, config, job
+        return
     job.run.remove(result_file(config.do_train))
-    results: dict[str, Scores] = {}
-    for seed in config.seeds.split(","):
+    for seed in map(int, config.seeds.split(",")):
+        job.world.on_first(job.run.lock_again)  # after a death
         job.run.say(f"seed {seed}")
         folder = job.run.folder / f"seed-{seed}"
-        values = flat(config) | {"seed": int(seed), "output_dir": str(folder), "seeds": None}
-        job.world.on_first(job.run.lock_again)  # after a death
+        values = flat(config) | {"seed": seed, "output_dir": str(folder), "seeds": None}
         with contextlib.closing(Run(folder, job.world)) as run:
-            results[seed] = run_classifier(
-                made(ClassifierConfig, values), replace(job, run=run, config=values)
-            )
+            yield seed, made(ClassifierConfig, values), replace(job, run=run, config=values)
+
+
+def found_start(config: ClassifierConfig, job: Job) -> tuple[Start, NamedTask]:
+    """Where a run starts. Configuration, tokenizer, weights and labels are found on rank 0."""
+    needs, resume = Needs(config.examples.max_seq_length), job.resume(config.training.resume)
+    start = job.world.on_first(find_start, config.model, resume, job.run, config.do_train, needs)
+    task, start = job.world.on_first(with_labels, config, start, job.run)
+    return start, task
+
+
+def prepare(config: ClassifierConfig, job: Job, start: Start, task: NamedTask) -> Shared:
+    """Reads the data, whose rows are built once per machine, and makes the model."""
+    labels, length = labels_of(start.bert_config), config.examples.max_seq_length
+
+    def sets(kind: str, is_needed: bool) -> Sets:
+        needed = sources(config.texts, task, kind) if is_needed else []
+        common = labels, config.examples, start.words, job.world, job.run
+        return [(source, open_set(source, *common)) for source in needed]
+
+    train_sets = sets("train", config.do_train)
+    dev_sets = sets("dev", config.evaluation.needs_dev_set(config.do_train))
+    test_sets = sets("test", config.do_predict)
+    examples = train_sets[0][1].tables["examples"] if train_sets else None
+    weights = class_weights(config.class_weights, labels, examples) if examples else None
+    num_labels = len(labels or ()) if task.has_several else 0
+    label_task = LabelTask(length, weights, saved_settings(config), num_labels)
+    model = start.model(label_task.head)
+    training = None
+    if train_sets:
+        source, train_set = train_sets[0]
+        fixed = {"max_seq_length": length, "class_weights": config.class_weights}
+        data = TrainingData.of(train_set, "examples", fixed, source.commit)
+        training = Training(model, label_task, data, config.training, job)
+    predictor = Predictor(model, label_task.batch, length, job)
+    return Shared(task, labels, model, predictor, dev_sets, test_sets, training)
+
+
+def run_once(shared: Shared, config: ClassifierConfig, job: Job, start: Start) -> Scores:
+    """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
+    world, run, evaluation = job.world, job.run, config.evaluation
+    labels, predictor = shared.labels, shared.predictor
+    dev_outputs = dict[str, Any]()  # of the last evaluation
+
+    def dev_scores() -> Scores:
+        scores: Scores = {}
+        for source, data in shared.dev_sets:
+            outputs = predictor(data.tables["examples"], evaluation.eval_batch_size)
+            dev_outputs[source.split] = outputs
+            scores |= world.on_first(measure, "eval", source, data, labels, outputs)
+        return scores
+
+    if shared.training:
+        num_rows = sum(len(dev.tables["examples"]) for _, dev in shared.dev_sets)
+        held_out = evaluations(evaluation, dev_scores, shared.task.metrics[0], num_rows)
+        seed = config.training.loop.seed
+        steps: int | None = shared.training.run(start, job, seed, held_out)
+    else:
+        steps = start.load(shared.model, world, run)
+
+    scores, facts = Scores(), dict[str, Any]()
+    thresholds = {} if config.do_train else world.on_first(trained_thresholds, start)
+    if evaluation.do_eval:
+        scores = dev_scores()
+        write_eval_results(run, {**scores, "loss": scores["eval_loss"], "global_step": steps})
+        facts = world.on_first(details, shared.dev_sets, dev_outputs, labels)
+        if config.do_train and THRESHOLDS in facts:
+            thresholds = facts[THRESHOLDS]
+            settings = {**saved_settings(config), THRESHOLDS: thresholds}
+            run.write_json(f"model/{TASK_FILE}", settings)
+    for source, data in shared.test_sets:
+        outputs = predictor(data.tables["examples"], config.predict_batch_size)
+        scores |= world.on_first(write_predictions, source, data, labels, outputs, run, thresholds)
+    job.finish(config.do_train, scores, facts)
+    return scores
+
+
+def summed_up(config: ClassifierConfig, job: Job, results: Mapping[int, Scores]) -> Scores:
+    """Writes means and standard deviations of the seeds' scores into `output_dir`. Returns the
+    means."""
     columns = {
         name: [scores[name] for scores in results.values()] for name in next(iter(results.values()))
     }
     means = {name: statistics.mean(values) for name, values in columns.items()}
-    deviations = {name: statistics.stdev(v) if len(v) > 1 else 0.0 for name, v in columns.items()}
+    deviations = {
+        name: statistics.stdev(values) if len(values) > 1 else 0.0
+        for name, values in columns.items()
+    }
     lines = [
         f"{name} = {means[name]:.4f} ± {deviations[name]:.4f} ({len(results)} seeds)"
         for name in means
@@ -64,74 +172,6 @@ def run_seeds(config: ClassifierConfig, job: Job) -> Scores:
     job.run.say("\n".join(lines))
     job.finish(config.do_train, means, {"standard_deviations": deviations, "seeds": results})
     return means
-
-
-def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
-    """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    # Configuration, tokenizer, weights and labels are found on rank 0; the rows are built once per
-    # machine.
-    world, run, training, evaluation = job.world, job.run, config.training, config.evaluation
-    max_seq_length, resume = config.examples.max_seq_length, job.resume(config.training.resume)
-    start = world.on_first(
-        find_start, config.model, resume, run, config.do_train, Needs(max_seq_length)
-    )
-    task, start = world.on_first(with_labels, config, start, run)
-    labels = labels_of(start.bert_config)
-
-    def sets(kind: str, is_needed: bool) -> list[tuple[Source, Prepared]]:
-        needed = sources(config.texts, task, kind) if is_needed else []
-        return [
-            (source, open_set(source, labels, config.examples, start.words, world, run))
-            for source in needed
-        ]
-
-    train_sets = sets("train", config.do_train)
-    dev_sets = sets("dev", evaluation.needs_dev_set(config.do_train))
-    test_sets = sets("test", config.do_predict)
-    examples = train_sets[0][1].tables["examples"] if train_sets else None
-    weights = class_weights(config.class_weights, labels, examples) if examples else None
-    num_labels = len(labels or ()) if task.has_several else 0
-    label_task = LabelTask(max_seq_length, weights, saved_settings(config), num_labels)
-    job.make_model(
-        start.bert_config, label_task.head, training.loop.seed, start.weights is not None
-    )
-    predictor = Predictor(job, label_task.batch, max_seq_length)
-
-    dev_outputs = dict[str, Any]()  # of the last evaluation
-
-    def dev_scores() -> Scores:
-        scores: Scores = {}
-        for source, data in dev_sets:
-            outputs = dev_outputs[source.split] = predictor(
-                data.tables["examples"], evaluation.eval_batch_size
-            )
-            scores |= world.on_first(measure, "eval", source, data, labels, outputs)
-        return scores
-
-    if config.do_train:
-        source, train_set = train_sets[0]
-        num_rows = sum(len(dev.tables["examples"]) for _, dev in dev_sets)
-        held_out = evaluations(evaluation, dev_scores, task.metrics[0], num_rows)
-        fixed = {"max_seq_length": max_seq_length, "class_weights": config.class_weights}
-        rows = TrainingData.of(train_set, "examples", training.loop.seed, fixed, source.commit)
-        steps: int | None = fit(label_task, rows, start, training, job, held_out)
-    else:
-        steps = load_for_prediction(job, start)
-
-    scores, facts = Scores(), dict[str, Any]()
-    thresholds = {} if config.do_train else world.on_first(trained_thresholds, start)
-    if evaluation.do_eval:
-        scores = dev_scores()
-        write_eval_results(run, {**scores, "loss": scores["eval_loss"], "global_step": steps})
-        facts = world.on_first(details, dev_sets, dev_outputs, labels)
-        if config.do_train and THRESHOLDS in facts:
-            thresholds = facts[THRESHOLDS]
-            run.write_json(f"model/{TASK_FILE}", {**saved_settings(config), THRESHOLDS: thresholds})
-    for source, data in test_sets:
-        outputs = predictor(data.tables["examples"], config.predict_batch_size)
-        scores |= world.on_first(write_predictions, source, data, labels, outputs, run, thresholds)
-    job.finish(config.do_train, scores, facts)
-    return scores
 
 
 def trained_thresholds(start: Start) -> dict[str, float]:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from bert import configuration
 from bert.batch import Batch, Grouping, batch_of, num_examples
 from bert.configuration import BertConfig, unnamed_labels
+from bert.heads import CLASSIFIER
 from distributed.rows import Rows
 from distributed.run import Run
 from ringbase.errors import InputError
@@ -41,7 +42,7 @@ class LabelTask:
     weight_of_label: np.ndarray | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
     num_labels: int = 0  # where a text may have several
-    head = "classifier"
+    head = CLASSIFIER
     terms = ("loss",)
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:

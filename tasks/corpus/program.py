@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bert import weights
+from bert import hub
 from bert.corpus import build as corpus
 from bert.corpus import shards
 from bert.corpus.read import sample_sentences
@@ -34,7 +34,7 @@ def build(config: BuildConfig, world: World) -> None:
             " reads"
         )
     folder = (
-        world.on_each_machine(weights.find, config.model, config.model_revision)
+        world.on_each_machine(hub.find, config.model, config.model_revision)
         if config.model
         else None
     )

@@ -29,7 +29,6 @@ from distributed.collectives import Collectives, open_collectives
 from distributed.collectives.tensorflow import host_address
 from distributed.joining import started
 from distributed.mpirun import OPEN_MPI, find_mpi
-from distributed.order import Order
 from distributed.run import Run
 from distributed.versions import versions
 from distributed.world import World
@@ -40,11 +39,11 @@ from tasks.bench.step import model_config, random_rows, step_figures
 from tasks.doctor.__main__ import DoctorConfig
 from tasks.doctor.page import Finding, Page
 from tasks.environment import cache_folder
-from tasks.fit import TrainingData, fit
 from tasks.job import Job, set_precision
 from tasks.settings import MachineSettings, TrainingSettings
 from tasks.squad.task import SpanTask
 from tasks.start import Start, newest_checkpoint
+from tasks.training import Training, TrainingData
 
 WRITTEN_BYTES = 1 << 26
 # A checkpoint holds weights and two moments in float32: 4 GB for BERT-large. A run keeps five.
@@ -307,11 +306,11 @@ def train_on_trial(
         contextlib.closing(Run(output_dir, world)) as run,
     ):
         job = Job(world, collectives, run)
-        job.make_model(config, "span", seed=0)
         path, state = world.on_first(newest_checkpoint, "auto", output_dir, run.say) or (None, None)
         start = Start(config, weights=path, checkpoint=path, state=state)
-        data = TrainingData(rows=rows, order=Order(num_rows, seed=0), key="random tokens")
-        fit(SpanTask(LENGTH), data, start, made(TrainingSettings, values), job)
+        task, data = SpanTask(LENGTH), TrainingData(rows=rows, key="random tokens")
+        settings = made(TrainingSettings, values)
+        Training(start.model(task.head), task, data, settings, job).run(start, job, seed=0)
     lines = world.on_first((output_dir / "metrics.jsonl").read_text).splitlines()
     return np.array([[line["loss"], line["gradient_norm"]] for line in map(json.loads, lines)])
 

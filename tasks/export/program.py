@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert import weights
+from bert.heads import CLASSIFIER, FEATURES, POOLER, SPAN, TAGGER, head_in
 from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
@@ -28,7 +29,7 @@ from tasks.predictors.loading import about_arguments, find_model, load
 
 ASSETS = "assets.extra"  # the folder of a SavedModel that TensorFlow leaves to its users
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
-POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
+POOLER_TENSORS = (f"{POOLER}/kernel", f"{POOLER}/bias")
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -42,20 +43,10 @@ def run(config: ExportConfig) -> None:
             start = find_model(config.folder, config.model_revision)
             assert start.weights is not None
             there = weights.read(start.weights, start.bert_config.architecture)
-            model = load(start, head_of(there)).model
-        pooler = {name: there[name] for name in POOLER if name in there}
+            model = load(start, head_in(there, start.bert_config))
+        pooler = {name: there[name] for name in POOLER_TENSORS if name in there}
         lines = save_model(Exported(model, pooler), start.words, folder)
     flags.stop("\n".join(lines), 0)
-
-
-def head_of(tensors: Tensors) -> str:
-    """The head of a model, by the names of its tensors. Of a pretrained one the encoder is
-    exported."""
-    if "cls/squad/output_weights" in tensors:
-        return "span"
-    if "output_weights" in tensors:
-        return "classifier" if POOLER[0] in tensors else "tagger"
-    return "features"
 
 
 class Exported(tf.Module):
@@ -64,17 +55,17 @@ class Exported(tf.Module):
 
     def __init__(self, model: Bert, pooler: Tensors):
         super().__init__(name="bert")
-        self._head, self._config = model.head_name, model.config
+        self._head, self._config = model.head, model.config
         object.__setattr__(self, "_model", model)  # Keras' own parts of it would be saved too
         # keeps them in the file
         self.weights = [variable.value for variable in model.trainable_variables]
         self.pooler = [
             tf.Variable(pooler[name])
-            for name in POOLER
-            if self._head == "features" and name in pooler
+            for name in POOLER_TENSORS
+            if self._head is FEATURES and name in pooler
         ]
         self.labels = (
-            labels_of(self._config) if self._head in ("classifier", "tagger") else None
+            labels_of(self._config) if self._head in (CLASSIFIER, TAGGER) else None
         ) or ()
         specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS}
         self.function = tf.function(self.outputs, autograph=False).get_concrete_function(**specs)
@@ -97,10 +88,10 @@ class Exported(tf.Module):
                 "first_tokens": tf.range(batch) * length,
             }
         )
-        if self._head == "span":
+        if self._head is SPAN:
             start_BT, end_BT = tf.unstack(tf.reshape(scores, [batch, length, 2]), axis=2)
             return {"start_logits": start_BT, "end_logits": end_BT}
-        if self._head == "features":
+        if self._head is FEATURES:
             outputs = {
                 "sequence_output": tf.reshape(scores, [batch, length, self._config.hidden_size])
             }
@@ -113,7 +104,7 @@ class Exported(tf.Module):
             return {"value": scores[:, 0]}
         if self._config.problem_type == CLASSIFICATION[1]:
             return {"probabilities": tf.math.sigmoid(scores), "logits": scores}
-        if self._head == "tagger":  # for each token
+        if self._head is TAGGER:  # for each token
             scores = tf.reshape(scores, [batch, length, len(self.labels)])
         label = tf.gather(tf.constant(self.labels), tf.argmax(scores, -1))
         return {"probabilities": tf.nn.softmax(scores), "logits": scores, "label": label}

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,18 +19,17 @@ import pyarrow.parquet as pq
 import tensorflow as tf
 
 from bert.batch import batch_of
-from bert.model import Bert
+from bert.heads import FEATURES
+from bert.model import Bert, Tracing
 from bert.text.tokenizer import Tokenizer, check_unknown
-from distributed.predict import Forward
 from distributed.rows import Rows
 from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.files import read_text, replacing
 from tasks.features.__main__ import FeaturesConfig
-from tasks.fit import load_on_all
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
-from tasks.start import Needs, start_of_model
+from tasks.start import Needs, load_on_all, start_of_model
 from tasks.texts import rows_of_texts
 
 # a line's number, n tokens, states float32 [n, layers, H]
@@ -53,11 +52,11 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
     start = world.on_first(start_of_model, config.model, run.say, Needs(config.max_seq_length))
     layers = chosen_layers(config.layers, start.bert_config.num_hidden_layers)
     table = world.on_first(tokenize, config, start.words, run)
-    job.make_model(start.bert_config, "features", seed=0, is_loaded=True)
-    load_on_all(job, start.weights)
-    predictor = Predictor(
-        job, batch_of_texts, config.max_seq_length, states_of(job.model, list(layers.values()))
-    )
+    model = start.model(FEATURES)
+    assert start.weights is not None
+    load_on_all(model, start.weights, world, run)
+    forward = states_of(model, list(layers.values()))
+    predictor = Predictor(model, batch_of_texts, config.max_seq_length, job, forward)
     bar, at_once = (
         run.progress(table.num_rows, "features", "line"),
         BATCHES_AT_ONCE * config.batch_size,
@@ -80,12 +79,12 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
     run.say(f"done: {config.output_file}, {table.num_rows:,} lines, layers {config.layers}")
 
 
-def states_of(model: Bert, layers: Sequence[int]) -> Forward:
+def states_of(model: Bert, layers: Sequence[int]) -> Callable[..., tf.Tensor]:
     """A function: batch -> hidden states, float32 [R, layers, H]; state 0 is the embeddings'
     output."""
 
-    def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        states = model.hidden_states(batch)
+    def forward(batch: dict[str, tf.Tensor], tracing: Tracing) -> tf.Tensor:
+        states = model.hidden_states(batch, tracing)
         return tf.stack([tf.cast(states[layer], tf.float32) for layer in layers], 1)
 
     return forward

@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 import numpy as np
 import pyarrow as pa
 
+from bert.heads import CLASSIFIER, FEATURES
 from distributed.rows import Rows
 from ringbase.errors import InputError
 from ringbase.settings import setting
@@ -111,15 +112,17 @@ class Classifier(TextPredictor[Prediction]):
     Raises ringbert.InputError, one line that names the argument.
     """
 
-    head = "classifier"
+    head, trained_by = CLASSIFIER, "bert-classifier"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        config, length = self._job.model.config, self.settings.max_seq_length
+        config, length = self._model.config, self.settings.max_seq_length
         self.labels: tuple[str, ...] = labels_of(config) or ()
         has_several = config.problem_type == CLASSIFICATION[1]
         self._thresholds = self._of_run.get(THRESHOLDS, {}) if has_several else None
-        self._predictor = Predictor(self._job, LabelTask(length).batch, length)
+        self._predictor = Predictor(
+            self._model, LabelTask(length).batch, length, self._job, compiles=False
+        )
 
     def _results(self, items: list[tuple[str, ...]], rows: Rows) -> list[Prediction]:
         if is_on_pairs(self._of_run) and any(len(item) == 1 for item in items):
@@ -178,18 +181,21 @@ class Features(TextPredictor[TextFeatures]):
     layer: int = -1
     pooling: Pooling = "mean"
 
-    head = "features"
+    head = FEATURES
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        layers = self._job.model.config.num_hidden_layers
+        layers = self._model.config.num_hidden_layers
         if not -layers <= self.layer < layers:
             raise InputError(
                 f"layer must be an integer from {-layers} to {layers - 1}, got {self.layer}"
             )
         # 0 is the embeddings' output
-        states = states_of(self._job.model, [self.layer % layers + 1])
-        self._predictor = Predictor(self._job, batch_of_texts, self.settings.max_seq_length, states)
+        states = states_of(self._model, [self.layer % layers + 1])
+        length = self.settings.max_seq_length
+        self._predictor = Predictor(
+            self._model, batch_of_texts, length, self._job, states, compiles=False
+        )
 
     def _results(self, items: list[tuple[str, ...]], rows: Rows) -> list[TextFeatures]:
         special = np.zeros((1, 2), np.int32)

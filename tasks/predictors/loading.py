@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 
 import keras
 
-from bert import weights
+from bert import hub, weights
+from bert.heads import Head
+from bert.model import Bert
 from bert.text.tokenizer import MOST_UNKNOWN_SHARE, Tokenizer
 from distributed.collectives import Collectives
 from distributed.run import Unwritten
@@ -28,14 +30,12 @@ from ringbase.settings import (
     setting,
     shown,
 )
-from tasks.fit import load_on_all
 from tasks.job import POLICIES, Job
 from tasks.settings import ModelSettings, Precision, batch_size
 from tasks.start import TOKENIZER_FILES, Needs, Start, find_start, start_of_model
 from tasks.trained import CHECKPOINTS, settings_of
 
 CONFIG_FILES = ("config.json", "bert_config.json")
-TRAINED_BY = {"span": "bert-squad", "classifier": "bert-classifier", "tagger": "bert-tagger"}
 FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
 
 
@@ -70,7 +70,8 @@ class TrainedPredictor:
     max_seq_length: int | None = None
     model_revision: str | None = None
 
-    head: ClassVar[str]
+    head: ClassVar[Head]
+    trained_by: ClassVar[str | None] = None  # the program that trains such a model
     settings_class: ClassVar[type[LoadSettings]]
     # of `max_seq_length` by default; never more than the model's positions
     longest: ClassVar[int] = LONGEST_ROW
@@ -99,7 +100,8 @@ class TrainedPredictor:
                     f" {length}"
                 )
             # before the settings: it may be another program's
-            self._job = load(start, self.head, self.precision)
+            self._model = load(start, self.head, self.precision, self.trained_by)
+            self._job = alone()
             self.settings: Any = self.settings_class(**values)
 
 
@@ -112,7 +114,7 @@ def find_model(name: str, revision: str | None) -> Start:
     settings = made(ModelSettings, {"model": source, "model_revision": revision})
     if (path / CHECKPOINTS).is_dir() and not is_complete:
         return find_start(settings, "auto", run, trains=False, needs=needs)
-    place = weights.find(source, revision)
+    place = hub.find(source, revision)
     for files in (CONFIG_FILES, TOKENIZER_FILES):
         if not any(any((place if place.is_dir() else place.parent).glob(file)) for file in files):
             raise InputError(
@@ -121,24 +123,28 @@ def find_model(name: str, revision: str | None) -> Start:
     return start_of_model(settings, run.say, needs)
 
 
-def load(start: Start, head: str, precision: Precision = "fp32") -> Job:
-    """A job of this process alone with the model. Raises InputError: its weights have no such
-    head."""
-    job = Job(World(), Collectives(), Session())
+def alone() -> Job:
+    """A job of this process alone, which writes nothing."""
+    return Job(World(), Collectives(), Session())
+
+
+def load(
+    start: Start, head: Head, precision: Precision = "fp32", trained_by: str | None = None
+) -> Bert:
+    """The trained model. Raises InputError: its weights have no such head."""
     before = keras.config.dtype_policy()  # the process's, which is restored
     keras.config.set_dtype_policy(POLICIES[precision])
     try:
-        job.make_model(start.bert_config, head, seed=0, is_loaded=True)
+        model = start.model(head)
     finally:
         keras.config.set_dtype_policy(before)
-    # a question of a new length would wait 0.2 s for XLA, to save 2 ms
-    job.model.compiles_predictions = False
+    assert start.weights is not None
     try:
-        load_on_all(job, start.weights)
+        weights.load(model, start.weights)
     except weights.MissingTensors as error:
-        advice = f"; {TRAINED_BY[head]} trains such a model" if head in TRAINED_BY else ""
+        advice = f"; {trained_by} trains such a model" if trained_by else ""
         raise InputError(f"{error}{advice}") from error
-    return job
+    return model
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, overload
 
+from bert.heads import SPAN
 from ringbase.errors import InputError
 from ringbase.settings import shown
 from tasks.cache import in_memory
@@ -78,14 +79,16 @@ class QuestionAnswering(TrainedPredictor):
     version_2_with_negative: bool | None = None
     null_score_diff_threshold: float | None = None
 
-    head = "span"
+    head, trained_by = SPAN, "bert-squad"
     settings_class = SpanSettings
     longest = 384
 
     def __post_init__(self) -> None:
         super().__post_init__()
         length = self.settings.max_seq_length
-        self._predictor = Predictor(self._job, SpanTask(length).batch, length)
+        self._predictor = Predictor(
+            self._model, SpanTask(length).batch, length, self._job, compiles=False
+        )
 
     @overload
     def __call__(self, question: str, context: str) -> Answer: ...  # type: ignore[overload-overlap]

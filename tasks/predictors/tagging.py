@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, overload
 
+from bert.heads import TAGGER
 from bert.text.characters import word_spans
 from tasks.cache import in_memory
 from tasks.predict import Predictor
@@ -40,15 +41,17 @@ class Tagger(TrainedPredictor):
     doc_stride: int | None = None
     characters: bool | None = None
 
-    head = "tagger"
+    head, trained_by = TAGGER, "bert-tagger"
     settings_class = TaggingSettings
     longest = 128
 
     def __post_init__(self) -> None:
         super().__post_init__()
         length = self.settings.max_seq_length
-        self.labels: tuple[str, ...] = self._job.model.config.labels
-        self._predictor = Predictor(self._job, TagTask(length).batch, length)
+        self.labels: tuple[str, ...] = self._model.config.labels
+        self._predictor = Predictor(
+            self._model, TagTask(length).batch, length, self._job, compiles=False
+        )
 
     @overload
     def __call__(self, texts: str) -> list[Entity]: ...  # type: ignore[overload-overlap]

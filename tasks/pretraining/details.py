@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert.batch import with_checked_ids
+from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from distributed.predict import predict
 from distributed.rows import BatchRows, fields_of
@@ -18,11 +19,13 @@ EXAMPLES, CANDIDATES = 6, 3
 CONTINUES, BEGINS = "##", "▁"  # marks of WordPiece and SentencePiece
 
 
-def filled_in(job: Job, task: MaskedTask, rows: BatchRows, tokenizer: Tokenizer) -> list[Section]:
+def filled_in(
+    job: Job, model: Bert, task: MaskedTask, rows: BatchRows, tokenizer: Tokenizer
+) -> list[Section]:
     """A table of the first examples: their tokens with the masked ones marked, and the model's best
     candidates for those that it gets wrong. Every rank calls it; on other ranks than 0 it is
     empty."""
-    model, first = job.model, np.arange(min(EXAMPLES, len(rows)))
+    first = np.arange(min(EXAMPLES, len(rows)))
 
     def candidates(batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         return tuple(

@@ -8,15 +8,17 @@ The shards come from `bert-corpus build`, or are Google's TFRecord files. Start 
 from dataclasses import replace
 from pathlib import Path
 
+from bert.heads import PRETRAINING
 from ringbase.errors import InputError
 from tasks.details import REPORT
-from tasks.fit import fit, load_for_prediction, write_eval_results
+from tasks.evaluation import write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.pretraining.details import filled_in
 from tasks.pretraining.settings import PretrainingConfig
 from tasks.pretraining.shards import open_rows, tokenizer_of_shards
 from tasks.pretraining.task import evaluator
 from tasks.start import Needs, find_start
+from tasks.training import Training
 
 # for the masks of held-out examples: the same in every run, so that runs can be compared
 EVALUATION_SEED = 0
@@ -51,19 +53,20 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         trained = open_rows(config.shards, job, start, train_file, config.training.loop.seed)
     if evaluation.do_eval or evaluation.eval_steps is not None:
         evaluated = open_rows(config.shards, job, start, eval_file, EVALUATION_SEED)
-    job.make_model(
-        start.bert_config, "pretraining", config.training.loop.seed, start.weights is not None
-    )
-    held_out = evaluator(evaluation, job, evaluated[0], evaluated[1].rows) if evaluated else None
+    model = start.model(PRETRAINING)
+    held_out = None
+    if evaluated:
+        held_out = evaluator(evaluation, job, model, evaluated[0], evaluated[1].rows)
 
     if trained:
         if config.training.init_moments:
             start = replace(start, moments=Path(str(config.model.init_checkpoint)).expanduser())
-        steps: int | None = fit(
-            *trained, start, config.training, job, held_out if evaluation.eval_steps else None
-        )
+        training = Training(model, *trained, config.training, job)
+        while_training = held_out if evaluation.eval_steps else None
+        seed = config.training.loop.seed
+        steps: int | None = training.run(start, job, seed, while_training)
     else:
-        steps = load_for_prediction(job, start)
+        steps = start.load(model, job.world, run)
 
     figures, facts = dict[str, float](), dict[str, object]()
     if evaluation.do_eval and held_out:
@@ -71,6 +74,6 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         loss = sum(value for name, value in figures.items() if name.endswith("_loss"))
         write_eval_results(run, {**figures, "loss": loss, "global_step": steps})
         if evaluated and start.tokenizer:
-            facts[REPORT] = filled_in(job, evaluated[0], evaluated[1].rows, start.tokenizer)
+            facts[REPORT] = filled_in(job, model, evaluated[0], evaluated[1].rows, start.tokenizer)
     job.finish(config.do_train, figures, facts)
     return figures

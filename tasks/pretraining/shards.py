@@ -27,11 +27,11 @@ from ringbase.errors import InputError, one_line
 from ringbase.files import build_folder, digest
 from ringbase.ragged import Ragged, offsets_of
 from tasks.environment import cache_folder
-from tasks.fit import TrainingData
 from tasks.job import Job
 from tasks.pretraining.settings import ShardSettings
 from tasks.pretraining.task import MaskedTask
 from tasks.start import Start
+from tasks.training import TrainingData
 
 VERSION = 2  # bump when other rows are made of the same TFRecord files
 RECORDS_AT_ONCE = 1024
@@ -90,7 +90,7 @@ def open_rows(
     most_masked = masks["max_predictions_per_seq"]
     task = MaskedTask(settings.max_seq_length, masking, seed, most_masked, built["next_sentence"])
     fixed = {f"--{name}": value for name, value in given.items()}
-    return task, TrainingData(rows=rows, order=BlockOrder(len(rows), seed), key=key, settings=fixed)
+    return task, TrainingData(rows=rows, order=BlockOrder, key=key, settings=fixed)
 
 
 # -- Google's TFRecord files -----------------------------------------------------------------------

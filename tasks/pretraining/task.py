@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, is_fixed, num_examples, with_checked_ids
 from bert.corpus.masking import Masking, example_keys, mask
+from bert.heads import PRETRAINING
+from bert.model import Bert
 from distributed.gradient import traced_once
 from distributed.predict import predict
 from distributed.rows import BatchRows
@@ -36,7 +38,7 @@ class MaskedTask:
     seed: int
     max_predictions_per_seq: int = 20
     has_next_sentence: bool = True
-    head = "pretraining"
+    head = PRETRAINING
 
     @property
     def terms(self) -> tuple[str, ...]:
@@ -106,7 +108,9 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, counts: tf.Tensor) -> tf
     return tf.reduce_sum(losses * tf.cast(counts, losses.dtype))
 
 
-def evaluator(settings: HeldOutSettings, job: Job, task: MaskedTask, rows: BatchRows) -> HeldOut:
+def evaluator(
+    settings: HeldOutSettings, job: Job, model: Bert, task: MaskedTask, rows: BatchRows
+) -> HeldOut:
     """Measures accuracy and loss of masked tokens and next sentences, the same values on every
     rank.
 
@@ -115,7 +119,6 @@ def evaluator(settings: HeldOutSettings, job: Job, task: MaskedTask, rows: Batch
     used = np.arange(min(len(rows), settings.max_eval_steps * settings.eval_batch_size))
     lengths = np.diff(rows.take(used)["input_ids"][1])
     batches = batches_of(lengths, settings.eval_batch_size, task.max_seq_length)
-    model = job.model
 
     def count(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Of each term how many are right, the sum of losses, and how many there are."""

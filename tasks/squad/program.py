@@ -11,7 +11,7 @@ from bert import hub
 from distributed.run import Run
 from tasks.cache import Prepared
 from tasks.details import REPORT, Section
-from tasks.fit import TrainingData, fit, load_for_prediction, write_eval_results
+from tasks.evaluation import write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.squad.answers import SpanDecoder, nbest_file
@@ -23,6 +23,7 @@ from tasks.squad.task import SpanTask
 from tasks.squad.windows import open_windows
 from tasks.start import Needs, find_start
 from tasks.trained import saved_settings
+from tasks.training import Training, TrainingData
 
 
 def run(config: SquadConfig) -> None:
@@ -49,22 +50,21 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
         if config.do_predict
         else None
     )
-    job.make_model(start.bert_config, task.head, training.loop.seed, start.weights is not None)
+    model = start.model(task.head)
     if train:
         commit = train_source.split and hub.cached_commit(train_source.path, train_source.revision)
-        data = TrainingData.of(
-            train, "windows", training.loop.seed, saved_settings(windows), commit
-        )
-        fit(task, data, start, training, job)
+        data = TrainingData.of(train, "windows", saved_settings(windows), commit)
+        Training(model, task, data, training, job).run(start, job, training.loop.seed)
     else:
-        load_for_prediction(job, start)
-    scores, facts = predict(config, job, task, predict_source, dev) if dev else ({}, {})
+        start.load(model, world, run)
+    predictor = Predictor(model, task.batch, task.max_seq_length, job)
+    scores, facts = predict(config, job, predictor, predict_source, dev) if dev else ({}, {})
     job.finish(config.do_train, scores, facts)
     return scores
 
 
 def predict(
-    config: SquadConfig, job: Job, task: SpanTask, source: Source, data: Prepared
+    config: SquadConfig, job: Job, predictor: Predictor, source: Source, data: Prepared
 ) -> tuple[dict[str, float], dict[str, object]]:
     """Predicts answers and writes the files. Returns the scores, and what else result.json
     holds."""
@@ -73,9 +73,7 @@ def predict(
     decoder = SpanDecoder(
         config.answers, config.windows.version_2_with_negative, examples, data.tables
     )
-    kept = Predictor(job, task.batch, task.max_seq_length)(
-        windows, config.predict_batch_size, decoder.keep
-    )
+    kept = predictor(windows, config.predict_batch_size, decoder.keep)
     seconds = time.perf_counter() - started
     scores, sections = job.world.on_first(
         write_predictions, config, job.run, examples, decoder, kept

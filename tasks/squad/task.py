@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
+from bert.heads import SPAN
 from bert.model import in_places, split_groups
 from ringbase.ragged import padded
 
@@ -24,7 +25,7 @@ class SpanTask:
 
     max_seq_length: int
     settings: Mapping[str, object] = field(default_factory=dict)
-    head = "span"
+    head = SPAN
     terms = ("loss",)
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:

@@ -19,7 +19,7 @@ from ringbase.files import digest
 from ringbase.settings import flat
 from tasks.cache import Prepared, Recipe
 from tasks.classifier.task import stated_labels
-from tasks.fit import TrainingData, evaluations, fit, load_for_prediction, write_eval_results
+from tasks.evaluation import evaluations, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.start import Needs, Start, find_start
@@ -29,6 +29,7 @@ from tasks.tagger.settings import TaggerConfig
 from tasks.tagger.task import VERSION, Tags, TagTask, best_and_losses, tables, tags_of
 from tasks.texts import open_tokenized
 from tasks.trained import saved_settings
+from tasks.training import Training, TrainingData
 
 Scores = dict[str, float]
 
@@ -49,8 +50,8 @@ def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     kinds = filter(config.wanted.get, config.wanted)
     sets = {kind: open_set(Source(config.files, kind), config, start, world, run) for kind in kinds}
     task = TagTask(length, saved_settings(config))
-    job.make_model(start.bert_config, task.head, training.loop.seed, start.weights is not None)
-    predictor = Predictor(job, task.batch, length)
+    model = start.model(task.head)
+    predictor = Predictor(model, task.batch, length, job)
     read_set = functools.cache(lambda kind: read(Source(config.files, kind), characters, labels))
 
     def tagged(
@@ -73,12 +74,15 @@ def run_tagger(config: TaggerConfig, job: Job) -> Scores:
         return world.on_first(measure, "eval", labels, characters, *last)
 
     if config.do_train:
-        data = TrainingData.of(sets["train"], "rows", training.loop.seed, task.settings)
+        data = TrainingData.of(sets["train"], "rows", task.settings)
         num_rows = len(sets["dev"].tables["rows"]) if "dev" in sets else 0
         held_out = evaluations(evaluation, dev_scores, "f1", num_rows)
-        steps: int | None = fit(task, data, start, training, job, held_out)
+        seed = training.loop.seed
+        steps: int | None = Training(model, task, data, training, job).run(
+            start, job, seed, held_out
+        )
     else:
-        steps = load_for_prediction(job, start)
+        steps = start.load(model, world, run)
     scores, facts = Scores(), dict[str, Any]()
     if evaluation.do_eval:
         scores = dev_scores()

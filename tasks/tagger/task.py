@@ -13,6 +13,7 @@ import tensorflow as tf
 from scipy.special import log_softmax
 
 from bert.batch import Batch, Grouping, batch_of, is_fixed
+from bert.heads import TAGGER
 from bert.text.characters import character_starts
 from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows, ragged
@@ -36,7 +37,7 @@ class TagTask:
 
     max_seq_length: int
     settings: Mapping[str, object] = field(default_factory=dict)
-    head = "tagger"
+    head = TAGGER
     terms = ("loss",)
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:

@@ -9,7 +9,7 @@ from harness.corpora import read_documents
 from harness.refusals import refused
 from harness.texts import write_model
 
-from bert import hub, weights
+from bert import hub
 from bert.corpus.units import load_data_set
 from ringbase.settings import made
 from tasks.settings import ModelSettings
@@ -52,10 +52,8 @@ def test_configuration_vocabulary_and_weights_are_those_of_the_revision(
 
 @pytest.mark.usefixtures("cache")
 def test_a_revision_that_is_not_there_or_of_no_hub_model_is_refused(tmp_path):
-    refused(
-        lambda: weights.find("someone/tiny", OTHER), "someone/tiny", f"--model_revision {OTHER}"
-    )
-    refused(lambda: weights.find(str(tmp_path), "v1"), "--model_revision", tmp_path)
+    refused(lambda: hub.find("someone/tiny", OTHER), "someone/tiny", f"--model_revision {OTHER}")
+    refused(lambda: hub.find(str(tmp_path), "v1"), "--model_revision", tmp_path)
     for others in ({}, {"init_checkpoint": "bert_model.ckpt"}):
         with pytest.raises(ValueError, match="--model_revision"):
             made(ModelSettings, {"model_revision": "v1", **others})

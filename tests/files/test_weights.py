@@ -25,7 +25,8 @@ from harness.weight_files import (
 from safetensors.numpy import load_file
 from transformers import AutoConfig
 
-from bert import configuration, weights
+from bert import configuration, hub, weights
+from bert.heads import HEADS, PRETRAINING, SPAN
 from bert.model import Bert
 from bert.text import tokenizer
 from ringbase.files import replace_folder
@@ -61,8 +62,8 @@ def test_a_pretraining_checkpoint_is_found_and_fills_each_head(tmp_path):
         "zip/bert_model.ckpt": "span",
     }
     for place, head in heads.items():
-        model, source = Bert(config(), head), weights.find(str(tmp_path / place))
-        new = weights.HEAD_TENSORS[head] if head != "pretraining" else ()
+        model, source = Bert(config(), HEADS[head]), hub.find(str(tmp_path / place))
+        new = model.head.shapes(model.config) if head != "pretraining" else ()
         before, missing = values_in(model), [name for name in new if name not in there]
         line = weights.load(model, source, new=new)
         assert_equal(model, before | there | {name: before[name] for name in missing})
@@ -78,7 +79,7 @@ MODELS = [path.parent.name for path in Path(__file__).parents[1].glob("goldens/*
 def test_the_names_are_those_of_transformers(goldens, tmp_path, name):
     """What we write has the keys and values of what transformers wrote, for each architecture."""
     folder = goldens / name
-    model = Bert(configuration.read_config(folder), name.partition("_")[0])
+    model = Bert(configuration.read_config(folder), HEADS[name.partition("_")[0]])
     assert weights.load(model, folder) == f"{len(model.variables)} tensors from {folder}"
     weights.copied(model)(tmp_path)
     theirs, ours = (
@@ -118,11 +119,11 @@ def as_bfloat16(tensors):
 
 @pytest.mark.parametrize(("change", "shards"), [(dict, 3), (as_in_2019, 0), (as_bfloat16, 0)])
 def test_folders_in_the_wild(tensors, tmp_path, change, shards):
-    model = Bert(config(num_labels=2), "span")
+    model = Bert(config(num_labels=2), SPAN)
     line = weights.load(model, write_hf(tmp_path, change(tensors), shards))
     there = as_bfloat16(tensors) if change is as_bfloat16 else tensors
     for name, value in values_in(model).items():
-        expected = there[weights.hugging_face_name(name, "span")].astype(np.float32)
+        expected = there[weights.hugging_face_name(name, SPAN)].astype(np.float32)
         np.testing.assert_array_equal(value, expected.T if name.endswith("/kernel") else expected)
     assert ("bert/pooler/dense/kernel" in line) == (change is as_in_2019)
 
@@ -134,7 +135,7 @@ def test_a_tied_decoder_is_left_out_and_an_untied_one_refused(goldens, tmp_path)
         "cls.predictions.decoder.weight": words.copy(),
         "cls.predictions.decoder.bias": biases.copy(),
     }
-    model = Bert(config(num_labels=2), "pretraining")
+    model = Bert(config(num_labels=2), PRETRAINING)
     assert "not used" not in weights.load(model, write_hf(tmp_path / "tied", tied))
     source = write_hf(tmp_path / "untied", tied | {"cls.predictions.decoder.weight": words + 1})
     refused(lambda: weights.load(model, source), source, "word_embeddings")
@@ -144,7 +145,7 @@ def test_a_saved_folder_is_readable_by_others(tmp_path):
     """safetensors lets only the owner read what it writes."""
     words, before = tokenizer.load(str(write_vocabulary(tmp_path, "a"))), os.umask(0o027)
     try:
-        replace_folder(tmp_path / "model", weights.copied(Bert(config(), "span"), words))
+        replace_folder(tmp_path / "model", weights.copied(Bert(config(), SPAN), words))
     finally:
         os.umask(before)
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()} == {0o640}
@@ -173,7 +174,7 @@ KEY, NAME = "bert.encoder.layer.1.output.dense.weight", "bert/encoder/layer_1/ou
     ids=["missing", "unknown", "transposed", "nan", "headless"],
 )
 def test_tensors_that_do_not_fit_are_named_and_the_model_stays(tensors, tmp_path, change, named):
-    model = Bert(config(num_labels=2), "span")
+    model = Bert(config(num_labels=2), SPAN)
     before = values_in(model)
     change(tensors)
     source = write_hf(tmp_path / "there", tensors)
@@ -185,15 +186,15 @@ def test_folders_and_names_without_a_model(tmp_path, monkeypatch):
     """An index names files beside it only."""
     monkeypatch.chdir(tmp_path)
     for name in (str(tmp_path), "."):
-        refused(lambda name=name: weights.read(weights.find(name)), "model.safetensors")
+        refused(lambda name=name: weights.read(hub.find(name)), "model.safetensors")
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80")
-    refused(lambda: weights.read(weights.find(".")), "pytorch_model.bin", "save_pretrained")
+    refused(lambda: weights.read(hub.find(".")), "pytorch_model.bin", "save_pretrained")
     index = tmp_path / "model.safetensors.index.json"
     for name in ("../model.safetensors", "/etc/passwd", "", 7, "absent.safetensors"):
         index.write_text(json.dumps({"weight_map": {"a": name}}))
         refused(lambda: weights.read(tmp_path), index)
     for name in ("/nowhere/bert", "./nowhere", "bert_model.ckpt", "nobody/nothing"):
-        refused(lambda name=name: weights.find(name), name)
+        refused(lambda name=name: hub.find(name), name)
 
 
 GOOGLE = SIZES | {"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "initializer_range": 0.02}

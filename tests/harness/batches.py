@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert import batch as batches
 from bert.batch import by_length, in_one_group, rounded_up
-from bert.model import Bert
+from bert.model import Bert, Tracing
 from distributed.gradient import traced_once
 from ringbase.ragged import joined
 from tasks.classifier.task import LabelTask
@@ -110,8 +110,9 @@ class Computer:
     """Computes scores, loss and gradients of a model in graphs, as training does; `more` is added
     to batches."""
 
-    def __init__(self, model: Bert, **more):
-        self.model, self.head, self.more = model, model.head_name, more
+    def __init__(self, model: Bert, tracing: Tracing | None = None, **more):
+        self.model, self.head, self.more = model, model.head.name, more
+        self._tracing = tracing or Tracing()
         self._functions: dict = {}
 
     def __call__(self, rows: Sequence[Row], grouping: str = "padded", key=None) -> Computed:
@@ -139,9 +140,10 @@ class Computer:
 
     def _compute(self, batch, inverse, key=None):
         if self.head == "features":
-            return self.model(batch | self.more, dropout_key=key), tf.zeros([]), []
+            states = self.model(batch | self.more, dropout_key=key, tracing=self._tracing)
+            return states, tf.zeros([]), []
         with tf.GradientTape() as tape:
-            scores = self.model(batch | self.more, dropout_key=key)
+            scores = self.model(batch | self.more, dropout_key=key, tracing=self._tracing)
             total = tf.reduce_sum(
                 tf.stack([*TASKS[self.head].loss(scores, batch).values()]) * inverse
             )

@@ -8,6 +8,7 @@ import tensorflow as tf
 from harness import texts
 
 from bert import configuration, weights
+from bert.heads import HEADS
 from bert.model import Bert
 from bert.text import tokenizer
 
@@ -27,5 +28,5 @@ def save_model(folder: Path, head: str, **changes) -> Path:
     texts.write_model(folder / "source", num_layers=1)
     words = tokenizer.load(str(folder / "source/vocab.txt"))
     config = configuration.config_from_file(folder / "source/bert_config.json")
-    weights.copied(Bert(replace(config, **changes), head, seed=3), words)(folder / "model")
+    weights.copied(Bert(replace(config, **changes), HEADS[head], seed=3), words)(folder / "model")
     return folder / "model"

@@ -37,9 +37,7 @@ def in_process(program: str, folder: Path, *argv: str) -> Any:
 
 def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: str) -> Any:
     """What bert-PROGRAM does after it has joined its ranks; what it returns."""
-    function = named(
-        f"tasks.{program}.program:run_{'seeds' if program == 'classifier' else program}"
-    )
+    function = named(f"tasks.{program}.program:run_{program}")
     config = flags.parse(named(SETTINGS[f"bert-{program}"]), argv, prog=f"bert-{program}")
     with contextlib.closing(Run(Path(folder), world)) as run:
         return function(config, Job(world, collectives, run, flat(config), data_flags(config)))

@@ -15,7 +15,8 @@ from harness.batches import Computer, random_rows
 from harness.models import KEY
 
 from bert.configuration import BertConfig, unnamed_labels
-from bert.model import COMPILED_WIDTH, Bert
+from bert.heads import HEADS
+from bert.model import COMPILED_WIDTH, Bert, Tracing
 from distributed.gradient import dropout_key
 
 RATE = 0.1
@@ -43,7 +44,7 @@ def make(
         attention_probs_dropout_prob=attention_rate,
         **more,
     )
-    return Computer(Bert(config, head, seed=2))
+    return Computer(Bert(config, HEADS[head], seed=2))
 
 
 @functools.cache
@@ -179,7 +180,7 @@ def test_the_gradient_with_dropout_is_the_slope_of_the_loss(kind):
     """The masks of the backward pass are those of the forward pass. The slope is that along each
     tensor's gradient, between two points so near that the loss is all but straight."""
     compute = make("span", kind, 1, 0.3, 0.3, initializer_range=0.1)
-    compute.model.recomputes = kind == "recomputed"
+    compute = Computer(compute.model, Tracing(recomputes=kind == "recomputed"))
     at = compute(ROWS, grouping(kind), KEY)
     tensors = compute.model.named_tensors()
     norms = {name: np.linalg.norm(gradient) for name, gradient in at.gradients.items()}

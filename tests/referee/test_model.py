@@ -14,11 +14,12 @@ from safetensors.numpy import load_file
 
 from bert import configuration, weights
 from bert.configuration import BertConfig
+from bert.heads import HEADS, PRETRAINING
 from bert.model import Bert
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
-HEADS = ["span_gelu", "classifier_gelu", "tagger_gelu", "pretraining_gelu"]
+OF_BERT = ["span_gelu", "classifier_gelu", "tagger_gelu", "pretraining_gelu"]
 FAMILY = ["roberta", "electra", "distilbert"]
 SLOW = [
     ("pretraining_gelu_new", "by length", False, "float32"),
@@ -41,7 +42,7 @@ def golden(name: str, precision: str) -> tuple[Bert, dict[str, np.ndarray], list
     config = replace(configuration.read_config(GOLDENS / name), **NO_DROPOUT)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
-    model = Bert(config, name.split("_")[0])
+    model = Bert(config, HEADS[name.split("_")[0]])
     keras.config.set_dtype_policy(before)
     weights.load(model, GOLDENS / name)
     rows, length = [], there["input_ids"].shape[1]
@@ -89,9 +90,7 @@ def gradients_off(found: dict[str, np.ndarray], there: dict, model: Bert) -> dic
     largest, off = max(map(np.linalg.norm, theirs.values())), {}
     for key, ours in found.items():
         assert ours.dtype == np.float32
-        right = theirs.pop(
-            weights.hugging_face_name(key, model.head_name, model.config.architecture)
-        )
+        right = theirs.pop(weights.hugging_face_name(key, model.head, model.config.architecture))
         # Softmax ignores a common addend: gradients of key biases, and of a span's last beta and
         # bias, are 0.
         scale = max(np.linalg.norm(right), largest / 100)
@@ -105,7 +104,7 @@ def gradients_off(found: dict[str, np.ndarray], there: dict, model: Bert) -> dic
     [
         *(
             (name, grouping, False, "float32")
-            for name in HEADS
+            for name in OF_BERT
             for grouping in ("padded", "by length")
         ),
         ("span_gelu", "by length", True, "float32"),
@@ -149,7 +148,7 @@ def test_initial_values_are_those_of_bert():
     tensors, again, other = (
         {
             name: v.numpy()
-            for name, v in Bert(config, "pretraining", seed=seed).named_tensors().items()
+            for name, v in Bert(config, PRETRAINING, seed=seed).named_tensors().items()
         }
         for seed in (4, 4, 5)
     )

@@ -10,9 +10,10 @@ from harness.batches import TASKS, batch_of, random_rows
 from harness.google import google_rate, google_step
 
 from bert.configuration import BertConfig
-from bert.model import Bert
+from bert.heads import CLASSIFIER
+from bert.model import Bert, Tracing
 from bert.optimizer import AdamWeightDecay, WarmupDecay
-from bert.trained_words import WORDS, TrainedWords
+from bert.trained_words import WORDS, AllWords, TrainedWords
 from distributed.collectives import Collectives
 from distributed.devices import Device
 from distributed.gradient import StepClock, TrainingStep
@@ -162,23 +163,20 @@ def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
     batch = batch_of("classifier", rows, grouping)
 
     def values_after(steps: int, trains_all: bool) -> dict[str, np.ndarray]:
-        model = Bert(BertConfig(vocab_size=60, **sizes, **rates), "classifier", seed=1)
-        words = TrainedWords(model, np.concatenate([row.input_ids for row in rows]))
+        model = Bert(BertConfig(vocab_size=60, **sizes, **rates), CLASSIFIER, seed=1)
+        ids = np.concatenate([row.input_ids for row in rows])
+        words = AllWords(model, Tracing()) if trains_all else TrainedWords(model, ids, Tracing())
         words.take()
-        scores, variables = (
-            (model, model.trainable_variables) if trains_all else (words.scores, words.variables)
-        )
-        adam = AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP))
-        optimizer = AllreduceOptimizer(adam, variables, World(device=Device("cpu")), Collectives())
+        adam, world = AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP)), World(device=Device("cpu"))
+        optimizer = AllreduceOptimizer(adam, words.variables, world, Collectives())
 
         def loss(batch, key):
-            return task.loss(scores(batch, key), batch)
+            return task.loss(words.scores(batch, key), batch)
 
-        step = TrainingStep(loss, task.weights, optimizer, compiled=compiled)
+        step = TrainingStep(loss, task.weights, optimizer, words.write_back, compiled)
         for number in range(steps):
             step.take([batch], number, (), StepClock(1))
-        if not trains_all:
-            words.give_back()
+        step.write_back()
         return {name: variable.numpy() for name, variable in model.named_tensors().items()}
 
     start, google, ours = values_after(0, True), values_after(4, True), values_after(4, False)

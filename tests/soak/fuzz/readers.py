@@ -24,8 +24,9 @@ from harness.squad_files import make_entries, squad_json
 from harness.texts import SPECIAL_TOKENS, write_model
 from safetensors.numpy import load
 
-from bert import configuration, weights
+from bert import configuration, hub, weights
 from bert.corpus.shards import find_shards, open_shards
+from bert.heads import SPAN
 from bert.model import Bert
 from bert.text import tokenizer
 from distributed.order import BlockOrder
@@ -194,13 +195,13 @@ def model_readers():
 
     def read_weights(folder, name):
         weights.load(
-            model, weights.find(str(folder / "bert_model.ckpt") if "ckpt" in name else str(folder))
+            model, hub.find(str(folder / "bert_model.ckpt") if "ckpt" in name else str(folder))
         )
         assert all(
             np.isfinite(variable.numpy()).all() for variable in model.named_tensors().values()
         )
 
-    model, draw, pieces = Bert(weight_files.config(), "span"), random.Random(1), io.BytesIO()
+    model, draw, pieces = Bert(weight_files.config(), SPAN), random.Random(1), io.BytesIO()
     tensors = {name: variable.numpy() for name, variable in model.named_tensors().items()}
     whole = made(weights.copied(model))
     parts = made(

@@ -26,7 +26,8 @@ from tensorflow.python.framework.function_def_to_graph import function_def_to_gr
 
 from benchmarks import gpu_roofline
 from bert.configuration import BertConfig
-from bert.model import COMPILED_WIDTH, Bert
+from bert.heads import HEADS
+from bert.model import COMPILED_WIDTH, Bert, Tracing
 from bert.optimizer import make_optimizer
 from distributed.collectives import Collectives
 from distributed.devices import Device
@@ -120,11 +121,11 @@ def take_step(head: str, precision: str, optimizer_name: str, recomputes: bool) 
     """A step of two micro-batches, and a prediction."""
     job.set_precision(precision)
     model, task, batch = (
-        Bert(CONFIG, head),
+        Bert(CONFIG, HEADS[head]),
         TASKS[head],
         batch_of(head, random_rows([60, 9, 30], 50), "by length"),
     )
-    model.recomputes = recomputes
+    tracing = Tracing(recomputes=recomputes)
     optimizer = AllreduceOptimizer(
         make_optimizer(optimizer_name, 1e-4, 2, 0),
         model.trainable_variables,
@@ -135,7 +136,7 @@ def take_step(head: str, precision: str, optimizer_name: str, recomputes: bool) 
     )
 
     def loss(batch, key):
-        return task.loss(model(batch, dropout_key=key), batch)
+        return task.loss(model(batch, dropout_key=key, tracing=tracing), batch)
 
     TrainingStep(loss, task.weights, optimizer, compiled="graph").take(
         [batch, batch], 1, (), StepClock(1)

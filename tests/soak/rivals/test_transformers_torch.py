@@ -12,6 +12,7 @@ from harness.models import save_model
 from harness.mpi import ENVIRONMENT
 
 from bert import configuration, weights
+from bert.heads import HEADS
 from bert.model import Bert
 from bert.text import tokenizer
 
@@ -70,7 +71,10 @@ def test_pytorch_computes_the_same_scores(tmp_path):
 
 
 def compare_scores(folder, head, path):
-    words, model = tokenizer.load(None, folder), Bert(configuration.read_config(folder), head)
+    words, model = (
+        tokenizer.load(None, folder),
+        Bert(configuration.read_config(folder), HEADS[head]),
+    )
     weights.load(model, folder)
     command = (sys.executable, "-c", SCRIPT, folder, MODELS[head], json.dumps(PAIRS))
     there = run(command, PYTHONPATH=path).json()

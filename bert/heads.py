@@ -1,0 +1,151 @@
+"""The heads of BERT: what a model adds to the encoder, an object for each.
+
+A new one is a class and an entry in HEADS. Shapes, as suffixes, are those of bert/model.py.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import tensorflow as tf
+
+from bert import ops
+from bert.configuration import BertConfig
+from bert.layers import (
+    Shapes,
+    Tensors,
+    dense_shapes,
+    norm_shapes,
+    normalized,
+    product,
+    score_shapes,
+    scores,
+)
+from bert.ops import ACTIVATIONS
+
+POOLER, TRANSFORM = "bert/pooler/dense", "cls/predictions/transform"
+
+
+class OnePass(Protocol):
+    """What a head sees of a pass through the model (bert/model.py)."""
+
+    config: BertConfig
+
+    def dropped(self, x: tf.Tensor, number: int) -> tf.Tensor:
+        """x after the head's dropout of this number."""
+        ...
+
+
+@dataclass(frozen=True)
+class Head:
+    """What stands above the encoder."""
+
+    name: str
+    transformers: str  # how the name of the class ends that loads such a model there
+    reads: tuple[str, ...] | None  # the batch's arrays with the rows that it reads; None: all rows
+    per: Literal["token", "example"]  # what an output belongs to
+
+    def shapes(self, config: BertConfig) -> Shapes:
+        """Its tensors: new when a training starts, and unused by models with other heads."""
+        raise NotImplementedError
+
+    def scores(self, states: Sequence[tf.Tensor], tensors: Tensors, one_pass: OnePass) -> Any:
+        """Float32 scores, from the rows of the last hidden state that are named in `reads`."""
+        raise NotImplementedError
+
+
+class Features(Head):
+    """None: the last hidden state [R, H], in the compute dtype."""
+
+    def shapes(self, config: BertConfig) -> Shapes:
+        return {}
+
+    def scores(self, states: Sequence[tf.Tensor], tensors: Tensors, one_pass: OnePass) -> tf.Tensor:
+        return states[0]
+
+
+class Span(Head):
+    """Start and end of each token [R, 2] (google-research/bert `run_squad.py`)."""
+
+    def shapes(self, config: BertConfig) -> Shapes:
+        return score_shapes("cls/squad/", 2, config.hidden_size)
+
+    def scores(self, states: Sequence[tf.Tensor], tensors: Tensors, one_pass: OnePass) -> tf.Tensor:
+        return scores(states[0], tensors, "cls/squad/")
+
+
+class Tagger(Head):
+    """The labels of each token [R, L]."""
+
+    def shapes(self, config: BertConfig) -> Shapes:
+        return score_shapes("", len(config.labels), config.hidden_size)
+
+    def scores(self, states: Sequence[tf.Tensor], tensors: Tensors, one_pass: OnePass) -> tf.Tensor:
+        return scores(one_pass.dropped(states[0], 0), tensors, "")
+
+
+class Classifier(Head):
+    """The labels of each example [B, L] (google-research/bert `run_classifier.py`)."""
+
+    def shapes(self, config: BertConfig) -> Shapes:
+        hidden = config.hidden_size
+        own = score_shapes("", len(config.labels), hidden)
+        return own | dense_shapes(POOLER, hidden, hidden)
+
+    def scores(self, states: Sequence[tf.Tensor], tensors: Tensors, one_pass: OnePass) -> tf.Tensor:
+        pooled_BH = pooled(states[0], tensors, one_pass)
+        return scores(one_pass.dropped(pooled_BH, 0), tensors, "")
+
+
+class Pretraining(Head):
+    """Masked words and next sentences (`run_pretraining.py`): {"mlm": [M, V], "nsp": [B, 2]}."""
+
+    def shapes(self, config: BertConfig) -> Shapes:
+        hidden = config.hidden_size
+        own: Shapes = {"cls/predictions/output_bias": (config.vocab_size,)}
+        own |= score_shapes("cls/seq_relationship/", 2, hidden)
+        own |= dense_shapes(f"{TRANSFORM}/dense", hidden, hidden) | norm_shapes(TRANSFORM, hidden)
+        return own | dense_shapes(POOLER, hidden, hidden)
+
+    def scores(
+        self, states: Sequence[tf.Tensor], tensors: Tensors, one_pass: OnePass
+    ) -> dict[str, tf.Tensor]:
+        masked_MH, first_BH = states
+        config, dtype = one_pass.config, masked_MH.dtype
+        pooled_BH = pooled(first_BH, tensors, one_pass)
+        masked_MH, bias = product(masked_MH, tensors, f"{TRANSFORM}/dense")
+        masked_MH = ops.activated(masked_MH, bias, ACTIVATIONS[config.hidden_act])
+        masked_MH = normalized(masked_MH, tensors, f"{TRANSFORM}/LayerNorm", config.layer_norm_eps)
+        words_VH = tf.cast(tensors["bert/embeddings/word_embeddings"], dtype)
+        scores_MV = tf.matmul(tf.cast(masked_MH, dtype), words_VH, transpose_b=True)
+        return {
+            "mlm": tf.cast(scores_MV, tf.float32) + tensors["cls/predictions/output_bias"],
+            "nsp": scores(pooled_BH, tensors, "cls/seq_relationship/"),
+        }
+
+
+def pooled(first_BH: tf.Tensor, tensors: Tensors, one_pass: OnePass) -> tf.Tensor:
+    """The pooler's output for each example."""
+    pooler = one_pass.config.architecture.pooler
+    if pooler.drops_first:
+        first_BH = one_pass.dropped(first_BH, 1)
+    return ACTIVATIONS[pooler.activation](ops.biased(*product(first_BH, tensors, POOLER)))
+
+
+FEATURES = Features("features", "Model", None, "token")
+SPAN = Span("span", "ForQuestionAnswering", None, "token")
+TAGGER = Tagger("tagger", "ForTokenClassification", None, "token")
+CLASSIFIER = Classifier("classifier", "ForSequenceClassification", ("first_tokens",), "example")
+PRETRAINING = Pretraining(
+    "pretraining", "ForPreTraining", ("masked_tokens", "first_tokens"), "example"
+)
+HEADS = {head.name: head for head in (FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING)}
+
+
+def head_in(names: Iterable[str], config: BertConfig) -> Head:
+    """The head that can predict with tensors of these names; FEATURES without one."""
+    present = set(names)
+    for head in (SPAN, CLASSIFIER, TAGGER):
+        if present.issuperset(head.shapes(config)):
+            return head
+    return FEATURES

@@ -1,0 +1,284 @@
+"""Training, shared by all programs: plan, feed, step, weights, checkpoints, saving the model."""
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from bert import weights
+from bert.batch import Layouts, by_length, in_one_group, rounded_up, with_checked_ids
+from bert.heads import PRETRAINING
+from bert.model import Bert, Tracing
+from bert.optimizer import make_optimizer
+from bert.trained_words import AllWords, TrainedWords
+from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
+from distributed.elastic import surviving
+from distributed.gradient import TrainingStep
+from distributed.optimizer import AllreduceOptimizer, broadcast_variables
+from distributed.order import Order, divided
+from distributed.plan import Plan, first_state, make_plan, rate_warning
+from distributed.rows import BatchRows, Feed, Rows
+from distributed.run import Run
+from distributed.train import HeldOut, is_finished, train
+from distributed.versions import environment
+from ringbase.files import write_json
+from tasks.cache import Prepared
+from tasks.environment import result_file
+from tasks.job import Job
+from tasks.settings import TrainingSettings
+from tasks.start import DATA, Start, load_on_all
+from tasks.task import Task
+from tasks.trained import CHECKPOINTS, TASK_FILE
+
+STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
+# steps after which, on CPUs, an optimized graph has earned back its slower start
+OPTIMIZED_FROM = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """The rows that a run trains on."""
+
+    rows: BatchRows
+    key: str  # a digest of the data, the same on all ranks
+    # which row stands at each position of the stream: a function of the number of rows and a seed
+    order: Callable[[int, int], Order] = Order
+    # by flag: must not change when a run is resumed
+    settings: Mapping[str, object] = field(default_factory=dict)
+    commit: str | None = None  # the hub's, of its data set
+
+    @classmethod
+    def of(
+        cls, data: Prepared, table: str, settings: Mapping[str, object], commit: str | None = None
+    ) -> "TrainingData":
+        """The rows of a table. `settings` are by name, without dashes."""
+        by_flag = {f"--{name}": value for name, value in settings.items()}
+        key = data.facts["digest"]
+        return cls(rows=data.tables[table], key=key, settings=by_flag, commit=commit)
+
+
+class Training:
+    """The training of a model on rows, which is traced and compiled once for runs with any
+    seeds."""
+
+    def __init__(
+        self, model: Bert, task: Task, data: TrainingData, config: TrainingSettings, job: Job
+    ):
+        """Raises InputError: no step is left to train."""
+        self.model, self._task, self._data, self._config = model, task, data, config
+        world, loop = job.world, config.loop
+        self._world = world
+        self._plan = make_plan(config.plan.resolved(), len(data.rows), world.launched_size)
+        is_fixed = loop.xla == "on" or (loop.xla == "auto" and world.device.is_gpu)
+        self._layouts = self._few_shapes() if is_fixed else None
+        is_optimized = world.device.is_gpu or self._plan.steps >= OPTIMIZED_FROM
+        tracing = Tracing(recomputes=config.step.recompute, copies_layers=is_optimized)
+        self.words = trained_words(model, data.rows, config.optimizer, tracing)
+        self.step = self._training_step(job, is_optimized)
+
+    @property
+    def plan(self) -> Plan:
+        """For the ranks that there are: after a death the survivors take the steps of all."""
+        return self._plan.on_ranks(self._world.size)
+
+    def feed(self, seed: int) -> Feed:
+        """The rows in the order of this seed. With `--packing auto` a step's rows are divided by
+        their tokens and grouped by length."""
+        rows, task = self._data.rows, self._task
+        is_packed = self._config.step.packing != "off"
+        grouping = self._layouts or (by_length if is_packed else in_one_group)
+        single = self._layouts.single() if self._layouts else ()
+        return Feed(
+            rows=rows,
+            order=self._data.order(len(rows), seed),
+            collate=partial(with_checked_ids(task.batch, self.model.config), grouping=grouping),
+            lengths=partial(rows.lengths_at, "input_ids") if is_packed else np.ones_like,
+            collates_of_shapes=[partial(task.batch, grouping=one) for one in single],
+        )
+
+    def run(self, start: Start, job: Job, seed: int, held_out: HeldOut | None = None) -> int:
+        """Trains from `start` to the end of the plan and saves the model in the folder `model` of
+        the job's run.
+
+        Returns the number of steps that the saved model was trained for. With `held_out.best` it is
+        that of the best evaluation. Raises InputError: a setting differs from the checkpoint's,
+        gradients stay non-finite, or memory runs out.
+        """
+        world, run, model, step = self._world, job.run, self.model, self.step
+        settings = {**self._data.settings, **self._config.schedule(), "--seed": seed}
+        settings[DATA] = self._data.key
+        world.on_first(start.check_settings, settings, job.flags_of_data)
+        plan, folder = self.plan, run.folder / CHECKPOINTS
+        continues = start.checkpoint is not None and start.checkpoint.parent == folder
+        state = first_state(plan, settings, start.state, continues)
+        if not (is_complete := is_finished(state, held_out)):
+            run.remove(result_file(trains=True))
+        run.say(str(plan))
+        self._say_warnings(job, plan, held_out)
+        tensors = [(name, tuple(each.shape)) for name, each in model.named_tensors().items()]
+        facts = {"the data": (self._data.key, len(self._data.rows)), "the plan": plan}
+        world.agree({**facts, "the tensors": tensors})
+        feed = self.feed(seed)
+        copy_model, loop = partial(weights.copied, model, start.tokenizer), self._config.loop
+        with closing(Checkpoints(folder, world, copy_model, loop, run.publish)) as checkpoints:
+            if not continues and (aside := world.on_first(set_aside, folder)):
+                run.say(f"the checkpoints of the previous run are kept in {aside}")
+            step.begin(seed)
+            model.initialize(seed, is_loaded=start.weights is not None)
+            world.on_first(self._load, start, run, seed, checkpoints)
+            broadcast_variables(self.words.read, world)
+            self.words.take()
+            step.state = state
+            # the schedule follows the progress
+            if start.state is None or state.step != start.state.step:
+                step.optimizer.optimizer.iterations.assign(state.step)
+            if not is_complete:
+                run.remove(result_file(trains=False))  # of an older model
+                self._describe(start, job, plan)
+                step.compile(feed.batches_of_shapes(), plan.accumulation)
+            job.has_trained.set()
+            training = partial(train, step, feed, plan, checkpoints, run, loop, held_out)
+            state = surviving(world, f"the training in {run.folder}", training)
+        steps = state.step
+        if held_out and held_out.best and state.best and state.best[0] != state.position:
+            position, score = state.best
+            steps = position // plan.global_batch_size
+            path, _ = world.on_first(checkpoint_at, folder, position)
+            run.say(f"the best checkpoint: {path.name}, {held_out.best} {score:.4f}")
+            load_on_all(model, path, world, run)
+        world.on_first(self._save, start, run)
+        return steps
+
+    def _few_shapes(self) -> Layouts:
+        """The few shapes of micro-batches that XLA compiles, chosen from a sample of the steps.
+        Without packing there is one shape, with rows as long as the longest."""
+        rows, plan = self._data.rows, self.plan
+        sample: list[np.ndarray] = []
+        if self._config.step.packing != "off":
+            order = self._data.order(len(rows), self._config.loop.seed)
+            steps = np.linspace(0, plan.steps, min(plan.steps, STEPS_OF_LAYOUTS), endpoint=False)
+            for position in (steps.astype(int) * plan.global_batch_size).tolist():
+                numbers = order.rows_at(position, position + plan.global_batch_size)
+                lengths = rows.lengths_at("input_ids", numbers)
+                ranks = divided(lengths, plan.size, plan.accumulation)
+                sample += [lengths[piece] for rank in ranks for piece in rank]
+        most_rows = -(-plan.global_batch_size // (plan.size * plan.accumulation))
+        return Layouts(sample, most_rows, self._longest_row())
+
+    def _longest_row(self) -> int:
+        """The most tokens of a row in this training."""
+        return self._data.rows.longest("input_ids") or self._task.max_seq_length
+
+    def _training_step(self, job: Job, is_optimized: bool) -> TrainingStep:
+        """The step of BERT's optimizer with the plan's schedule."""
+        task, config, plan, world = self._task, self._config, self._plan, job.world
+        schedule = plan.learning_rate, plan.steps, plan.warmup_steps
+        optimizer = AllreduceOptimizer(
+            make_optimizer(config.optimizer, *schedule),
+            self.words.variables,
+            world,
+            job.collectives,
+            task.terms,
+            scales_loss=self.model.compute_dtype == "float16",
+            compression=config.step.compression,
+        )
+        job.run.say("building the training step: the first step takes longer")
+        longest, scores = rounded_up(self._longest_row()), self.words.scores
+
+        def loss(batch: dict, key: tf.Tensor) -> Mapping[str, tf.Tensor]:
+            return task.loss(scores(batch | {"longest": longest}, key), batch)
+
+        make_step = partial(TrainingStep, loss, task.weights, optimizer, self.words.write_back)
+        if self._layouts is None:
+            return make_step("graph" if is_optimized else "as traced")
+        # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are
+        # faster.
+        is_summed_by_xla = job.collectives.in_graph and config.loop.xla == "on"
+        can_be_whole = world.size == 1 or is_summed_by_xla
+        return make_step("step" if world.device.is_gpu and can_be_whole else "gradient")
+
+    def _load(self, start: Start, run: Run, seed: int, checkpoints: Checkpoints) -> None:
+        """Loads the weights and moments that a run starts from. On rank 0."""
+        model, tensors = self.model, self.model.named_tensors()
+        if start.weights is None:
+            run.say(f"weights: initial values, seed {seed}: training from scratch")
+            return
+        fresh = {name: tensors[name].numpy() for name in start.fresh_tensors if start.state is None}
+        new = () if start.state else model.head.shapes(model.config)
+        run.say(f"weights: {weights.load(model, start.weights, new=new)} ({start.reason})")
+        for name, value in fresh.items():
+            tensors[name].assign(value)
+        if moments := start.checkpoint or start.moments:
+            checkpoints.restore(moments, self.step.optimizer)
+        if start.moments:
+            run.say(f"moments: {start.moments}")
+
+    def _describe(self, start: Start, job: Job, plan: Plan) -> None:
+        """Writes run.json."""
+        facts = {
+            "config": job.config,
+            "plan": asdict(plan),
+            "start": start.reason,
+            "hub_commits": {"model": start.commit, "data_set": self._data.commit},
+            "environment": environment(),
+        }
+        job.run.write_json("run.json", facts)
+        job.run.hyperparameters(job.config)
+
+    def _save(self, start: Start, run: Run) -> None:
+        """Writes the folder `model` of the run. On rank 0."""
+
+        def fill(folder: Path) -> None:
+            weights.copied(self.model, start.tokenizer)(folder)
+            write_json(folder / TASK_FILE, self._task.settings)
+
+        run.replace_folder("model", fill)
+
+    def _say_warnings(self, job: Job, plan: Plan, held_out: HeldOut | None) -> None:
+        """Warns of surprising plans."""
+        say, config = job.run.say, self._config
+        # by which `make_plan` has divided, also if a rank has died since
+        size = self._world.launched_size
+        if size > 1 and config.plan.resolved().global_batch_size is None:
+            of_one = make_plan(config.plan.resolved(), plan.rows, 1).steps
+            say(
+                f"note: {of_one:,} steps of one rank are {plan.steps:,} here, with {size} times the"
+                f" rows; --global_batch_size {plan.global_batch_size // size} keeps one rank's"
+                " steps and rate"
+            )
+        if plan.warmup_steps >= plan.steps:
+            say(
+                f"warning: the warmup of {plan.warmup_steps:,} steps does not end within"
+                f" {plan.steps:,} steps"
+            )
+        if self._task.head is not PRETRAINING and (warning := rate_warning(plan)):
+            say(warning)
+        if config.step.compression != "none" and not job.collectives.compresses:
+            say(
+                "note: --compression changes nothing with the backend"
+                f" {job.collectives.name} on these machines"
+            )
+        if held_out:
+            every, patience = held_out.interval(plan), held_out.patience
+            count = math.ceil(plan.steps / every)
+            say(f"evaluation every {every:,} steps, {count:,} in all")
+            if patience is not None and count <= patience + 1:  # only after the last one
+                say(
+                    f"warning: with {count} evaluations --early_stopping_patience {patience} never"
+                    " stops early"
+                )
+
+
+def trained_words(
+    model: Bert, rows: BatchRows, optimizer: str, tracing: Tracing
+) -> AllWords | TrainedWords:
+    """Those of rows in memory. All words where pretraining's scores need them, or LAMB their
+    norm."""
+    if model.head is PRETRAINING or optimizer == "lamb" or not isinstance(rows, Rows):
+        return AllWords(model, tracing)
+    return TrainedWords(model, rows.column("input_ids")[0], tracing)
