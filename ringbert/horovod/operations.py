@@ -49,12 +49,11 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
-    facts: Callable[..., Any] = lambda *dense: (),
 ) -> list:
     """Tensors averaged (`op` `Sum`: summed, …) over ranks in one call; the same on every rank.
 
     Of `tf.IndexedSlices` each index of any rank comes once. Gradients pass through. Integers are averaged without
-    the fraction, and multiplied by the factors in float64. The ranks compare `facts` of the dense tensors.
+    the fraction, and multiplied by the factors in float64.
     """
     if isinstance(average, str):  # the second argument of horovod.keras.allreduce is the name
         average, name = None, average
@@ -87,7 +86,7 @@ def grouped_allreduce(
     if postscale_factor != 1:  # of an average of integers with its fraction
         own = [tf.cast(value, tf.float64) if value.dtype.is_integer else value for value in own]
     function, call = functools.partial(_reduced, op, is_half), Call("hvd.allreduce", name or "", (op, is_half))
-    totals = collective(call, function, gradient, own, facts=facts)
+    totals = collective(call, function, gradient, own)
     for (place, (value, context)), total in zip(sent.items(), totals, strict=True):
         results[place] = compressor.decompress(tf.cast(_scaled(total, postscale_factor), value.dtype), context)
     return results

@@ -5,7 +5,6 @@ import os
 import sys
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ from distributed.world import World
 from ringbase.errors import InputError
 
 as_written = tf.autograph.experimental.do_not_convert  # by AutoGraph
-ROUNDING = 1e-3  # larger differences of a sum, relative to the norm, are no rounding
 
 
 class Unsupported(InputError, NotImplementedError):
@@ -63,8 +61,7 @@ class Session:
 
     `collectives` sums gradients in a graph, `host` sums tensors on the host; the same with MPI. A collective
     operation of TensorFlow cannot run inside a py_function, which holds the thread that it needs. At the last of
-    `num_calls` meetings `num_active` ranks had not joined (`join`). `num_sums` counts the sums of gradients by the
-    ids of their variables.
+    `num_calls` meetings `num_active` ranks had not joined (`join`).
     """
 
     world: World
@@ -72,29 +69,25 @@ class Session:
     host: Collectives
     num_active: int = 1
     num_calls: int = 0
-    num_sums: Counter = field(default_factory=Counter)
     _one_meets: Any = field(default_factory=threading.Lock, repr=False)  # TensorFlow may run two calls at once
 
     @contextmanager
-    def meeting(self, call: Call | None, facts: Sequence = ()) -> Iterator[Call | None]:
+    def meeting(self, call: Call | None) -> Iterator[Call | None]:
         """A `with` block in which all ranks exchange messages, when they all make this call. It gets the call.
 
         None is for a rank that has joined: it makes the call of the others. Raises RanksDiffer if the ranks make
-        different calls, and InputError if their `facts` (see `compare`) say that variables differ.
+        different calls.
         """
         if self.world.size == 1:
             yield call
             return
         # A rank in `join` knows no other name for the call.
         with self._one_meets, self.world.operation("a sum or message of hvd, for which all ranks are needed"):
-            everyone = self.world.comm.allgather((call, facts))
-            made = [other for other, _ in everyone if other is not None]
+            made = [other for other in self.world.comm.allgather(call) if other is not None]
             if len(set(made)) > 1:
                 self._refuse(call or Call("hvd.join"))
             self.num_calls += 1
             self.num_active = len(made)
-            if len(known := [own for _, own in everyone if own]) > 1:
-                compare(self.world, known)
             yield made[0] if made else None
 
     def _refuse(self, call: Call) -> None:
@@ -107,22 +100,6 @@ class Session:
                 f"{error}. Give all ranks the same model, optimizer and steps (steps_per_epoch, .repeat()), call "
                 "hvd.join() where the data of a loop end, and put a tape inside the tf.function"
             ) from None
-
-
-def compare(world: World, facts: Sequence) -> None:
-    """Raises InputError if a variable differs among the ranks; a note says if no gradient does, as they should.
-    Facts of a rank are name, sum and norm of each variable, and of each gradient, whose name is ""."""
-    for of_tensor in zip(*facts, strict=True):
-        names, sums, norms = zip(*of_tensor, strict=True)
-        if max(sums) - min(sums) > ROUNDING * max(norms):
-            if not names[0]:  # a gradient
-                return
-            raise InputError(
-                f"{names[0]} has different values on the ranks at its second gradient: use hvd.callbacks."
-                "BroadcastGlobalVariablesCallback(0), or hvd.broadcast_variables when all variables exist"
-            )
-    if any(norm for name, _, norm in facts[0] if not name):
-        world.say("note: all ranks have the same gradients: give each its data, x[hvd.rank()::hvd.size()]")
 
 
 _made: weakref.WeakKeyDictionary[tf.Graph, list[str]] = weakref.WeakKeyDictionary()  # the operations of each graph
@@ -220,14 +197,13 @@ def collective(
     gradient: Callable[..., Any],
     tensors: Sequence[tf.Tensor],
     resizes: bool = False,
-    facts: Callable[..., Sequence] = lambda *values: (),
 ) -> list[tf.Tensor]:
     """The results of `function(*tensors)` on all ranks, cast to the tensors' dtypes.
 
     One rank alone keeps its tensors. The ranks meet for `call` first: its kind are the options, to which dtype
     and shape of the tensors are added. `gradient(name, results, *upstream)` are the gradients of the tensors;
     `name` is for its own calls. With `resizes` the first dimensions may differ among the ranks, and those of
-    results from the tensors'. `facts(*tensors)` are the call's facts.
+    results from the tensors'.
     """
     session, is_eager = current(), tf.executing_eagerly()
 
@@ -235,7 +211,7 @@ def collective(
         kinds = ((value.dtype.name, tuple(value.shape[int(resizes) :])) for value in values)
         try:
             complete = Call(call.what, call.name, (*call.kind, *kinds))
-            with session.meeting(complete, facts(*values)):
+            with session.meeting(complete):
                 results = function(*values)
             return [tf.cast(own, value.dtype) for own, value in zip(results, values, strict=True)]
         except InputError as error:
@@ -255,11 +231,9 @@ def collective(
             for result, value in zip(results, own, strict=True):
                 result.set_shape([None, *value.shape[1:]] if resizes else value.shape)
 
-        def backward(*upstream, variables=None):
+        def backward(*upstream):
             # In another order the ranks' names differ.
-            name = f"gradient of {call.name or call.what}, call {number}"
-            own_gradients = gradient(name, results, *upstream)
-            return own_gradients if variables is None else (own_gradients, [None] * len(variables))  # of `facts`
+            return gradient(f"gradient of {call.name or call.what}, call {number}", results, *upstream)
 
         return results, backward
 

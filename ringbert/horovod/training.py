@@ -57,8 +57,7 @@ class GradientMean:
     def __call__(self, gradients: Sequence, variables: Sequence) -> list:
         """The means over ranks of gradients of `variables`; None stays None.
 
-        Raises InputError if the gradients differ in shape or dtype among the ranks, or if the variables have
-        different values when they get their second gradient: by then they should have been broadcast.
+        Raises InputError if the gradients differ in shape or dtype among the ranks.
         """
         results, own = list(gradients), {}
         for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
@@ -70,30 +69,19 @@ class GradientMean:
                 own[place] = gradient if is_large else tf.convert_to_tensor(gradient)
             elif self.scale_local_gradients:
                 results[place] = tf.math.scalar_mul(1 / current().world.size, gradient)
-        means = self._means([*own.values()], [variables[place] for place in own])
-        for place, mean in zip(own, means, strict=True):
+        for place, mean in zip(own, self._means([*own.values()]), strict=True):
             results[place] = mean
         return results
 
-    def _means(self, own: list, variables: list) -> list:
-        session, key = current(), tuple(map(id, variables))
+    def _means(self, own: list) -> list:
+        session = current()
         is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
         if own and not (is_sparse or tf.executing_eagerly() or session.collectives is session.host):
             wide = tf.float64 if any(value.dtype == tf.float64 for value in own) else tf.float32
             totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
             divisor = session.world.size if self.op == Average else 1
             return [tf.cast(total / divisor, value.dtype) for total, value in zip(totals, own, strict=True)]
-
-        def facts(*dense: tf.Tensor) -> list:
-            session.num_sums[key] += 1
-            if session.num_sums[key] != 2 or not all(hasattr(variable, "assign") for variable in variables):
-                return []
-            named = [(getattr(variable, "path", variable.name), variable) for variable in variables]
-            named += [("", gradient) for gradient in dense]
-            values = ((name, tf.cast(value, tf.float64).numpy()) for name, value in named)
-            return [(name, float(value.sum()), float(np.linalg.norm(value))) for name, value in values]
-
-        return grouped_allreduce(own, op=self.op, compression=self.compression, name="gradients", facts=facts)
+        return grouped_allreduce(own, op=self.op, compression=self.compression, name="gradients")
 
 
 class DistributedTape(tf.GradientTape):
