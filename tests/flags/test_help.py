@@ -12,7 +12,10 @@ from harness.mpi import ROOT
 from harness.parsing import PROJECT, help_of, main_of
 from harness.refusals import refusal
 
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "PALS_RANKID",
+    "ALPS_APP_PE", "MV2_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK",
+)  # fmt: skip
 SQUAD = (sys.executable, "-m", "tasks.squad")
 
 
@@ -76,7 +79,9 @@ def test_help_into_a_closed_pipe_is_no_error():  # `--help | head -3`, when head
 
 FIRST = ["", "OMPI_COMM_WORLD_RANK=0", "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1",  # sbatch's shell
          "OMPI_COMM_WORLD_RANK=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2"]  # fmt: skip
-OTHERS = ["OMPI_COMM_WORLD_RANK=3", "PMI_RANK=1", "PMIX_RANK=2", "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2"]
+OTHERS = ["OMPI_COMM_WORLD_RANK=3", "PMI_RANK=1", "PMIX_RANK=2", "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2",
+          "PALS_RANKID=1", "ALPS_APP_PE=2", "MV2_COMM_WORLD_RANK=1", "JSM_NAMESPACE_RANK=1",
+          "FLUX_TASK_RANK=1"]  # fmt: skip
 
 
 @pytest.mark.parametrize("variables", [*FIRST, *OTHERS])
