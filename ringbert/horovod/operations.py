@@ -13,6 +13,7 @@ from ringbert.horovod.session import Call, Unsupported, WrongValue, as_written, 
 
 Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
 MPI_NAMES = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
+OWN_STATE = ("seed_generator_state", "gradient_accumulator")  # ends of Keras' names of variables
 WIDE = {tf.float16: tf.float32, tf.bfloat16: tf.float32, tf.bool: tf.int32}  # MPI knows none of these
 
 
@@ -217,12 +218,19 @@ broadcast = _of_one_tensor(grouped_broadcast)
 
 @as_written
 def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None) -> list:
-    """Gives every rank the variables' values of rank `root_rank`, and returns these values."""
+    """Gives every rank the variables' values of rank `root_rank`, and returns the values.
+
+    The state of Keras' random numbers and the gradients that a rank still adds up stay its own:
+    otherwise dropout would be the same on all ranks, and `backward_passes_per_step` lose gradients.
+    """
     variables = list(variables)
-    values = grouped_broadcast(variables, root_rank, name or "variables")
-    for variable, value in zip(variables, values, strict=True):
+    names = [variable.name.split(":")[0] for variable in variables]
+    pairs = zip(names, variables, strict=True)
+    shared = [variable for name, variable in pairs if not name.endswith(OWN_STATE)]
+    values = grouped_broadcast(shared, root_rank, name or "variables")
+    for variable, value in zip(shared, values, strict=True):
         variable.assign(value)
-    return values
+    return [tf.convert_to_tensor(variable) for variable in variables]
 
 
 @as_written
