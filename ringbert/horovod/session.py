@@ -233,7 +233,8 @@ def collective(
 
         def backward(*upstream):
             # In another order the ranks' names differ.
-            return gradient(f"gradient of {call.name or call.what}, call {number}", results, *upstream)
+            name = f"gradient of {call.name or call.what}, call {number}"
+            return gradient(name, results, *upstream)
 
         return results, backward
 

@@ -16,6 +16,8 @@ from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.optimizers.multi_optimizer import MultiOptimizer
+from keras.src.saving import object_registration
 from keras.src.trainers import trainer
 
 from ringbase.errors import InputError
@@ -24,6 +26,9 @@ from ringbert.horovod.session import Unsupported, as_written, current, is_initia
 
 # Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the ranks.
 MOST_DENSE_BYTES = 1 << 26
+
+# In its configuration a distributed optimizer's name ends with this and its options.
+MARK = ".hvd."
 
 # What a tape has averaged, by its id; an optimizer does not average it again.
 means_of_tapes: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -121,15 +126,37 @@ def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> Distri
 class Distributed:
     """What `DistributedOptimizer` adds to the class of a Keras optimizer."""
 
+    keras_class: type[keras.optimizers.Optimizer]
     gradient_mean: GradientMean
-    factor = 1.0  # of accumulated gradients, of which Keras takes the mean
+    passes: int  # `backward_passes_per_step`
+    factor: int  # of accumulated gradients, of which Keras takes the mean
     has_means = False  # a LossScaleOptimizer averages gradients before it looks whether they are finite
     _to_average: Sequence | None = None  # the variables whose gradients `_clip_gradients` averages
 
+    @property
+    def iterations(self: Any) -> keras.Variable:
+        """As Horovod, all passes; Keras counts the updates."""
+        return self._iterations if self.passes > 1 else super().iterations  # type: ignore[misc]
+
+    def averaged(self: Any, grads: Sequence, trainable_variables: Sequence | None) -> list:
+        """The means over ranks of gradients that `apply` gets, unless they are means already."""
+        if self.is_averaged(grads):
+            return list(grads)
+        known = self._trainable_variables if trainable_variables is None else trainable_variables
+        return self.gradient_mean(list(grads), list(known))
+
+    def is_averaged(self, grads: Sequence) -> bool:
+        return self.has_means or all(means_of_tapes.get(id(grad)) is grad for grad in grads)
+
+    def apply(self: Any, grads: Sequence, trainable_variables: Sequence | None = None) -> None:
+        if isinstance(self, MultiOptimizer):  # its parts clip and update, it does not
+            grads = self.averaged(grads, trainable_variables)
+        super().apply(grads, trainable_variables)  # type: ignore[misc]
+
     @as_written
     def _backend_apply_gradients(self: Any, grads: Sequence, trainable_variables: Sequence) -> None:
-        is_done = self.has_means or all(means_of_tapes.get(id(grad)) is grad for grad in grads)
-        object.__setattr__(self, "_to_average", None if is_done else trainable_variables)
+        to_average = None if self.is_averaged(grads) else trainable_variables
+        object.__setattr__(self, "_to_average", to_average)
         if self.gradient_accumulation_steps:  # Keras adds no sparse gradients
             grads = [tf.convert_to_tensor(grad) for grad in grads]
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
@@ -145,6 +172,11 @@ class Distributed:
     def register_local_var(self, var: Any) -> None:
         """Lets the gradients of a variable stay on their rank."""
         self.gradient_mean.local[id(var)] = var
+
+    def get_config(self: Any) -> dict[str, Any]:
+        """That of the Keras optimizer, with the options in its name for `distributed_again`."""
+        options = f"{self.gradient_mean.op}.{self.passes}.{self.factor}"
+        return super().get_config() | {"name": f"{self.name}{MARK}{options}"}  # type: ignore[misc]
 
 
 def DistributedOptimizer(
@@ -162,22 +194,39 @@ def DistributedOptimizer(
     Keras loads it. Call it before `model.compile`. The gradients of `backward_passes_per_step` calls are added up
     on each rank before a sum over ranks, and divided by it with `average_aggregated_gradients`. `name` and
     `use_locking` are without effect; the options are those of `GradientMean`.
+
+    A copy, and what is loaded from a file, is distributed too. It keeps `op` and the passes; another
+    call can give it more options.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise InputError(f"hvd.DistributedOptimizer needs an optimizer of Keras 3, got {type(optimizer)}")
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    if any(isinstance(part, Distributed) for part in getattr(inner, "optimizers", ())):
+        raise InputError("the parts of this MultiOptimizer are distributed already: that is enough")
+    passes = backward_passes_per_step
+    factor = 1 if average_aggregated_gradients else passes
+    keras_class, old_passes = type(inner), 1
     if isinstance(inner, Distributed):
-        raise InputError("this optimizer is distributed already: call hvd.DistributedOptimizer once")
-    own = type(inner)
-    attributes = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
-    attributes["gradient_mean"] = GradientMean(**options)
-    if backward_passes_per_step > 1:
-        if inner.built:
+        keras_class, old_passes = inner.keras_class, inner.passes
+        options = {"op": inner.gradient_mean.op} | options
+        if passes == 1:
+            passes, factor = inner.passes, inner.factor
+    if passes != old_passes:
+        if inner.built or old_passes > 1:
             raise InputError("backward_passes_per_step needs a new optimizer, which has applied no gradients")
-        inner.gradient_accumulation_steps = backward_passes_per_step * (inner.gradient_accumulation_steps or 1)
-        attributes["factor"] = 1 if average_aggregated_gradients else backward_passes_per_step
-        attributes["iterations"] = property(lambda self: self._iterations)  # as Horovod, Keras counts the updates
-    inner.__class__ = type(own.__name__, (Distributed, own), attributes)
+        if isinstance(inner, MultiOptimizer):
+            instead = "give its parts gradient_accumulation_steps"
+            raise InputError(f"backward_passes_per_step is not for a MultiOptimizer: {instead}")
+        inner.gradient_accumulation_steps = passes * (inner.gradient_accumulation_steps or 1)
+    # With `_unpickle_model` a pickle names Keras' class.
+    names = ("__module__", "__qualname__", "__doc__", "_unpickle_model")
+    attributes = {name: getattr(keras_class, name) for name in names}
+    attributes |= {"keras_class": keras_class, "gradient_mean": GradientMean(**options)}
+    attributes |= {"passes": passes, "factor": factor}
+    inner.__class__ = type(keras_class.__name__, (Distributed, keras_class), attributes)
+    registered = object_registration.GLOBAL_CUSTOM_NAMES
+    if keras_class in registered:  # a user's own, which files and copies name so
+        registered[type(inner)] = registered[keras_class]
     return optimizer
 
 
@@ -195,9 +244,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         mean, variance = super()._moments(inputs, mask)
         if current().world.size == 1:
             return mean, variance
-        own = tf.stack([mean, variance + tf.square(mean)])
-        mean, mean_of_square = tf.unstack(allreduce(own, name=f"moments of {self.name}"))
-        return mean, mean_of_square - tf.square(mean)
+        mean_of_all = allreduce(mean, name="mean of a batch")
+        # Not the mean of squares less the square of the mean, whose digits would cancel.
+        spread = variance + tf.math.squared_difference(mean, mean_of_all)
+        return mean_of_all, allreduce(spread, name="variance of a batch")
 
 
 def load_model(
@@ -228,8 +278,10 @@ def _restore_optimizer(model: keras.Model, path: Any) -> None:
     with h5py.File(path) as file:
         saved = load_optimizer_weights_from_hdf5_group(file) if "optimizer_weights" in file else []
         # If not, the file is of another Keras, and Keras has warned that the optimizer starts anew.
-        if [value.shape for value in saved] == [tuple(variable.shape) for variable in optimizer.variables]:
-            optimizer.set_weights([value[()] for value in saved])
+        variables = optimizer.variables  # set_weights forgets those in a LossScaleOptimizer
+        if [value.shape for value in saved] == [tuple(variable.shape) for variable in variables]:
+            for variable, value in zip(variables, saved, strict=True):
+                variable.assign(value[()])
 
 
 class CallableList(list):
@@ -267,10 +319,36 @@ def _averaged_first(original: Callable, optimizer: Any, grads: Sequence, trainab
     """The ranks' gradients are averaged before one looks whether they are finite, so that all ranks agree."""
     inner = optimizer.inner_optimizer
     if isinstance(inner, Distributed):
-        variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
-        grads = inner.gradient_mean(list(grads), list(variables))
+        object.__setattr__(inner, "has_means", False)
+        grads = inner.averaged(grads, trainable_variables)
         object.__setattr__(inner, "has_means", True)
     original(optimizer, grads, trainable_variables)
+
+
+def distributed_again(original: Callable) -> Any:
+    """A `from_config` that makes a distributed optimizer from the configuration of one.
+
+    Copies, pickles and files all go through it.
+    """
+
+    def from_config(cls: Any, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        cls = getattr(cls, "keras_class", cls)
+        name, mark, options = str(config.get("name", "")).rpartition(MARK)
+        if not mark:
+            return original(cls, config, custom_objects)
+        op, passes, factor = options.split(".")
+        config = config | {"name": name}
+        if int(passes) > 1:
+            steps = config["gradient_accumulation_steps"] // int(passes)
+            config["gradient_accumulation_steps"] = steps if steps > 1 else None
+        return DistributedOptimizer(
+            original(cls, config, custom_objects),
+            op=op,
+            backward_passes_per_step=int(passes),
+            average_aggregated_gradients=factor == "1",
+        )
+
+    return classmethod(functools.wraps(original)(from_config))
 
 
 # What Keras 3 has no argument for, and names of Keras 2 that the scripts of Horovod's guides use.
@@ -279,6 +357,8 @@ _replace(trainer, "model_supports_jit", _supports_jit)
 _replace(trainer.Trainer, "compile", _without_obsolete)
 _replace(TensorFlowTrainer, "fit", _without_obsolete)
 _replace(LossScaleOptimizer, "apply", _averaged_first)
-for _owner in (BaseOptimizer, LossScaleOptimizer):
+for _owner in (BaseOptimizer, MultiOptimizer):
+    _owner.from_config = distributed_again(_owner.from_config.__func__)
+for _owner in (BaseOptimizer, LossScaleOptimizer, MultiOptimizer):
     _owner.lr = _owner.learning_rate
     _owner.variables = property(lambda self, get=_owner.variables.fget: CallableList(get(self)))  # type: ignore[misc]
