@@ -17,7 +17,7 @@ from ringbert.horovod.session import Call, current
 
 def agree(facts: dict[str, Any]) -> None:
     """Raises InputError on every rank unless all have the same facts."""
-    with current().meeting(Call("hvd.callbacks")):
+    with current().meeting(Call("hvd.callbacks:", ", ".join(facts))):
         current().world.agree(facts)
 
 
