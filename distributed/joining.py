@@ -22,14 +22,14 @@ def communicator() -> tuple[Any, str]:
         reason = f"mpi4py is not installed ({error})"
     except RuntimeError as error:
         reason = f"no MPI library was found ({str(error).splitlines()[0]})"
-    name, size = launched_size()
+    setting, size = launched_size()
     if size == 1:
         return None, ""
     return (
         None,
         (
-            f"{name}={size}: the launcher started {size} processes, but each is alone: {reason};"
-            " use the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun"
+            f"{setting}: the launcher started several processes, but each is alone: {reason}; use"
+            " the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun"
             " --mpi=pmix"
         ),
     )

@@ -52,6 +52,16 @@ REASONS = {  # statuses of processes that a signal ended
         "SIGALRM (not all ranks joined within --start-timeout: one ended, or hosts are cut off)"
     ),
 }
+SUBSTITUTES = {  # for flags of horovodrun
+    "--hostfile": "-H HOST:SLOTS,…, or --mpi-args '--hostfile FILE'",
+    "--timeline-filename": "keras.callbacks.TensorBoard in the script",
+    "--output-filename": "--mpi-args, with the flag of your mpirun",
+    "--network-interfaces": "the variable RINGBERT_NETWORK, such as 10.0.0.0/24",
+    "--min-np": "--restarts N",
+    "--max-np": "--restarts N",
+    "--host-discovery-script": "--restarts N",
+    "--check-build": "bert-doctor",
+}
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
@@ -268,6 +278,9 @@ def parse_args(argv: Sequence[str]) -> Namespace:
     if "--mpi-args" in ours[:-1]:  # argparse accepts a value with a leading dash only after "="
         at = ours.index("--mpi-args")
         ours[at : at + 2] = [f"--mpi-args={ours[at + 1]}"]
+    for flag in (word.partition("=")[0] for word in ours):
+        if flag in SUBSTITUTES:
+            parser.error(f"{flag} is a flag of horovodrun: use {SUBSTITUTES[flag]}")
     if not command and not {"-h", "--help"} & set(ours):
         parser.error("no -- with a command after it: write bert-launch -np 4 -- bert-squad …")
     options = parser.parse_args(ours, Namespace(command=command))

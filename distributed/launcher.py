@@ -24,8 +24,26 @@ HAS_SAVED = "RINGBERT_HAS_SAVED"
 START_TIMEOUT = "RINGBERT_START_TIMEOUT"  # seconds for all ranks to join
 ELASTIC = "RINGBERT_ELASTIC"  # "1": the ranks go on without those that die
 COMMAND = "RINGBERT_COMMAND"  # what the user typed, for run.json
-# set only in processes of a launcher
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+# Set only in processes of a launcher: Open MPI, MPICH, MVAPICH2, jsrun (LSF), Flux, and Cray's PALS
+# and ALPS, which may give no size. (Flux removes its variables from the shell of a batch job.)
+RANKS_WITHOUT_SIZE = ("PALS_RANKID", "ALPS_APP_PE")
+RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "JSM_NAMESPACE_RANK",
+    "FLUX_TASK_RANK",
+    *RANKS_WITHOUT_SIZE,
+)
+SIZE_VARIABLES = (
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "JSM_NAMESPACE_SIZE",
+    "FLUX_JOB_SIZE",
+    "SLURM_STEP_NUM_TASKS",
+)
 
 
 def tell(record: str) -> None:
@@ -52,10 +70,19 @@ def launched_rank() -> str:
 
 
 def launched_size() -> tuple[str, int]:
-    """The variable by which a launcher says that it started several processes, and their number;
-    else "" and 1."""
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
-        size = os.environ.get(name, "")
-        if size.isdigit() and int(size) > 1:
-            return name, int(size)
+    """The variable, with its value, by which a launcher says that it started several processes, and
+    their number, or the least that it can be; else "" and 1."""
+    for name in (*SIZE_VARIABLES, *RANKS_WITHOUT_SIZE):
+        value = os.environ.get(name, "")
+        if value.isdigit():
+            size = int(value) + (name in RANKS_WITHOUT_SIZE)
+            if size > 1:
+                return f"{name}={value}", size
     return "", 1
+
+
+def reports() -> bool:
+    """Whether this process, which is alone by mistake, reports an error: one is enough. Rank 0 does
+    not know of the mistake if its launcher gives no size."""
+    first_that_knows = "1" if launched_size()[0].startswith(RANKS_WITHOUT_SIZE) else "0"
+    return launched_rank() in ("0", first_that_knows)

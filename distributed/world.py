@@ -253,7 +253,7 @@ class World:
         elif self._is_of_user(error):
             # Under another MPI's launcher each process is alone and fails in the same way, and one
             # is enough.
-            if launcher.launched_rank() == "0":
+            if launcher.reports():
                 self._report(error)
             else:
                 time.sleep(1)

@@ -174,12 +174,10 @@ def launch(
             "job must be ringbert.Squad(…), Classification(…), Tagging(…) or Pretraining(…), got"
             f" {job!r:.80}"
         )
-    variable, size = launched_size()
+    setting, size = launched_size()
     if size > 1:
-        raise InputError(
-            f"{variable}={size}: launch starts the ranks itself: start this script without mpirun"
-            " or srun"
-        )
+        advice = "start this script without mpirun or srun"
+        raise InputError(f"{setting}: launch starts the ranks itself: {advice}")
     if isinstance(hosts, Mapping):
         hosts = ",".join(f"{host}:{slots}" for host, slots in hosts.items())
     words = mpi_args if isinstance(mpi_args, str) else shlex.join(mpi_args)

@@ -1,6 +1,7 @@
 """Callbacks for `fit`."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,28 @@ import tensorflow as tf
 
 from ringbase.errors import InputError
 from ringbert.horovod.operations import allreduce, broadcast_
-from ringbert.horovod.session import current
+from ringbert.horovod.session import Call, current
+
+
+def agree(facts: dict[str, Any]) -> None:
+    """Raises InputError on every rank unless all have the same facts."""
+    with current().meeting(Call("hvd.callbacks:", ", ".join(facts))):
+        current().world.agree(facts)
+
+
+def optimizers_of(model: keras.Model) -> Iterator[tuple[str, keras.optimizers.Optimizer]]:
+    """The optimizers among a model's attributes, also in lists, with the attribute's name."""
+    for name, value in sorted(vars(model).items()):
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, keras.optimizers.Optimizer):
+                yield name, one
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives all ranks the weights and the optimizer's state of rank `root_rank`, but not `local_variables`.
+    """Gives all ranks the weights and the state of the model's optimizers of rank `root_rank`.
 
-    It does so before the first step; after it, as Horovod, if the model is not built by then.
+    It leaves out `local_variables`, and what `broadcast_` leaves out. It does so before the first
+    step; after it, as Horovod, if the model is not built by then.
     """
 
     def __init__(self, root_rank: int = 0, device: str = "", local_variables: Any = ()):
@@ -25,42 +41,67 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self.root_rank, self.kept = root_rank, set(map(id, tf.nest.flatten(local_variables)))
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._is_done = False
+        self._is_done, self._has_begun = False, False
         if self.model.built:
             if not self.model.optimizer.built:
                 self.model.optimizer.build(self.model.trainable_variables)
             self.on_train_batch_end(0)
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if not self._has_begun:
+            advice = "BackupAndRestore must be on every rank, each with its own folder"
+            agree({f"the first epoch of fit ({advice})": epoch})
+            self._has_begun = True
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if not self._is_done:
-            variables = [*self.model.variables, *self.model.optimizer.variables]
-            broadcast_([variable for variable in variables if id(variable) not in self.kept], self.root_rank)
+            self._send(self.model.weights, "the model's weights")
+            for name, optimizer in optimizers_of(self.model):
+                self._send(optimizer.variables, f"the state of model.{name}")
             self._is_done = True
+
+    def _send(self, variables: list, name: str) -> None:
+        shared = [variable for variable in variables if id(variable) not in self.kept]
+        broadcast_(shared, self.root_rank, name)
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Replaces an epoch's metrics by their averages over ranks. Put it before callbacks that use them."""
+    """Replaces an epoch's metrics by their averages over ranks. Put it before callbacks that use
+    them."""
 
     def __init__(self, device: str = ""):
         super().__init__()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        rate = getattr(self.model.optimizer, "learning_rate", 0.0)  # a MultiOptimizer has several
+        advice = "put MetricAverageCallback before callbacks that set it"
+        agree(
+            {
+                f"the learning rate ({advice}, as ReduceLROnPlateau)": float(rate),
+                f"stop_training ({advice}, as EarlyStopping)": self.model.stop_training,
+            }
+        )
         names = sorted(name for name, value in (logs or {}).items() if np.ndim(value) == 0)
         if logs and names:
-            means = allreduce(np.array([float(logs[name]) for name in names]), name=f"metrics {', '.join(names)}")
+            means = allreduce(
+                np.array([float(logs[name]) for name in names]), name=f"metrics {', '.join(names)}"
+            )
             logs.update(zip(names, means.numpy().tolist(), strict=True))
 
 
 @dataclass(eq=False)
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """Sets the rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before `end_epoch`."""
+    """Sets the rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before
+    `end_epoch`."""
 
     initial_lr: float
     multiplier: float | Callable[[float], float]
     start_epoch: int = 0
-    end_epoch: int | None = None
-    staircase: bool = True  # change the rate at the beginning of epochs only; else before each batch
-    momentum_correction: bool = True  # scale the momentum's state with the rate (Goyal et al. 2017, section 3)
+    end_epoch: float | None = None
+    # change the rate at the beginning of epochs only; else before each batch
+    staircase: bool = True
+    # scale the momentum's state with the rate (Goyal et al. 2017, section 3)
+    momentum_correction: bool = True
     steps_per_epoch: int | None = None  # for fractions of epochs, where `fit` does not know it
 
     def __post_init__(self) -> None:
@@ -70,7 +111,16 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
         if not self.staircase and not self.steps_per_epoch:
-            raise InputError(f"{type(self).__name__} needs steps_per_epoch, because fit does not know it")
+            raise InputError(
+                f"{type(self).__name__} needs steps_per_epoch, because fit does not know it"
+            )
+        optimizer = self.model.optimizer
+        try:
+            optimizer.learning_rate = float(optimizer.learning_rate)
+        except (TypeError, AttributeError):
+            wrong = f"{type(self).__name__} cannot set the rate of {type(optimizer).__name__}"
+            needed = "its learning_rate must be a number, not a LearningRateSchedule"
+            raise InputError(f"{wrong}: {needed}") from None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.current_epoch = epoch
@@ -79,14 +129,15 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         is_over = self.end_epoch is not None and self.current_epoch >= self.end_epoch
         if self.current_epoch < self.start_epoch or is_over or (self.staircase and batch):
             return
-        epoch = self.current_epoch + (0 if self.staircase else batch / float(self.steps_per_epoch or 1))
+        epoch = self.current_epoch + (
+            0 if self.staircase else batch / float(self.steps_per_epoch or 1)
+        )
         factor = self.multiplier(epoch) if callable(self.multiplier) else self.multiplier
         optimizer = self.model.optimizer
         before, after = float(optimizer.learning_rate), self.initial_lr * factor
         optimizer.learning_rate = after
-        if self.momentum_correction and before and after != before and getattr(optimizer, "momentum", 0):
-            # Keras multiplies gradients by the rate before it adds them to the momentum.
-            for velocity in getattr(optimizer, "momentums", ()):
+        if self.momentum_correction and before and after != before:
+            for velocity in velocities(getattr(optimizer, "inner_optimizer", optimizer)):
                 velocity.assign(velocity * (after / before))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -94,27 +145,45 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             logs["lr"] = float(self.model.optimizer.learning_rate)
 
 
+def velocities(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """The momentum's state, if the optimizer adds to it gradients times the rate."""
+    if not getattr(optimizer, "momentum", 0) or isinstance(optimizer, keras.optimizers.Muon):
+        return []
+    of_sgd, of_rmsprop = getattr(optimizer, "momentums", []), getattr(optimizer, "_momentums", [])
+    return [velocity for velocity in [*of_sgd, *of_rmsprop] if velocity is not None]
+
+
 def LearningRateWarmupCallback(
     initial_lr: float, warmup_epochs: float = 5, *args: Any, verbose: int = 0, **options: Any
 ) -> LearningRateScheduleCallback:
-    """Raises the rate from `initial_lr / size` to `initial_lr` over the first epochs (Goyal et al. 2017).
+    """Raises the rate from `initial_lr / size` to `initial_lr` over the first epochs (Goyal et al.
+    2017).
 
-    The options are `momentum_correction` and `steps_per_epoch`. `fit` shows the rate, so `verbose` has no effect.
+    Steps that Keras takes in one call (`steps_per_execution`) have the rate of the last of them.
+
+    The options are `momentum_correction` and `steps_per_epoch`. `fit` shows the rate, so `verbose`
+    has no effect.
     """
 
     def multiplier(epoch: float) -> float:
-        # So that the rate at the end of an epoch, which is logged, belongs to a whole number of epochs.
-        epoch, size = epoch + 1.0 / (schedule.steps_per_epoch or 1), current().world.size
-        return (epoch * (size - 1) / warmup_epochs + 1) / size
+        # At the end of the call: the rate which is logged belongs to a whole number of epochs.
+        call = schedule.model.steps_per_execution / (schedule.steps_per_epoch or 1)
+        end, size = min(epoch + call, math.floor(epoch) + 1), current().world.size
+        return min((end * (size - 1) / warmup_epochs + 1) / size, 1.0)
 
-    schedule = LearningRateScheduleCallback(initial_lr, multiplier, 0, int(warmup_epochs), False, *args, **options)
+    end_epoch, staircase = warmup_epochs, False
+    fixed = (initial_lr, multiplier, 0, end_epoch, staircase)
+    schedule = LearningRateScheduleCallback(*fixed, *args, **options)
     return schedule
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Keeps the model with the best `monitor`; rank 0 writes. Put it after `MetricAverageCallback`."""
+    """Keeps the model with the best `monitor`; rank 0 writes. Put it after
+    `MetricAverageCallback`."""
 
-    def __init__(self, filepath: str | Path = "best_model.keras", monitor: str = "val_loss", **options: Any):
+    def __init__(
+        self, filepath: str | Path = "best_model.keras", monitor: str = "val_loss", **options: Any
+    ):
         super().__init__(str(filepath), monitor, **options, save_best_only=True)
 
     def _save_model(self, *args: Any, **options: Any) -> None:

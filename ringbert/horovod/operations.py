@@ -9,11 +9,21 @@ import tensorflow as tf
 
 from distributed import arrays
 from ringbase.errors import InputError
-from ringbert.horovod.session import Call, Unsupported, WrongValue, as_written, checked_root, collective, current
+from ringbert.horovod.session import (
+    Call,
+    Unsupported,
+    WrongValue,
+    as_written,
+    checked_root,
+    collective,
+    current,
+)
 
 Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
 MPI_NAMES = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
-WIDE = {tf.float16: tf.float32, tf.bfloat16: tf.float32, tf.bool: tf.int32}  # MPI knows none of these
+OWN_STATE = ("seed_generator_state", "gradient_accumulator")  # ends of Keras' names of variables
+# MPI knows none of these
+WIDE = {tf.float16: tf.float32, tf.bfloat16: tf.float32, tf.bool: tf.int32}
 
 
 @dataclass(frozen=True)
@@ -32,8 +42,8 @@ class Compressor:
 
 
 class Compression:
-    """`fp16` and `bf16` both send float32 values as bfloat16 between machines, which has the range of float32, and
-    add in float32. Within a machine nothing is sent, and so nothing is rounded."""
+    """`fp16` and `bf16` both send float32 values as bfloat16 between machines, which has the range
+    of float32, and add in float32. Within a machine nothing is sent, and so nothing is rounded."""
 
     none, fp16, bf16 = Compressor(), Compressor(tf.float16), Compressor(tf.bfloat16)
 
@@ -49,12 +59,11 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
-    facts: Callable[..., Any] = lambda *dense: (),
 ) -> list:
     """Tensors averaged (`op` `Sum`: summed, …) over ranks in one call; the same on every rank.
 
-    Of `tf.IndexedSlices` each index of any rank comes once. Gradients pass through. Integers are averaged without
-    the fraction, and multiplied by the factors in float64. The ranks compare `facts` of the dense tensors.
+    Of `tf.IndexedSlices` each index of any rank comes once. Gradients pass through. Integers are
+    averaged without the fraction, and multiplied by the factors in float64.
     """
     if isinstance(average, str):  # the second argument of horovod.keras.allreduce is the name
         average, name = None, average
@@ -64,7 +73,8 @@ def grouped_allreduce(
     if op not in MPI_NAMES:
         raise InputError(f"op must be hvd.Average, Sum, Min, Max or Product, got {op}")
     has_gradient = op in (Average, Sum)
-    is_half = compression in (Compression.fp16, Compression.bf16)  # the backend rounds, and only what it sends
+    # the backend rounds, and only what it sends
+    is_half = compression in (Compression.fp16, Compression.bf16)
     compressor = Compression.none if is_half else compression
 
     def gradient(name: str, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
@@ -82,14 +92,23 @@ def grouped_allreduce(
         elif has_gradient and (prescale_factor, postscale_factor) == (1, 1):
             results[place] = _gathered(tensor, op, f"{name or 'slices'} {place}")
         else:
-            raise Unsupported("hvd.allreduce: sparse tensors are averaged or summed, without factors")
-    own = [_scaled(tf.cast(x, WIDE.get(x.dtype, x.dtype)), prescale_factor) for x, _ in sent.values()]
+            raise Unsupported(
+                "hvd.allreduce: sparse tensors are averaged or summed, without factors"
+            )
+    own = [
+        _scaled(tf.cast(x, WIDE.get(x.dtype, x.dtype)), prescale_factor) for x, _ in sent.values()
+    ]
     if postscale_factor != 1:  # of an average of integers with its fraction
         own = [tf.cast(value, tf.float64) if value.dtype.is_integer else value for value in own]
-    function, call = functools.partial(_reduced, op, is_half), Call("hvd.allreduce", name or "", (op, is_half))
-    totals = collective(call, function, gradient, own, facts=facts)
+    function, call = (
+        functools.partial(_reduced, op, is_half),
+        Call("hvd.allreduce", name or "", (op, is_half)),
+    )
+    totals = collective(call, function, gradient, own)
     for (place, (value, context)), total in zip(sent.items(), totals, strict=True):
-        results[place] = compressor.decompress(tf.cast(_scaled(total, postscale_factor), value.dtype), context)
+        results[place] = compressor.decompress(
+            tf.cast(_scaled(total, postscale_factor), value.dtype), context
+        )
     return results
 
 
@@ -112,8 +131,8 @@ def _gathered(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
 def _reduced(op: str, is_half: bool, *tensors: tf.Tensor) -> list[tf.Tensor]:
     """Each tensor, of a dtype that MPI knows, reduced over ranks; float ones in one sum.
 
-    Averages are over the ranks that have not joined, those of integers without their fraction. With `is_half`,
-    float32 values may be sent in 16 bits between machines.
+    Averages are over the ranks that have not joined, those of integers without their fraction. With
+    `is_half`, float32 values may be sent in 16 bits between machines.
     """
     session, results = current(), {}
     for kind in dict.fromkeys(value.dtype for value in tensors):
@@ -121,7 +140,9 @@ def _reduced(op: str, is_half: bool, *tensors: tf.Tensor) -> list[tf.Tensor]:
         if kind.is_floating and op in (Average, Sum):
             totals = session.host.all_reduce_sum(own, is_half and kind == tf.float32)
         else:
-            totals = [arrays.reduced(session.world.comm, value.numpy(), MPI_NAMES[op]) for value in own]
+            totals = [
+                arrays.reduced(session.world.comm, value.numpy(), MPI_NAMES[op]) for value in own
+            ]
         divisor = tf.constant(session.num_active if op == Average else 1, kind)
         divide = tf.truediv if kind.is_floating else tf.truncatediv  # into memory of their own
         results[kind] = iter([divide(total, divisor) for total in totals])
@@ -132,8 +153,8 @@ def _reduced(op: str, is_half: bool, *tensors: tf.Tensor) -> list[tf.Tensor]:
 def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options: Any) -> list:
     """This rank's parts of averages (or `op` `Sum`) over ranks, cut along the first dimension.
 
-    The first ranks get one row more if the rows do not divide evenly. The gradient of a `Sum` is multiplied by the
-    number of ranks, as in Horovod. The options are those of `grouped_allreduce`.
+    The first ranks get one row more if the rows do not divide evenly. The gradient of a `Sum` is
+    multiplied by the number of ranks, as in Horovod. The options are those of `grouped_allreduce`.
     """
     if op not in (Average, Sum):
         raise Unsupported(f"hvd.reducescatter: op must be hvd.Average or hvd.Sum, got {op}")
@@ -144,19 +165,25 @@ def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options: An
         return tf.identity(value), lambda upstream: upstream * world.size
 
     def part(total: tf.Tensor) -> tf.Tensor:
-        rows = [(tf.shape(total)[0] + world.size - 1 - rank) // world.size for rank in range(world.size)]
+        rows = [
+            (tf.shape(total)[0] + world.size - 1 - rank) // world.size for rank in range(world.size)
+        ]
         start = sum(rows[: world.rank])
         return total[start : start + rows[world.rank]]  # the gradient of tf.split mixes dtypes
 
     own = [with_larger_gradient(_with_rows(tensor, "hvd.reducescatter")) for tensor in tensors]
-    return [part(total) for total in grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)]
+    return [
+        part(total)
+        for total in grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)
+    ]
 
 
 @as_written
 def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     """The tensors of all ranks one after the other; their first dimensions may differ.
 
-    Gradients are averaged over the ranks, as in Horovod: what all ranks compute from the same tensors is one loss.
+    Gradients are averaged over the ranks, as in Horovod: what all ranks compute from the same
+    tensors is one loss.
     """
     world, value = current().world, _with_rows(tensor, "hvd.allgather")
 
@@ -187,8 +214,11 @@ def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
 
 
 @as_written
-def grouped_broadcast(tensors: Sequence, root_rank: int = 0, name: str | None = None) -> list[tf.Tensor]:
-    """The tensors of rank `root_rank` on every rank. Their gradient is the mean of the ranks' gradients."""
+def grouped_broadcast(
+    tensors: Sequence, root_rank: int = 0, name: str | None = None
+) -> list[tf.Tensor]:
+    """The tensors of rank `root_rank` on every rank. Their gradient is the mean of the ranks'
+    gradients."""
     world, root_rank = current().world, checked_root(root_rank)
 
     def send(*values: tf.Tensor) -> Sequence:
@@ -218,19 +248,28 @@ broadcast = _of_one_tensor(grouped_broadcast)
 
 @as_written
 def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None) -> list:
-    """Gives every rank the variables' values of rank `root_rank`, and returns these values."""
+    """Gives every rank the variables' values of rank `root_rank`, and returns the values.
+
+    The state of Keras' random numbers and the gradients that a rank still adds up stay its own:
+    otherwise dropout would be the same on all ranks, and `backward_passes_per_step` lose gradients.
+    """
     variables = list(variables)
-    values = grouped_broadcast(variables, root_rank, name or "variables")
-    for variable, value in zip(variables, values, strict=True):
+    names = [variable.name.split(":")[0] for variable in variables]
+    pairs = zip(names, variables, strict=True)
+    shared = [variable for name, variable in pairs if not name.endswith(OWN_STATE)]
+    values = grouped_broadcast(shared, root_rank, name or "variables")
+    for variable, value in zip(shared, values, strict=True):
         variable.assign(value)
-    return values
+    return [tf.convert_to_tensor(variable) for variable in variables]
 
 
 @as_written
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
-    """Sends `splits[r]` rows to each rank r, and returns those that this rank receives, in order of rank.
+    """Sends `splits[r]` rows to each rank r, and returns those that this rank receives, in order of
+    rank.
 
-    Without `splits` every rank gets equally many; with them, how many rows each rank sent is returned too.
+    Without `splits` every rank gets equally many; with them, how many rows each rank sent is
+    returned too.
     """
     world, value = current().world, _with_rows(tensor, "hvd.alltoall")
     own = [tf.shape(value)[0] // world.size] * world.size if splits is None else splits
@@ -263,7 +302,9 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
     """The object of rank `root_rank` on every rank (pickled)."""
     root_rank = checked_root(root_rank)
     with current().meeting(Call("hvd.broadcast_object", name or "", (root_rank,))):
-        return current().world.all_gather(obj if current().world.rank == root_rank else None)[root_rank]
+        return current().world.all_gather(obj if current().world.rank == root_rank else None)[
+            root_rank
+        ]
 
 
 @as_written
@@ -275,10 +316,12 @@ def allgather_object(obj: Any, name: str | None = None) -> list:
 
 @as_written
 def join() -> int:
-    """For a rank whose data have ended: waits until all ranks call it, and returns the rank that did so last.
+    """For a rank whose data have ended: waits until all ranks call it, and returns the rank that
+    did so last.
 
-    Until then this rank takes part in the sums of the others, which are averaged over the ranks that have data.
-    Messages other than `allreduce`, `allgather` and the gradients of an optimizer or tape cannot go on without it.
+    Until then this rank takes part in the sums of the others, which are averaged over the ranks
+    that have data. Messages other than `allreduce`, `allgather` and the gradients of an optimizer
+    or tape cannot go on without it.
     """
     session = current()
     entered = session.num_calls
@@ -294,5 +337,7 @@ def join() -> int:
                 dtype, shape = call.kind[0]
                 _gather(tf.zeros([0, *shape], dtype), None)
             else:
-                raise InputError(f"{call} cannot go on without the ranks that have called hvd.join()")
+                raise InputError(
+                    f"{call} cannot go on without the ranks that have called hvd.join()"
+                )
     return max((number, rank) for rank, number in enumerate(session.world.all_gather(entered)))[1]

@@ -1,11 +1,11 @@
-"""The ranks of a script and their calls, which run in Python on the host, now or as an operation of a graph."""
+"""The ranks of a script and their calls, which run in Python on the host, now or as an operation of
+a graph."""
 
 import atexit
 import os
 import sys
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,15 +25,16 @@ from distributed.world import World
 from ringbase.errors import InputError
 
 as_written = tf.autograph.experimental.do_not_convert  # by AutoGraph
-ROUNDING = 1e-3  # larger differences of a sum, relative to the norm, are no rounding
 
 
 class Unsupported(InputError, NotImplementedError):
-    """A use that has no counterpart. Horovod raises NotImplementedError, which is a RuntimeError."""
+    """A use that has no counterpart. Horovod raises NotImplementedError, which is a
+    RuntimeError."""
 
 
 class RanksDiffer(InputError, tf.errors.FailedPreconditionError):
-    """The ranks call different things, or the same with other shapes; of the type that Horovod raises."""
+    """The ranks call different things, or the same with other shapes; of the type that Horovod
+    raises."""
 
     def __init__(self, message: str):
         tf.errors.FailedPreconditionError.__init__(self, None, None, message)
@@ -61,10 +62,9 @@ class Call(NamedTuple):
 class Session:
     """The ranks and the backend.
 
-    `collectives` sums gradients in a graph, `host` sums tensors on the host; the same with MPI. A collective
-    operation of TensorFlow cannot run inside a py_function, which holds the thread that it needs. At the last of
-    `num_calls` meetings `num_active` ranks had not joined (`join`). `num_sums` counts the sums of gradients by the
-    ids of their variables.
+    `collectives` sums gradients in a graph, `host` sums tensors on the host; the same with MPI. A
+    collective operation of TensorFlow cannot run inside a py_function, which holds the thread that
+    it needs. At the last of `num_calls` meetings `num_active` ranks had not joined (`join`).
     """
 
     world: World
@@ -72,29 +72,30 @@ class Session:
     host: Collectives
     num_active: int = 1
     num_calls: int = 0
-    num_sums: Counter = field(default_factory=Counter)
-    _one_meets: Any = field(default_factory=threading.Lock, repr=False)  # TensorFlow may run two calls at once
+    # TensorFlow may run two calls at once
+    _one_meets: Any = field(default_factory=threading.Lock, repr=False)
 
     @contextmanager
-    def meeting(self, call: Call | None, facts: Sequence = ()) -> Iterator[Call | None]:
-        """A `with` block in which all ranks exchange messages, when they all make this call. It gets the call.
+    def meeting(self, call: Call | None) -> Iterator[Call | None]:
+        """A `with` block in which all ranks exchange messages, when they all make this call. It
+        gets the call.
 
-        None is for a rank that has joined: it makes the call of the others. Raises RanksDiffer if the ranks make
-        different calls, and InputError if their `facts` (see `compare`) say that variables differ.
+        None is for a rank that has joined: it makes the call of the others. Raises RanksDiffer if
+        the ranks make different calls.
         """
         if self.world.size == 1:
             yield call
             return
         # A rank in `join` knows no other name for the call.
-        with self._one_meets, self.world.operation("a sum or message of hvd, for which all ranks are needed"):
-            everyone = self.world.comm.allgather((call, facts))
-            made = [other for other, _ in everyone if other is not None]
+        with (
+            self._one_meets,
+            self.world.operation("a sum or message of hvd, for which all ranks are needed"),
+        ):
+            made = [other for other in self.world.comm.allgather(call) if other is not None]
             if len(set(made)) > 1:
                 self._refuse(call or Call("hvd.join"))
             self.num_calls += 1
             self.num_active = len(made)
-            if len(known := [own for _, own in everyone if own]) > 1:
-                compare(self.world, known)
             yield made[0] if made else None
 
     def _refuse(self, call: Call) -> None:
@@ -104,28 +105,14 @@ class Session:
             self.world.agree({"the next call": call} | parts)
         except InputError as error:
             raise RanksDiffer(
-                f"{error}. Give all ranks the same model, optimizer and steps (steps_per_epoch, .repeat()), call "
-                "hvd.join() where the data of a loop end, and put a tape inside the tf.function"
+                f"{error}. Give all ranks the same model, optimizer and steps (steps_per_epoch,"
+                " .repeat()), call hvd.join() where the data of a loop end, and put a tape inside"
+                " the tf.function"
             ) from None
 
 
-def compare(world: World, facts: Sequence) -> None:
-    """Raises InputError if a variable differs among the ranks; a note says if no gradient does, as they should.
-    Facts of a rank are name, sum and norm of each variable, and of each gradient, whose name is ""."""
-    for of_tensor in zip(*facts, strict=True):
-        names, sums, norms = zip(*of_tensor, strict=True)
-        if max(sums) - min(sums) > ROUNDING * max(norms):
-            if not names[0]:  # a gradient
-                return
-            raise InputError(
-                f"{names[0]} has different values on the ranks at its second gradient: use hvd.callbacks."
-                "BroadcastGlobalVariablesCallback(0), or hvd.broadcast_variables when all variables exist"
-            )
-    if any(norm for name, _, norm in facts[0] if not name):
-        world.say("note: all ranks have the same gradients: give each its data, x[hvd.rank()::hvd.size()]")
-
-
-_made: weakref.WeakKeyDictionary[tf.Graph, list[str]] = weakref.WeakKeyDictionary()  # the operations of each graph
+# the operations of each graph
+_made: weakref.WeakKeyDictionary[tf.Graph, list[str]] = weakref.WeakKeyDictionary()
 _session: Session | None = None
 _ended: Session | None = None  # after `shutdown`: MPI can be joined once
 
@@ -133,7 +120,9 @@ _ended: Session | None = None  # after `shutdown`: MPI can be joined once
 def current() -> Session:
     """The session. Raises InputError before `init` and after `shutdown`."""
     if _session is None:
-        raise InputError("hvd.init() must be called first: after the imports, before the first use of hvd")
+        raise InputError(
+            "hvd.init() must be called first: after the imports, before the first use of hvd"
+        )
     return _session
 
 
@@ -151,32 +140,46 @@ def checked_root(rank: int) -> int:
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the other ranks. Call it first: before TensorFlow computes anything.
 
-    TensorFlow then uses this rank's GPU, or its share of the machine's cores, and no others. The environment
-    variable RINGBERT_BACKEND chooses what sums: "mpi", "nccl", "ring" or "auto", which is NCCL where each rank has
-    its own GPU, else MPI. `comm` is an mpi4py communicator of the processes to join, instead of all.
+    TensorFlow then uses this rank's GPU, or its share of the machine's cores, and no others. The
+    environment variable RINGBERT_BACKEND chooses what sums: "mpi", "nccl", "ring" or "auto", which
+    is NCCL where each rank has its own GPU, else MPI. `comm` is an mpi4py communicator of the
+    processes to join, instead of all.
     """
     global _session
     if isinstance(comm, Sequence) or process_sets is not None:
-        raise Unsupported("hvd.init(): all ranks always work together; comm can be an mpi4py communicator")
+        raise Unsupported(
+            "hvd.init(): all ranks always work together; comm can be an mpi4py communicator"
+        )
     if _session is None:
         _session = _started(comm) if comm is not None else _ended or _started(None)
 
 
 def _started(comm: Any) -> Session:
     if os.environ.get("RINGBERT_ELASTIC", "0") != "0":
-        raise InputError("a script with hvd cannot lose ranks: start it by bert-launch --restarts, not --elastic")
+        raise InputError(
+            "a script with hvd cannot lose ranks: start it by bert-launch --restarts, not --elastic"
+        )
     if keras.backend.backend() != "tensorflow":
-        raise InputError(f"hvd needs KERAS_BACKEND=tensorflow, but Keras uses {keras.backend.backend()}")
+        raise InputError(
+            f"hvd needs KERAS_BACKEND=tensorflow, but Keras uses {keras.backend.backend()}"
+        )
     is_late = context.context()._context_handle is not None
     if is_late and tf.config.list_physical_devices("GPU"):
-        raise InputError("hvd.init() gives ranks their GPUs: call it before TensorFlow computes or makes datasets")
+        raise InputError(
+            "hvd.init() gives ranks their GPUs: call it before TensorFlow computes or makes"
+            " datasets"
+        )
     stalls = StallSettings(  # as Horovod: a job ends only when this is asked for
         stall_warning=float(os.environ.get("HOROVOD_STALL_CHECK_TIME_SECONDS", 60)),
         stall_timeout=float(os.environ.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0)),
     )
-    world = World.join(None if is_late else DeviceSettings(), None, stalls, is_script=True, comm=comm)
+    world = World.join(
+        None if is_late else DeviceSettings(), None, stalls, is_script=True, comm=comm
+    )
     if is_late and world.size > 1:
-        world.say("note: TensorFlow was used before hvd.init(), so each rank has a thread for every core")
+        world.say(
+            "note: TensorFlow was used before hvd.init(), so each rank has a thread for every core"
+        )
     atexit.register(_at_exit, world)
     collectives = open_collectives(world, os.environ.get("RINGBERT_BACKEND", "auto"))
     is_host = collectives.name in ("mpi", "local")
@@ -195,7 +198,8 @@ def shutdown() -> None:
 def _at_exit(world: World) -> None:
     """A rank that ends without an exception waits for the others."""
     if _session is not None:
-        try:  # another rank may still be in a sum, which the barrier of `leave` would mistake for its own
+        # another rank may still be in a sum, which the barrier of `leave` would mistake for its own
+        try:
             with _session.meeting(Call("the end of the script")):
                 pass
         except InputError as error:
@@ -203,7 +207,9 @@ def _at_exit(world: World) -> None:
     world.leave()
 
 
-def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _on_exception(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     """An uncaught exception ends all ranks; an InputError is shown as one line."""
     atexit.unregister(_at_exit)
     world = _session.world if _session else World(program=Path(sys.argv[0]).name, is_script=True)
@@ -220,14 +226,13 @@ def collective(
     gradient: Callable[..., Any],
     tensors: Sequence[tf.Tensor],
     resizes: bool = False,
-    facts: Callable[..., Sequence] = lambda *values: (),
 ) -> list[tf.Tensor]:
     """The results of `function(*tensors)` on all ranks, cast to the tensors' dtypes.
 
-    One rank alone keeps its tensors. The ranks meet for `call` first: its kind are the options, to which dtype
-    and shape of the tensors are added. `gradient(name, results, *upstream)` are the gradients of the tensors;
-    `name` is for its own calls. With `resizes` the first dimensions may differ among the ranks, and those of
-    results from the tensors'. `facts(*tensors)` are the call's facts.
+    One rank alone keeps its tensors. The ranks meet for `call` first: its kind are the options, to
+    which dtype and shape of the tensors are added. `gradient(name, results, *upstream)` are the
+    gradients of the tensors; `name` is for its own calls. With `resizes` the first dimensions may
+    differ among the ranks, and those of results from the tensors'.
     """
     session, is_eager = current(), tf.executing_eagerly()
 
@@ -235,7 +240,7 @@ def collective(
         kinds = ((value.dtype.name, tuple(value.shape[int(resizes) :])) for value in values)
         try:
             complete = Call(call.what, call.name, (*call.kind, *kinds))
-            with session.meeting(complete, facts(*values)):
+            with session.meeting(complete):
                 results = function(*values)
             return [tf.cast(own, value.dtype) for own, value in zip(results, values, strict=True)]
         except InputError as error:
@@ -255,26 +260,33 @@ def collective(
             for result, value in zip(results, own, strict=True):
                 result.set_shape([None, *value.shape[1:]] if resizes else value.shape)
 
-        def backward(*upstream, variables=None):
+        def backward(*upstream):
             # In another order the ranks' names differ.
             name = f"gradient of {call.name or call.what}, call {number}"
-            own_gradients = gradient(name, results, *upstream)
-            return own_gradients if variables is None else (own_gradients, [None] * len(variables))  # of `facts`
+            return gradient(name, results, *upstream)
 
         return results, backward
 
     return list(run(*tensors)) if tensors else []
 
 
-def _in_graph(function: Callable, tensors: Sequence[tf.Tensor], what: str) -> tuple[list[tf.Tensor], int]:
-    """The results of `function(*tensors)`, as one operation of a graph on the CPU, and its number in the graph.
+def _in_graph(
+    function: Callable, tensors: Sequence[tf.Tensor], what: str
+) -> tuple[list[tf.Tensor], int]:
+    """The results of `function(*tensors)`, as one operation of a graph on the CPU, and its number
+    in the graph.
 
-    Each graph runs all of these in the order in which they were traced, so that all ranks do the same: TensorFlow
-    sees to that in the functions that it traces, but not in a backward function that it builds for a tape outside.
+    Each graph runs all of these in the order in which they were traced, so that all ranks do the
+    same: TensorFlow sees to that in the functions that it traces, but not in a backward function
+    that it builds for a tape outside.
     """
     graph = tf.compat.v1.get_default_graph()
-    if control_flow_util.GraphOrParentsInXlaContext(graph):  # of an exception TensorFlow would make many lines
-        reason = f"{what}: jit_compile=True needs NCCL: leave it out, and call DistributedOptimizer before compile"
+    # of an exception TensorFlow would make many lines
+    if control_flow_util.GraphOrParentsInXlaContext(graph):
+        reason = (
+            f"{what}: jit_compile=True needs NCCL: leave it out, and call DistributedOptimizer"
+            " before compile"
+        )
         current().world.fail(InputError(reason))
     made = _made.setdefault(graph, [])
     latest = [graph.get_operation_by_name(name) for name in made[-1:]]

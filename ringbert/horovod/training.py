@@ -1,4 +1,5 @@
-"""What trains: the tape, the optimizer, models from files, and the places where Keras 3 must know of them."""
+"""What trains: the tape, the optimizer, models from files, and the places where Keras 3 must know
+of them."""
 
 import functools
 import sys
@@ -16,14 +17,20 @@ from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.optimizers.multi_optimizer import MultiOptimizer
+from keras.src.saving import object_registration
 from keras.src.trainers import trainer
 
 from ringbase.errors import InputError
 from ringbert.horovod.operations import Average, Compression, Sum, allreduce, grouped_allreduce
 from ringbert.horovod.session import Unsupported, as_written, current, is_initialized
 
-# Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the ranks.
+# Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the
+# ranks.
 MOST_DENSE_BYTES = 1 << 26
+
+# In its configuration a distributed optimizer's name ends with this and its options.
+MARK = ".hvd."
 
 # What a tape has averaged, by its id; an optimizer does not average it again.
 means_of_tapes: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -31,34 +38,40 @@ means_of_tapes: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDiction
 
 @dataclass(eq=False, kw_only=True)
 class GradientMean:
-    """Averages lists of gradients over ranks. Its fields are options of the tape and the optimizer."""
+    """Averages lists of gradients over ranks. Its fields are options of the tape and the
+    optimizer."""
 
     op: str = Average  # or Sum, which does not divide
     compression: Any = Compression.none  # fp16 and bf16 send half the bytes between machines
     sparse_as_dense: bool = False  # also sparse gradients of variables of more than 64 MiB
     local_layers: Any = None  # a layer, or several, whose gradients stay on their rank
-    scale_local_gradients: bool = True  # as an average does with a part of the loss that only one rank has
+    # as an average does with a part of the loss that only one rank has
+    scale_local_gradients: bool = True
     # Without effect: all gradients are summed together, those of half precision in float32.
     gradient_predivide_factor: float = 1.0
     device_dense: str = ""
     device_sparse: str = ""
     num_groups: int = 0
     groups: Any = None
-    local: dict[int, Any] = field(default_factory=dict, init=False)  # variables of this rank, by their id
+    # variables of this rank, by their id
+    local: dict[int, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum):
-            raise Unsupported(f"gradients can be averaged or summed (op=hvd.Average or hvd.Sum), got op={self.op}")
+            raise Unsupported(
+                f"gradients can be averaged or summed (op=hvd.Average or hvd.Sum), got op={self.op}"
+            )
         for layer in () if self.local_layers is None else tf.nest.flatten(self.local_layers):
             if not isinstance(layer, keras.layers.Layer) or not layer.built:
-                raise InputError(f"local_layers must be layers of Keras that are built, got {layer!r:.100}")
+                raise InputError(
+                    f"local_layers must be layers of Keras that are built, got {layer!r:.100}"
+                )
             self.local |= {id(variable): variable for variable in layer.trainable_weights}
 
     def __call__(self, gradients: Sequence, variables: Sequence) -> list:
         """The means over ranks of gradients of `variables`; None stays None.
 
-        Raises InputError if the gradients differ in shape or dtype among the ranks, or if the variables have
-        different values when they get their second gradient: by then they should have been broadcast.
+        Raises InputError if the gradients differ in shape or dtype among the ranks.
         """
         results, own = list(gradients), {}
         for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
@@ -66,34 +79,28 @@ class GradientMean:
                 continue
             if id(variable) not in self.local:
                 is_sparse = isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense
-                is_large = is_sparse and np.prod(variable.shape) * gradient.dtype.size > MOST_DENSE_BYTES
+                is_large = (
+                    is_sparse and np.prod(variable.shape) * gradient.dtype.size > MOST_DENSE_BYTES
+                )
                 own[place] = gradient if is_large else tf.convert_to_tensor(gradient)
             elif self.scale_local_gradients:
                 results[place] = tf.math.scalar_mul(1 / current().world.size, gradient)
-        means = self._means([*own.values()], [variables[place] for place in own])
-        for place, mean in zip(own, means, strict=True):
+        for place, mean in zip(own, self._means([*own.values()]), strict=True):
             results[place] = mean
         return results
 
-    def _means(self, own: list, variables: list) -> list:
-        session, key = current(), tuple(map(id, variables))
+    def _means(self, own: list) -> list:
+        session = current()
         is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
         if own and not (is_sparse or tf.executing_eagerly() or session.collectives is session.host):
             wide = tf.float64 if any(value.dtype == tf.float64 for value in own) else tf.float32
             totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
             divisor = session.world.size if self.op == Average else 1
-            return [tf.cast(total / divisor, value.dtype) for total, value in zip(totals, own, strict=True)]
-
-        def facts(*dense: tf.Tensor) -> list:
-            session.num_sums[key] += 1
-            if session.num_sums[key] != 2 or not all(hasattr(variable, "assign") for variable in variables):
-                return []
-            named = [(getattr(variable, "path", variable.name), variable) for variable in variables]
-            named += [("", gradient) for gradient in dense]
-            values = ((name, tf.cast(value, tf.float64).numpy()) for name, value in named)
-            return [(name, float(value.sum()), float(np.linalg.norm(value))) for name, value in values]
-
-        return grouped_allreduce(own, op=self.op, compression=self.compression, name="gradients", facts=facts)
+            return [
+                tf.cast(total / divisor, value.dtype)
+                for total, value in zip(totals, own, strict=True)
+            ]
+        return grouped_allreduce(own, op=self.op, compression=self.compression, name="gradients")
 
 
 class DistributedTape(tf.GradientTape):
@@ -106,7 +113,9 @@ class DistributedTape(tf.GradientTape):
         self.gradient_mean.local[id(source)] = source
 
     @as_written
-    def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **options: Any) -> Any:
+    def gradient(
+        self, target: Any, sources: Any, output_gradients: Any = None, **options: Any
+    ) -> Any:
         """As `tf.GradientTape.gradient`, averaged over ranks; the same on every rank."""
         gradients = super().gradient(target, sources, output_gradients, **options)
         flat = tf.nest.flatten(gradients, expand_composites=False)
@@ -114,16 +123,21 @@ class DistributedTape(tf.GradientTape):
         means_of_tapes.update({id(mean): mean for mean in means if mean is not None})
         return tf.nest.pack_sequence_as(sources, means)
 
-    def get_local_and_global_gradients(self, target: Any, sources: Any, *args: Any) -> tuple[list, list]:
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Any, *args: Any
+    ) -> tuple[list, list]:
         """Pairs of variable and gradient: of variables of this rank, and of those of all ranks."""
         flat, ids = tf.nest.flatten(sources), self.gradient_mean.local
         pairs = list(zip(flat, self.gradient(target, flat, *args), strict=True))
-        return [pair for pair in pairs if id(pair[0]) in ids], [pair for pair in pairs if id(pair[0]) not in ids]
+        return [pair for pair in pairs if id(pair[0]) in ids], [
+            pair for pair in pairs if id(pair[0]) not in ids
+        ]
 
 
 @as_written
 def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> DistributedTape:
-    """A tape, new or recorded, whose `gradient` averages over ranks. The options are those of `GradientMean`."""
+    """A tape, new or recorded, whose `gradient` averages over ranks. The options are those of
+    `GradientMean`."""
     tape = DistributedTape.__new__(DistributedTape)
     tape.__dict__.update(gradtape.__dict__)  # with what it has recorded
     tape.gradient_mean = GradientMean(**options)
@@ -133,21 +147,45 @@ def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> Distri
 class Distributed:
     """What `DistributedOptimizer` adds to the class of a Keras optimizer."""
 
+    keras_class: type[keras.optimizers.Optimizer]
     gradient_mean: GradientMean
-    factor = 1.0  # of accumulated gradients, of which Keras takes the mean
-    has_means = False  # a LossScaleOptimizer averages gradients before it looks whether they are finite
+    passes: int  # `backward_passes_per_step`
+    factor: int  # of accumulated gradients, of which Keras takes the mean
+    # a LossScaleOptimizer averages gradients before it looks whether they are finite
+    has_means = False
     _to_average: Sequence | None = None  # the variables whose gradients `_clip_gradients` averages
+
+    @property
+    def iterations(self: Any) -> keras.Variable:
+        """As Horovod, all passes; Keras counts the updates."""
+        return self._iterations if self.passes > 1 else super().iterations  # type: ignore[misc]
+
+    def averaged(self: Any, grads: Sequence, trainable_variables: Sequence | None) -> list:
+        """The means over ranks of gradients that `apply` gets, unless they are means already."""
+        if self.is_averaged(grads):
+            return list(grads)
+        known = self._trainable_variables if trainable_variables is None else trainable_variables
+        return self.gradient_mean(list(grads), list(known))
+
+    def is_averaged(self, grads: Sequence) -> bool:
+        return self.has_means or all(means_of_tapes.get(id(grad)) is grad for grad in grads)
+
+    def apply(self: Any, grads: Sequence, trainable_variables: Sequence | None = None) -> None:
+        if isinstance(self, MultiOptimizer):  # its parts clip and update, it does not
+            grads = self.averaged(grads, trainable_variables)
+        super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     @as_written
     def _backend_apply_gradients(self: Any, grads: Sequence, trainable_variables: Sequence) -> None:
-        is_done = self.has_means or all(means_of_tapes.get(id(grad)) is grad for grad in grads)
-        object.__setattr__(self, "_to_average", None if is_done else trainable_variables)
+        to_average = None if self.is_averaged(grads) else trainable_variables
+        object.__setattr__(self, "_to_average", to_average)
         if self.gradient_accumulation_steps:  # Keras adds no sparse gradients
             grads = [tf.convert_to_tensor(grad) for grad in grads]
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self: Any, grads: Sequence) -> Sequence:
-        """Keras calls it right before it uses gradients, so not in steps that only accumulate them."""
+        """Keras calls it right before it uses gradients, so not in steps that only accumulate
+        them."""
         if self.factor != 1:
             grads = [grad * self.factor for grad in grads]
         if self._to_average is not None:
@@ -157,6 +195,11 @@ class Distributed:
     def register_local_var(self, var: Any) -> None:
         """Lets the gradients of a variable stay on their rank."""
         self.gradient_mean.local[id(var)] = var
+
+    def get_config(self: Any) -> dict[str, Any]:
+        """That of the Keras optimizer, with the options in its name for `distributed_again`."""
+        options = f"{self.gradient_mean.op}.{self.passes}.{self.factor}"
+        return super().get_config() | {"name": f"{self.name}{MARK}{options}"}  # type: ignore[misc]
 
 
 def DistributedOptimizer(
@@ -168,36 +211,61 @@ def DistributedOptimizer(
     use_locking: bool = False,
     **options: Any,
 ) -> keras.optimizers.Optimizer:
-    """Makes a Keras optimizer average gradients over ranks before it applies them, in `fit` and `apply_gradients`.
+    """Makes a Keras optimizer average gradients over ranks before it applies them, in `fit` and
+    `apply_gradients`.
 
-    The optimizer itself is changed and returned: its state stays, and it is saved as what it was, so that plain
-    Keras loads it. Call it before `model.compile`. The gradients of `backward_passes_per_step` calls are added up
-    on each rank before a sum over ranks, and divided by it with `average_aggregated_gradients`. `name` and
-    `use_locking` are without effect; the options are those of `GradientMean`.
+    The optimizer itself is changed and returned: its state stays, and it is saved as what it was,
+    so that plain Keras loads it. Call it before `model.compile`. The gradients of
+    `backward_passes_per_step` calls are added up on each rank before a sum over ranks, and divided
+    by it with `average_aggregated_gradients`. `name` and `use_locking` are without effect; the
+    options are those of `GradientMean`.
+
+    A copy, and what is loaded from a file, is distributed too. It keeps `op` and the passes;
+    another call can give it more options.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise InputError(f"hvd.DistributedOptimizer needs an optimizer of Keras 3, got {type(optimizer)}")
+        raise InputError(
+            f"hvd.DistributedOptimizer needs an optimizer of Keras 3, got {type(optimizer)}"
+        )
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    if any(isinstance(part, Distributed) for part in getattr(inner, "optimizers", ())):
+        raise InputError("the parts of this MultiOptimizer are distributed already: that is enough")
+    passes = backward_passes_per_step
+    factor = 1 if average_aggregated_gradients else passes
+    keras_class, old_passes = type(inner), 1
     if isinstance(inner, Distributed):
-        raise InputError("this optimizer is distributed already: call hvd.DistributedOptimizer once")
-    own = type(inner)
-    attributes = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
-    attributes["gradient_mean"] = GradientMean(**options)
-    if backward_passes_per_step > 1:
-        if inner.built:
-            raise InputError("backward_passes_per_step needs a new optimizer, which has applied no gradients")
-        inner.gradient_accumulation_steps = backward_passes_per_step * (inner.gradient_accumulation_steps or 1)
-        attributes["factor"] = 1 if average_aggregated_gradients else backward_passes_per_step
-        attributes["iterations"] = property(lambda self: self._iterations)  # as Horovod, Keras counts the updates
-    inner.__class__ = type(own.__name__, (Distributed, own), attributes)
+        keras_class, old_passes = inner.keras_class, inner.passes
+        options = {"op": inner.gradient_mean.op} | options
+        if passes == 1:
+            passes, factor = inner.passes, inner.factor
+    if passes != old_passes:
+        if inner.built or old_passes > 1:
+            raise InputError(
+                "backward_passes_per_step needs a new optimizer, which has applied no gradients"
+            )
+        if isinstance(inner, MultiOptimizer):
+            instead = "give its parts gradient_accumulation_steps"
+            raise InputError(f"backward_passes_per_step is not for a MultiOptimizer: {instead}")
+        inner.gradient_accumulation_steps = passes * (inner.gradient_accumulation_steps or 1)
+    # With `_unpickle_model` a pickle names Keras' class.
+    names = ("__module__", "__qualname__", "__doc__", "_unpickle_model")
+    attributes = {name: getattr(keras_class, name) for name in names}
+    attributes |= {"keras_class": keras_class, "gradient_mean": GradientMean(**options)}
+    attributes |= {"passes": passes, "factor": factor}
+    inner.__class__ = type(keras_class.__name__, (Distributed, keras_class), attributes)
+    registered = object_registration.GLOBAL_CUSTOM_NAMES
+    if keras_class in registered:  # a user's own, which files and copies name so
+        registered[type(inner)] = registered[keras_class]
     return optimizer
 
 
 @keras.saving.register_keras_serializable(package="ringbert")
 class SyncBatchNormalization(keras.layers.BatchNormalization):
-    """As `keras.layers.BatchNormalization`, with the mean and variance of the batches of all ranks in training.
+    """As `keras.layers.BatchNormalization`, with the mean and variance of the batches of all ranks
+    in training.
 
-    As in Horovod, all ranks' batches count the same. Its arguments are those of Keras; `fused` is without effect.
+    As in Horovod, all ranks' batches count the same. Its arguments are those of Keras; `fused` is
+    without effect.
     """
 
     def __init__(self, fused: bool = False, **options: Any):
@@ -207,9 +275,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         mean, variance = super()._moments(inputs, mask)
         if current().world.size == 1:
             return mean, variance
-        own = tf.stack([mean, variance + tf.square(mean)])
-        mean, mean_of_square = tf.unstack(allreduce(own, name=f"moments of {self.name}"))
-        return mean, mean_of_square - tf.square(mean)
+        mean_of_all = allreduce(mean, name="mean of a batch")
+        # Not the mean of squares less the square of the mean, whose digits would cancel.
+        spread = variance + tf.math.squared_difference(mean, mean_of_all)
+        return mean_of_all, allreduce(spread, name="variance of a batch")
 
 
 def load_model(
@@ -219,7 +288,8 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> keras.Model:
-    """As `keras.models.load_model`, with an optimizer that is distributed, in the state in which it was saved.
+    """As `keras.models.load_model`, with an optimizer that is distributed, in the state in which it
+    was saved.
 
     `custom_optimizers`: classes of optimizers that the file names. `legacy_opts` is without effect.
     """
@@ -240,12 +310,15 @@ def _restore_optimizer(model: keras.Model, path: Any) -> None:
     with h5py.File(path) as file:
         saved = load_optimizer_weights_from_hdf5_group(file) if "optimizer_weights" in file else []
         # If not, the file is of another Keras, and Keras has warned that the optimizer starts anew.
-        if [value.shape for value in saved] == [tuple(variable.shape) for variable in optimizer.variables]:
-            optimizer.set_weights([value[()] for value in saved])
+        variables = optimizer.variables  # set_weights forgets those in a LossScaleOptimizer
+        if [value.shape for value in saved] == [tuple(variable.shape) for variable in variables]:
+            for variable, value in zip(variables, saved, strict=True):
+                variable.assign(value[()])
 
 
 class CallableList(list):
-    """A list that returns itself when it is called: `optimizer.variables()` is `optimizer.variables`."""
+    """A list that returns itself when it is called: `optimizer.variables()` is
+    `optimizer.variables`."""
 
     def __call__(self) -> "CallableList":
         return self
@@ -254,7 +327,11 @@ class CallableList(list):
 def _replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
     """Lets `owner.name` be `wrapper(original, …)`."""
     original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(lambda *args, **options: wrapper(original, *args, **options)))
+    setattr(
+        owner,
+        name,
+        functools.wraps(original)(lambda *args, **options: wrapper(original, *args, **options)),
+    )
 
 
 def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
@@ -265,24 +342,57 @@ def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
     return not sums_on_host and original(model)
 
 
-def _without_obsolete(original: Callable[..., Any], model: keras.Model, *args: Any, **options: Any) -> Any:
+def _without_obsolete(
+    original: Callable[..., Any], model: keras.Model, *args: Any, **options: Any
+) -> Any:
     """Arguments of `compile` and `fit` that Keras 3 has dropped are ignored with a note."""
     obsolete = {"experimental_run_tf_function", "workers", "use_multiprocessing", "max_queue_size"}
     dropped = sorted(obsolete & options.keys())
     if dropped and not (is_initialized() and current().world.rank):
         place = f"{original.__name__}(…, {', '.join(dropped)}=…)"
         print(f"note: {place} does not exist in Keras 3: ignored", file=sys.stderr)
-    return original(model, *args, **{name: value for name, value in options.items() if name not in dropped})
+    return original(
+        model, *args, **{name: value for name, value in options.items() if name not in dropped}
+    )
 
 
-def _averaged_first(original: Callable, optimizer: Any, grads: Sequence, trainable_variables: Any = None) -> None:
-    """The ranks' gradients are averaged before one looks whether they are finite, so that all ranks agree."""
+def _averaged_first(
+    original: Callable, optimizer: Any, grads: Sequence, trainable_variables: Any = None
+) -> None:
+    """The ranks' gradients are averaged before one looks whether they are finite, so that all ranks
+    agree."""
     inner = optimizer.inner_optimizer
     if isinstance(inner, Distributed):
-        variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
-        grads = inner.gradient_mean(list(grads), list(variables))
+        object.__setattr__(inner, "has_means", False)
+        grads = inner.averaged(grads, trainable_variables)
         object.__setattr__(inner, "has_means", True)
     original(optimizer, grads, trainable_variables)
+
+
+def distributed_again(original: Callable) -> Any:
+    """A `from_config` that makes a distributed optimizer from the configuration of one.
+
+    Copies, pickles and files all go through it.
+    """
+
+    def from_config(cls: Any, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        cls = getattr(cls, "keras_class", cls)
+        name, mark, options = str(config.get("name", "")).rpartition(MARK)
+        if not mark:
+            return original(cls, config, custom_objects)
+        op, passes, factor = options.split(".")
+        config = config | {"name": name}
+        if int(passes) > 1:
+            steps = config["gradient_accumulation_steps"] // int(passes)
+            config["gradient_accumulation_steps"] = steps if steps > 1 else None
+        return DistributedOptimizer(
+            original(cls, config, custom_objects),
+            op=op,
+            backward_passes_per_step=int(passes),
+            average_aggregated_gradients=factor == "1",
+        )
+
+    return classmethod(functools.wraps(original)(from_config))
 
 
 # What Keras 3 has no argument for, and names of Keras 2 that the scripts of Horovod's guides use.
@@ -291,6 +401,8 @@ _replace(trainer, "model_supports_jit", _supports_jit)
 _replace(trainer.Trainer, "compile", _without_obsolete)
 _replace(TensorFlowTrainer, "fit", _without_obsolete)
 _replace(LossScaleOptimizer, "apply", _averaged_first)
-for _owner in (BaseOptimizer, LossScaleOptimizer):
+for _owner in (BaseOptimizer, MultiOptimizer):
+    _owner.from_config = distributed_again(_owner.from_config.__func__)
+for _owner in (BaseOptimizer, LossScaleOptimizer, MultiOptimizer):
     _owner.lr = _owner.learning_rate
     _owner.variables = property(lambda self, get=_owner.variables.fget: CallableList(get(self)))  # type: ignore[misc]

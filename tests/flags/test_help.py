@@ -19,6 +19,11 @@ RANK_VARIABLES = (
     "PMIX_RANK",
     "SLURM_PROCID",
     "SLURM_STEP_NUM_TASKS",
+    "PALS_RANKID",
+    "ALPS_APP_PE",
+    "MV2_COMM_WORLD_RANK",
+    "JSM_NAMESPACE_RANK",
+    "FLUX_TASK_RANK",
 )
 SQUAD = (sys.executable, "-m", "tasks.squad")
 
@@ -103,6 +108,11 @@ OTHERS = [
     "PMI_RANK=1",
     "PMIX_RANK=2",
     "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2",
+    "PALS_RANKID=1",
+    "ALPS_APP_PE=2",
+    "MV2_COMM_WORLD_RANK=1",
+    "JSM_NAMESPACE_RANK=1",
+    "FLUX_TASK_RANK=1",
 ]
 
 

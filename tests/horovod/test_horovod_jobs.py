@@ -17,7 +17,6 @@ from ringbase.errors import InputError
     [
         ("right", 1, "auto", None),  # without a launcher
         ("right", 2, "ring", None),
-        ("broadcast", 2, "auto", "BroadcastGlobalVariablesCallback"),
         ("jit", 2, "auto", "jit_compile=True needs NCCL"),
         ("early", 2, "auto", r"rank 0: the end of the script.*rank 1: hvd\.allreduce"),
     ],

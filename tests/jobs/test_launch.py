@@ -136,6 +136,8 @@ REFUSED = {
     "-np 2 bert-squad": "--",
     "-np 0 -- bert-squad": "-np",
     "-np 2 --nope -- bert-squad": "--nope",
+    "-np 2 --hostfile hosts -- bert-squad": "--hostfile is a flag of horovodrun: use -H HOST:SLOTS",
+    "-np 2 --timeline-filename=a.json -- bert-squad": "keras.callbacks.TensorBoard",
     "-np 2 -H node1:0 -- bert-squad": "-H",
     "-np 2 -H -oProxyCommand=x:2 -- bert-squad": "-H",  # ssh would take it for an option
     "-np 2 -H node1:1,node1:1 -- bert-squad": "node1",

@@ -48,13 +48,23 @@ def test_without_mpi_there_is_one_rank_and_under_a_launcher_of_two_an_error(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "is_refused"),
-    [("PMI_SIZE", True), ("SLURM_STEP_NUM_TASKS", True), ("SLURM_NTASKS", False)],
+    ("variables", "is_refused"),
+    [
+        ("PMI_SIZE=4", True),
+        ("SLURM_STEP_NUM_TASKS=4", True),
+        ("MV2_COMM_WORLD_SIZE=4 MV2_COMM_WORLD_RANK=0", True),
+        ("JSM_NAMESPACE_SIZE=4 JSM_NAMESPACE_RANK=0", True),
+        ("FLUX_JOB_SIZE=4 FLUX_TASK_RANK=0", True),
+        ("PALS_RANKID=1", True),
+        ("ALPS_APP_PE=1", True),
+        ("SLURM_NTASKS=4", False),
+    ],
 )
-def test_other_launchers_and_a_batch_job_without_one(name, is_refused):
+def test_other_launchers_and_a_batch_job_without_one(variables, is_refused):
     """SLURM_NTASKS is set in the batch script too, which may start one process by itself."""
-    done = run([sys.executable, "-c", JOIN], **{name: "4"})
-    assert (f"prog: error: {name}=4" in done.stderr) == is_refused, done
+    settings = dict(setting.split("=") for setting in variables.split())
+    done = run([sys.executable, "-c", JOIN], **settings)
+    assert (f"prog: error: {variables.split()[0]}: " in done.stderr) == is_refused, done
     assert done.status == is_refused
 
 

@@ -1,4 +1,5 @@
-"""`ringbert.horovod` trains on several ranks as plain Keras does on one, on the same global batches."""
+"""`ringbert.horovod` trains on several ranks as plain Keras does on one, on the same global
+batches."""
 
 import keras
 import numpy as np
@@ -8,7 +9,8 @@ import tensorflow as tf
 from ringbase.errors import InputError
 
 GLOBAL_BATCH, STEPS = 24, 4
-# Sums over ranks round in another order; twelve digits of float64 are more than that changes in eight steps.
+# Sums over ranks round in another order; twelve digits of float64 are more than that changes in
+# eight steps.
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-14}
 sgd, RANKS_DIFFER = keras.optimizers.SGD, tf.errors.FailedPreconditionError
 
@@ -44,7 +46,9 @@ def share(size: int = 1, rank: int = 0) -> tf.data.Dataset:
 def same_weights(hvd, model: keras.Model) -> np.ndarray:
     """The weights of all ranks as one vector."""
     own = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
-    assert len({weights.tobytes() for weights in hvd.allgather_object(own)}) == 1, "the ranks' weights differ"
+    assert len({weights.tobytes() for weights in hvd.allgather_object(own)}) == 1, (
+        "the ranks' weights differ"
+    )
     return own
 
 
@@ -53,18 +57,28 @@ def test_fit(hvd):
     model, alone = make_model(seed=1 + hvd.rank()), make_model()
     adam = [keras.optimizers.Adam(0.01, global_clipnorm=0.1) for _ in range(2)]
     model.compile(hvd.DistributedOptimizer(adam[0]), "mse")
-    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+    ]
     own = share(hvd.size(), hvd.rank())
-    losses, history = [], model.fit(own, epochs=2, callbacks=callbacks, shuffle=False, verbose=0).history
+    losses, history = (
+        [],
+        model.fit(own, epochs=2, callbacks=callbacks, shuffle=False, verbose=0).history,
+    )
     for x, y in share().repeat(2):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((alone(x) - y) ** 2)
         # Dense, because Keras 3 takes the squares of slices one by one when ids repeat.
-        gradients = [tf.convert_to_tensor(own) for own in tape.gradient(loss, alone.trainable_variables)]
+        gradients = [
+            tf.convert_to_tensor(own) for own in tape.gradient(loss, alone.trainable_variables)
+        ]
         adam[1].apply(gradients, alone.trainable_variables)
         losses.append(loss.numpy())
     np.testing.assert_allclose(same_weights(hvd, model), same_weights(hvd, alone), **TOLERANCE)
-    np.testing.assert_allclose(history["loss"], np.reshape(losses, [2, STEPS]).mean(axis=1), **TOLERANCE)
+    np.testing.assert_allclose(
+        history["loss"], np.reshape(losses, [2, STEPS]).mean(axis=1), **TOLERANCE
+    )
 
 
 @pytest.mark.parametrize("is_inside", [True, False])
@@ -81,29 +95,75 @@ def test_one_overflow_halves_the_loss_scale_of_all_ranks(is_inside, hvd):
     assert float(optimizer.dynamic_scale) == 2.0**14
 
 
-def test_plain_keras_loads_what_was_saved(hvd, session_folder):
-    """tests/horovod/resume.py trains on."""
-    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-    model, data = make_model(), share(hvd.size(), hvd.rank())
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
-    model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
-    if hvd.rank() == 0:
-        model.save(session_folder / "model.keras")
-        loaded = keras.models.load_model(session_folder / "model.keras")
-        assert type(loaded.optimizer) is keras.optimizers.Adam
-        assert int(loaded.optimizer.iterations) == STEPS
-        for ours, theirs in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
-            np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("mean", [0.0, 1.0, 100.0, 1e3, 1e4])
+@pytest.mark.parametrize("shape", [[6], [3, 5, 6]])
+def test_moments_of_all_ranks_at_any_mean(mean, shape, hvd):
+    """All ranks' batches count the same, whatever their sizes. The referee is float64."""
+    draw, layer = (
+        np.random.default_rng(3),
+        hvd.SyncBatchNormalization(dtype="float32", epsilon=1e-5),
+    )
+    batches = [
+        draw.normal(mean + rank, 0.1 + rank, [8 + 4 * rank, *shape]) for rank in range(hvd.size())
+    ]
+    batches = [batch.astype(np.float32) for batch in batches]
+    own, axes = tf.constant(batches[hvd.rank()]), tuple(range(len(shape)))
+    found = layer(own, training=True).numpy()
+    exact = [batch.astype(np.float64) for batch in batches]
+    means = np.stack([batch.mean(axes) for batch in exact])
+    variance = np.mean([batch.var(axes) for batch in exact], axis=0) + means.var(axis=0)
+    deviation = np.sqrt(variance + 1e-5)
+    on_paper = (exact[hvd.rank()] - means.mean(axis=0)) / deviation
+    # Keras subtracts numbers of the size mean / deviation, and float32 has 24 bits; sums of up to
+    # 240 numbers lose some more.
+    tolerance = 2.0**-24 * 32 * (1 + mean / deviation.min())
+    np.testing.assert_allclose(found, on_paper, rtol=1e-5, atol=tolerance)
+    moving = 0.99 + 0.01 * variance
+    np.testing.assert_allclose(layer.moving_variance, moving, rtol=1e-5, atol=0.01 * tolerance)
+
+
+def test_the_gradient_through_moments_is_that_of_one_rank(hvd):
+    draw = np.random.default_rng(3)
+    x, weights = draw.normal(50, 2, [8, 4]), draw.normal(size=[8, 4])
+    rows = slice(hvd.rank(), None, hvd.size())
+
+    def gradient(layer, rows):
+        with tf.GradientTape() as tape:
+            own = tf.constant(x[rows])
+            tape.watch(own)
+            loss = tf.reduce_sum(layer(own, training=True) ** 3 * weights[rows])
+        return tape.gradient(loss, own)
+
+    alone = gradient(keras.layers.BatchNormalization(), slice(None))[rows]
+    found = gradient(hvd.SyncBatchNormalization(), rows)
+    np.testing.assert_allclose(found, alone, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(
     ("wrong", "kind", "named"),
     [
-        (lambda hvd: hvd.allreduce([1.0], name=f"of rank {hvd.rank()}"), RANKS_DIFFER, "of rank 0.*of rank 1"),
-        (lambda hvd: hvd.allreduce(np.ones(2 + hvd.rank())), RANKS_DIFFER, r"rank 0: .*2,.*rank 1: .*3,"),
-        (lambda hvd: hvd.allreduce([1.0]) if hvd.rank() else hvd.broadcast([1.0], 0), RANKS_DIFFER, "allreduce"),
+        (
+            lambda hvd: hvd.allreduce([1.0], name=f"of rank {hvd.rank()}"),
+            RANKS_DIFFER,
+            "of rank 0.*of rank 1",
+        ),
+        (
+            lambda hvd: hvd.allreduce(np.ones(2 + hvd.rank())),
+            RANKS_DIFFER,
+            r"rank 0: .*2,.*rank 1: .*3,",
+        ),
+        (
+            lambda hvd: hvd.allreduce([1.0]) if hvd.rank() else hvd.broadcast([1.0], 0),
+            RANKS_DIFFER,
+            "allreduce",
+        ),
         (lambda hvd: hvd.DistributedOptimizer(sgd(), op=hvd.Adasum), NotImplementedError, "Adasum"),
-        (lambda hvd: hvd.allreduce(tf.IndexedSlices([[1.0]], [0]), op=hvd.Max), NotImplementedError, "sparse"),
+        (
+            lambda hvd: hvd.allreduce(tf.IndexedSlices([[1.0]], [0]), op=hvd.Max),
+            NotImplementedError,
+            "sparse",
+        ),
     ],
 )
 def test_a_wrong_use_is_refused_on_every_rank(wrong, kind, named, hvd):
