@@ -68,3 +68,12 @@ def test_what_installed_code_imports_is_declared_and_private_parts_have_an_upper
             if not providers or not is_bounded:
                 faults.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not faults, "\n".join(faults)
+
+
+def test_only_the_distributed_layer_asks_for_a_rank():
+    """Others call `World.on_first`, or write through a `Run`."""
+    files = [*(ROOT / "tasks").rglob("*.py"), *(ROOT / "bert").rglob("*.py")]
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_rank = isinstance(node, ast.Attribute) and node.attr in ("rank", "local_rank")
+            assert not is_rank or ast.unparse(node).endswith(".shape.rank"), (path, node.lineno)

@@ -1,0 +1,93 @@
+"""Several trainings in one process: each has its own loss, data and compiled parts."""
+
+import json
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+
+from bert.configuration import BertConfig
+from distributed.collectives import Collectives
+from distributed.rows import Rows, ragged
+from distributed.run import Run
+from distributed.world import World
+from ringbase.settings import made
+from tasks.classifier.task import LabelTask
+from tasks.job import Job, set_precision
+from tasks.settings import TrainingSettings
+from tasks.start import Start
+from tasks.training import Training, TrainingData
+
+FACTOR = 1000.0
+CONFIG = BertConfig(
+    vocab_size=100,
+    hidden_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=64,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    max_position_embeddings=32,
+)
+SETTINGS = {"global_batch_size": 8, "num_train_steps": 3, "num_warmup_steps": 0, "log_steps": 1}
+
+
+@dataclass(frozen=True)
+class LargeLoss(LabelTask):
+    def loss(self, scores, batch):
+        return {name: FACTOR * value for name, value in super().loss(scores, batch).items()}
+
+
+def words(low: int, high: int) -> TrainingData:
+    """Rows of tokens from these ids."""
+    draw = np.random.default_rng(low)
+    columns = {
+        "input_ids": ragged(draw.integers(low, high, (16, 12)).astype(np.int32), pa.int32()),
+        "sentence_a_tokens": np.full(16, 12, np.int32),
+        "label": draw.integers(0, 2, 16).astype(np.int32),
+    }
+    return TrainingData(rows=Rows(pa.table(columns)), key=f"from {low}")
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Trains as often as it is called, in one job; returns the losses of the steps."""
+    set_precision("fp32")
+    world = World()
+    job = Job(world, Collectives(), Run(tmp_path / "job", world))
+
+    def train(training: Training, name: str, seed: int) -> list[float]:
+        with closing(Run(tmp_path / name, world)) as run:
+            training.run(Start(CONFIG), replace(job, run=run), seed)
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        return [line["loss"] for line in map(json.loads, lines)]
+
+    def training(task: LabelTask, data: TrainingData, **settings: object) -> Training:
+        model = Start(CONFIG).model(task.head)
+        return Training(model, task, data, made(TrainingSettings, SETTINGS | settings), job)
+
+    yield train, training
+    tf.keras.backend.clear_session()
+
+
+def test_each_training_has_its_own_loss_and_data(train):
+    train, training = train
+    fixed = {"learning_rate": 0.0}
+    first = train(training(LabelTask(12), words(10, 20), **fixed), "first", 1)
+    large = train(training(LargeLoss(12), words(10, 20), **fixed), "large", 1)
+    np.testing.assert_allclose(large, FACTOR * np.array(first), rtol=1e-6)
+    other = train(training(LabelTask(12), words(60, 90), **fixed), "other", 1)
+    assert len(other) == 3
+    assert other != first
+
+
+def test_a_training_runs_anew_with_each_seed(train):
+    """What one object has compiled gives the same bits as a new one."""
+    train, training = train
+    shared = training(LabelTask(12), words(10, 20), learning_rate=1e-2)
+    of_seeds = [train(shared, f"shared-{seed}", seed) for seed in (1, 2)]
+    alone = training(LabelTask(12), words(10, 20), learning_rate=1e-2)
+    assert train(alone, "alone", 2) == of_seeds[1] != of_seeds[0]
