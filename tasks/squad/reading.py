@@ -4,7 +4,7 @@ which has the same format), plain or `.gz`, or from a hub data set with SQuAD's 
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from ringbase.errors import InputError, shortened
 from ringbase.files import read_json
 from ringbase.settings import shown
 from tasks.squad.settings import QuestionSettings
+from tasks.tables import of_data_set
 
 WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
 KINDS = {list: "a list", str: "text", int: "an integer", bool: "true or false"}
@@ -158,20 +159,20 @@ def _of_hub(source: Source, allow_impossible: bool) -> Iterator[tuple[str, list[
     """As `_of_file`, of a split of a data set, with a paragraph for successive rows of one
     context."""
     flag = f"--dataset_name {source.path}"
-    table = hub.load_data_set(source.path, None, str(source.split), flag, source.revision)
+    data = hub.load_data_set(source.path, None, str(source.split), flag, source.revision)
+    table = of_data_set(data, flag)
 
-    def qa(row: dict[str, Any]) -> dict[str, Any]:
+    def qa(row: Mapping[str, Any]) -> dict[str, Any]:
         answers = row.get("answers") or []
         lists = [answers.get(key) for key in HUB_KEYS] if isinstance(answers, dict) else [None]
         if all(isinstance(each, list) for each in lists):
             answers = [
                 dict(zip(HUB_KEYS, pair, strict=True)) for pair in itertools.zip_longest(*lists)
             ]
-        return row | {"answers": answers, "is_impossible": allow_impossible and not answers}
+        return {**row, "answers": answers, "is_impossible": allow_impossible and not answers}
 
     rows = (
-        (_part(row, "context", str, f"{source}: row {number}"), row)
-        for number, row in enumerate(table, 1)
+        (_part(row, "context", str, f"{table.where}: {place}"), row) for place, row in table.rows
     )
     for context, group in itertools.groupby(rows, lambda pair: pair[0]):
         yield context, [qa(row) for _, row in group]
