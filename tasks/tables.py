@@ -57,7 +57,8 @@ class Table:
 
     where: str  # for messages: the flag that names it, and its name
     header: Sequence[str]
-    rows: Rows  # without a column of the header where a line of JSON has none
+    # without a column of the header where a line of JSON has none, or one of Parquet is not asked for
+    rows: Rows
     counts: Counter[str] = field(default_factory=Counter)  # of surprises in the rows read so far
 
     def find(self, column: str, is_needed: bool = True) -> str | None:
@@ -207,16 +208,19 @@ def _of_parquet(path: Path, where: str, columns: Collection[str | None]) -> Tabl
 def of_data_set(data: Any, where: str, classes: Collection[str] = ()) -> Table:
     """The table in a `datasets.Dataset`. The columns `classes` have names where it has the numbers
     of classes."""
-    names = dict[str, Sequence[str]]()
+    names_of = dict[str, Sequence[str]]()
     for column in data.features.keys() & set(classes):
         feature = data.features[column]
         of_item = getattr(feature, "feature", feature)  # of a list
-        names[column] = getattr(of_item, "names", ())
-    batches = (
-        batch | {column: _named(batch[column], names[column]) for column in names}
-        for batch in data.iter(ROWS_AT_ONCE)
-    )
-    return Table(f"{where} ({data.split})", data.column_names, _numbered(batches))
+        names_of[column] = getattr(of_item, "names", ())
+
+    def batches() -> Iterator[Mapping[str, Sequence[Any]]]:
+        for batch in data.iter(ROWS_AT_ONCE):
+            for column, names in names_of.items():
+                batch[column] = _named(batch[column], names)
+            yield batch
+
+    return Table(f"{where} ({data.split})", data.column_names, _numbered(batches()))
 
 
 def _named(value: Any, names: Sequence[str]) -> Any:

@@ -18,7 +18,7 @@ from tasks.classifier.several import FLAGS, labels_in
 from tasks.tables import IN_QUOTES, SHORT_ROWS, Rows, Table, of_data_set, open_table
 
 MAX_SHORT_ROWS_SHARE = 0.001
-# what stands for it in a set to predict
+# what stands for a missing label in a set to predict
 MISSING, NO_LABEL = object(), {"", "?", "-1", "-1.0", "nan"}
 
 
@@ -136,7 +136,7 @@ def _rows_in(language: str, table: Table, column: str, languages: set[str]) -> R
             yield place, row
 
 
-# -- tables to texts--------------------------------------------------------------------------------
+# -- tables to texts -------------------------------------------------------------------------------
 
 
 class Texts(NamedTuple):

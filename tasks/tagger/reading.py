@@ -238,7 +238,7 @@ def _of_rows(rows: Sequence[Sequence[str]], document: int, place: str) -> Senten
 
 
 def _of_table(table: Table) -> Iterator[Sentence]:
-    if table.header:
+    if table.header:  # none in an empty file, which holds no sentence
         table.find("tokens")
     for place, row in table.rows:
         column = next((name for name in TAG_COLUMNS if name in row), "")
