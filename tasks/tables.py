@@ -8,17 +8,15 @@ refuse labels of which some are numbers.
 """
 
 import csv
-import functools
 import io
 import itertools
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,18 +25,11 @@ from ringbase.errors import InputError, one_line
 from ringbase.files import STANDARD_INPUT, lines_of, parse_json, read_standard_input, read_text
 from ringbase.settings import shown
 
-Rows = Iterator[tuple[str, Mapping[str, Any]]]  # where each stands, "line 7", and cells by column
+Rows = Iterator[tuple[str, dict[Any, Any]]]  # where each stands, "line 7", and cells by column
 Lines = Iterator[tuple[str, list[str]]]  # the same, without the names of the columns
 
 csv.field_size_limit(sys.maxsize)  # the default of 128 KiB is too small for some texts
-FORMATS = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".txt": "tsv",
-    ".jsonl": "json",
-    ".json": "json",
-    ".parquet": "parquet",
-}
+ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".json", ".parquet")
 # A cell that another program has quoted as in CSV: with each quote doubled.
 QUOTED = re.compile('"(?:[^"]|"")*""(?:[^"]|"")*"')
 IN_QUOTES = "with quotes doubled as in CSV, which .tsv does not undo (save it as .csv)"
@@ -46,30 +37,27 @@ NO_QUOTES = ": quotes do not join lines or columns in .tsv: save it as .csv or .
 SHORT_ROWS = "rows with too few columns left out"
 ROWS_AT_ONCE = 1000  # of a data set of the hub
 
-# it can be read once, and the runs of all seeds need it
-standard_input = functools.cache(read_standard_input)
 
-
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """The columns and the rows of a file or a data set. Rows are read once, as they are asked
     for."""
 
     where: str  # for messages: the flag that names it, and its name
     header: Sequence[str]
-    # without a column of the header where a line of JSON has none, or one of Parquet is not asked for
-    rows: Rows
-    counts: Counter[str] = field(default_factory=Counter)  # of surprises in the rows read so far
+    rows: Rows  # without a column of the header where a line of JSON lacks it
+    counts: Mapping[str, int] = {}  # of what the user may not expect in the rows read so far
 
     def find(self, column: str, is_needed: bool = True) -> str | None:
         """The column's name in this table; of several names with | between them the first that it
         has. Raises InputError: it is needed and not there, or it is there twice."""
-        present = [name for name in (column, *column.split("|")) if name in self.header]
-        if present and self.header.count(present[0]) > 1:
-            raise InputError(f"{self.where}: column {present[0]!r} occurs twice in the header")
-        if not present and is_needed:
+        for name in (column, *column.split("|")):
+            if self.header.count(name) > 1:
+                raise InputError(f"{self.where}: column {name!r} occurs twice in the header")
+            if name in self.header:
+                return name
+        if is_needed:
             raise InputError(f"{self.where}: no column {column!r}, only {self._others(column)}")
-        return present[0] if present else None
+        return None
 
     def _others(self, column: str) -> str:
         """The columns that there are, and what may be wrong."""
@@ -80,51 +68,46 @@ class Table:
                     f"{names!r}; {mark!r} separates no columns here: save it with commas, or as"
                     " .tsv with tabs"
                 )
+        if "," in column:
+            return f"{names}; several columns of labels need --multi_label"
         near = get_close_matches(column, self.header, 1)
         return names + (f"; did you mean {near[0]!r}?" if near else "")
 
 
-def format_of(path: Path) -> str | None:
-    """How a file is read, by its name: "csv" (quoted as in RFC 4180), "tsv" (separated by tabs,
-    without quotes; also standard input), "json" (an object per line) or "parquet"."""
-    if str(path) == STANDARD_INPUT:
-        return "tsv"
-    return FORMATS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
+def ending_of(path: Path) -> str:
+    """The end of a file's name in lower case, before a .gz: it decides how the file is read."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def open_table(
     path: Path,
     where: str,
-    columns: Collection[str | None],
+    columns: Sequence[str | None],
     header: Sequence[str] = (),
     skips_short_rows: bool = False,
 ) -> Table:
     """The table in a file or standard input. Raises InputError, its message starting with `where`.
 
-    Of Parquet only these columns are read. `header` has the names of all columns of a text without
-    such a line; the last cell of its lines may hold tabs.
+    .csv is quoted as in RFC 4180; .tsv, .txt and standard input have tabs and no quotes; .jsonl and
+    .json have an object per line; of .parquet only these `columns` are read. `header` has the names
+    of all columns of a text without such a line; the last cell of its lines may hold tabs.
     """
-    kind = format_of(path)
-    if kind is None:
+    is_file = str(path) != STANDARD_INPUT
+    ending = ending_of(path) if is_file else ".tsv"
+    if ending not in ENDINGS:
         raise InputError(
-            f"{where}: the extension must be {', '.join(FORMATS)} (all but .parquet also with .gz)"
+            f"{where}: the extension must be {', '.join(ENDINGS)} (all but .parquet also with .gz)"
         )
-    if kind == "parquet":
+    if ending == ".parquet":
         return _of_parquet(path, where, columns)
-    text = standard_input(where) if str(path) == STANDARD_INPUT else read_text(path, where)
+    text = read_text(path, where) if is_file else read_standard_input(where)
     nul = text.find("\0")
     if nul >= 0:  # UTF-16 has one in each letter
         line = text.count("\n", 0, nul) + 1
         raise InputError(f"{where}: line {line} holds a NUL, which is no text")
-    if kind == "json":
+    if ending in (".jsonl", ".json"):
         return _of_json(text, where)
-    return _of_cells(text, where, kind == "csv", header, skips_short_rows)
-
-
-def _of_cells(
-    text: str, where: str, is_csv: bool, header: Sequence[str], skips_short_rows: bool
-) -> Table:
-    counts = Counter[str]()
+    counts, is_csv = Counter[str](), ending == ".csv"
     lines = _csv_lines(text, where, counts) if is_csv else _tsv_lines(text, len(header), counts)
     if not header:
         _, header = next(lines, ("", ()))
@@ -173,69 +156,60 @@ def _tsv_lines(text: str, most: int, counts: Counter[str]) -> Lines:
 
 
 def _of_json(text: str, where: str) -> Table:
-    rows = list[tuple[str, dict[str, Any]]]()
+    rows = dict[str, dict[str, Any]]()
     for number, line in enumerate(lines_of(text), 1):
         if line.strip():
-            place = f"line {number}"
-            rows.append((place, _object_in(line, f"{where}: {place}")))
-    names = itertools.chain.from_iterable(row for _, row in rows)
-    return Table(where, list(dict.fromkeys(names)), iter(rows))
+            try:
+                value = parse_json(line)
+                if not isinstance(value, dict):
+                    raise InputError(f"it is {shown(value)}")
+            except InputError as error:
+                raise InputError(
+                    f"{where}: line {number}: {error}; each line must be a JSON object"
+                ) from error
+            rows[f"line {number}"] = value
+    header = dict.fromkeys(itertools.chain.from_iterable(rows.values()))
+    return Table(where, list(header), iter(rows.items()))
 
 
-def _object_in(line: str, where: str) -> dict[str, Any]:
-    advice = "each line must be a JSON object"
-    try:
-        value = parse_json(line)
-    except InputError as error:
-        raise InputError(f"{where}: {error}; {advice}") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{where}: it is {shown(value)}; {advice}")
-    return value
-
-
-def _of_parquet(path: Path, where: str, columns: Collection[str | None]) -> Table:
+def _of_parquet(path: Path, where: str, columns: Sequence[str | None]) -> Table:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             header = file.schema_arrow.names
             table = file.read(columns=[name for name in header if name in columns])
             table.validate(full=True)
-            values = table.to_pydict()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: cannot be read as Parquet ({one_line(error)})") from error
-    return Table(where, header, _numbered([values]))
+    return Table(where, header, _numbered(table.to_batches()))
 
 
-def of_data_set(data: Any, where: str, classes: Collection[str] = ()) -> Table:
+def of_data_set(data: Any, where: str, classes: Sequence[str] = ()) -> Table:
     """The table in a `datasets.Dataset`. The columns `classes` have names where it has the numbers
     of classes."""
     names_of = dict[str, Sequence[str]]()
-    for column in data.features.keys() & set(classes):
-        feature = data.features[column]
+    for column in classes:
+        feature = data.features.get(column)
         of_item = getattr(feature, "feature", feature)  # of a list
-        names_of[column] = getattr(of_item, "names", ())
+        if hasattr(of_item, "names"):
+            names_of[column] = of_item.names
 
-    def batches() -> Iterator[Mapping[str, Sequence[Any]]]:
-        for batch in data.iter(ROWS_AT_ONCE):
+    def rows() -> Rows:
+        for place, row in _numbered(data.with_format("arrow").iter(ROWS_AT_ONCE)):
             for column, names in names_of.items():
-                batch[column] = _named(batch[column], names)
-            yield batch
+                row[column] = _named(row[column], names)
+            yield place, row
 
-    return Table(f"{where} ({data.split})", data.column_names, _numbered(batches()))
+    return Table(f"{where} ({data.split})", data.column_names, rows())
 
 
 def _named(value: Any, names: Sequence[str]) -> Any:
     """The name of a class, or those in a list. -1, which stands for none, has no name."""
-    if not names or value is None:
-        return value
     if isinstance(value, list):
         return [_named(each, names) for each in value]
-    return names[value] if 0 <= value < len(names) else str(value)
+    return names[value] if value in range(len(names)) else value and str(value)
 
 
-def _numbered(batches: Iterable[Mapping[str, Sequence[Any]]]) -> Rows:
-    """The rows of columns, a batch after another."""
-    number = 0
-    for columns in batches:
-        for cells in zip(*columns.values(), strict=True):
-            number += 1
-            yield f"row {number}", dict(zip(columns, cells, strict=True))
+def _numbered(batches: Any) -> Rows:
+    """The rows of batches of Arrow."""
+    rows = (row for batch in batches for row in batch.to_pylist())
+    return ((f"row {number}", row) for number, row in enumerate(rows, 1))

@@ -15,7 +15,7 @@ from ringbase.errors import InputError
 from tasks.classifier.named_tasks import FILE_FLAGS, Labels, NamedTask, Split
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.several import FLAGS, labels_in
-from tasks.tables import IN_QUOTES, SHORT_ROWS, Rows, Table, of_data_set, open_table
+from tasks.tables import IN_QUOTES, SHORT_ROWS, Table, of_data_set, open_table
 
 MAX_SHORT_ROWS_SHARE = 0.001
 # what stands for a missing label in a set to predict
@@ -105,7 +105,7 @@ def _tables(source: Source) -> Iterator[Table]:
     if source.settings.from_hub:
         yield _hub_table(source)
     columns = source.task.columns
-    names = {columns.text, columns.pair, columns.label, *columns.labels}
+    names = (columns.text, columns.pair, columns.label, *columns.labels)
     for path in source.files():
         where = f"--data_dir {path}" if source.task.name else str(source)
         yield open_table(path, where, names, source.part.header, columns.skips_short_rows)
@@ -126,14 +126,6 @@ def _hub_table(source: Source) -> Table:
         data = data.remove_columns(label)  # GLUE's test sets
     are_numbers = task.labels in (None, ("0", "1"))
     return of_data_set(data, where, () if are_numbers else [label])
-
-
-def _rows_in(language: str, table: Table, column: str, languages: set[str]) -> Rows:
-    """The rows of a table in this language. Adds those of all rows to `languages`."""
-    for place, row in table.rows:
-        languages.add(row[column])
-        if row[column] == language:
-            yield place, row
 
 
 # -- tables to texts -------------------------------------------------------------------------------
@@ -159,24 +151,17 @@ class Column:
     name: str | None
     convert: Callable[[Any], Any]  # of a cell; None if it is not as `expected`
     expected: str
-    is_needed: bool = True
+    is_needed: bool = True  # in each file, and in each row instead of a mark of `NO_LABEL`
     values: list[Any] = field(default_factory=list)
 
-    def name_in(self, table: Table) -> str | None:
-        """Raises InputError: it is needed and not there, or it is there twice."""
-        if not self.name:
-            return None
-        if self.is_needed and "," in self.name and self.name not in table.header:
-            raise InputError(
-                f"{table.where}: no column {self.name!r}, only {', '.join(table.header)}; several"
-                " columns of labels need --multi_label"
-            )
-        return table.find(self.name, self.is_needed)
-
-    def read(self, cell: Any, where: str) -> None:
+    def read(self, cell: Any, where: str, place: str) -> None:
         value = self.convert(cell)
         if value is None:
-            raise InputError(f"{where}: {self.name} must be {self.expected}, got {cell!r:.80}")
+            text = "" if cell is None else str(cell).strip()
+            if self.is_needed or text not in NO_LABEL:
+                got = f"{self.name} must be {self.expected}, got {cell!r:.80}"
+                raise InputError(f"{where}: {place}: {got}")
+            value = MISSING
         self.values.append(value)
 
 
@@ -187,9 +172,9 @@ def read(source: Source, labels: Labels = ()) -> Texts:
     first = Column(names.text, _string, "a string")
     second = Column(names.pair, _string, "a string")
     ids = Column(names.id, str, "", is_needed=False)
-    label, a_label = _label_of(source, labels)
     label_columns = [
-        Column(name, label, a_label, source.needs_labels) for name in names.labels or (names.label,)
+        Column(name, *_label_of(source.task, labels), source.needs_labels)
+        for name in names.labels or (names.label,)
     ]
     counts = _fill([first, second, *label_columns, ids], source)
     found = _labels_of_examples(label_columns, source, labels)
@@ -205,21 +190,25 @@ def read(source: Source, labels: Labels = ()) -> Texts:
 def _fill(columns: Sequence[Column], source: Source) -> Counter[str]:
     """Reads the rows of a source into its columns, and returns counts of what the user may not
     expect."""
-    language, column_of_language = source.settings.language, source.task.columns.language
-    counts, languages, num_rows = Counter[str](), set[str](), 0
+    language, counts, languages, num_rows = source.settings.language, Counter[str](), set[str](), 0
     for table in _tables(source):
-        names = [(column, column.name_in(table)) for column in columns]
-        rows = table.rows
-        if column_of_language and column_of_language in table.header:
-            rows = _rows_in(language, table, column_of_language, languages)
-        room = source.limit and source.limit - num_rows
-        for place, row in itertools.islice(rows, room):
-            num_rows += 1
-            where = f"{table.where}: {place}"
+        names = [
+            (column, table.find(column.name, column.is_needed)) for column in columns if column.name
+        ]
+        for place, row in table.rows:
+            of_row = row.get(source.task.columns.language, language)
+            languages.add(of_row)
+            if of_row != language:
+                continue
             for column, name in names:
                 if name is not None:
-                    column.read(row.get(name), where)
-        counts += table.counts
+                    column.read(row.get(name), table.where, place)
+            num_rows += 1
+            if num_rows == source.limit:
+                break
+        counts.update(table.counts)
+        if num_rows == source.limit:
+            break
     if not num_rows:
         others = f" in --language {language}, only {', '.join(sorted(languages))}"
         raise InputError(f"{table.where} has no row with a text{others if languages else ''}")
@@ -255,19 +244,8 @@ def _labels_of_examples(columns: Sequence[Column], source: Source, labels: Label
 # Of a cell each makes the value, or None if it is not as expected.
 
 
-def _label_of(source: Source, labels: Labels) -> tuple[Callable[[Any], Any], str]:
+def _label_of(task: NamedTask, labels: Labels) -> tuple[Callable[[Any], Any], str]:
     """What makes a label of a cell, and what is expected there."""
-    convert, expected = _needed_label_of(source.task, labels)
-
-    def label_or_missing(value: Any) -> Any:
-        found = convert(value)
-        text = "" if value is None else str(value).strip()
-        return MISSING if found is None and text in NO_LABEL else found
-
-    return (convert if source.needs_labels else label_or_missing), expected
-
-
-def _needed_label_of(task: NamedTask, labels: Labels) -> tuple[Callable[[Any], Any], str]:
     if task.labels is None:
         return _number, "a finite number for regression"
     if task.columns.labels:

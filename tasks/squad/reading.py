@@ -4,7 +4,7 @@ which has the same format), plain or `.gz`, or from a hub data set with SQuAD's 
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,14 +162,14 @@ def _of_hub(source: Source, allow_impossible: bool) -> Iterator[tuple[str, list[
     data = hub.load_data_set(source.path, None, str(source.split), flag, source.revision)
     table = of_data_set(data, flag)
 
-    def qa(row: Mapping[str, Any]) -> dict[str, Any]:
+    def qa(row: dict[str, Any]) -> dict[str, Any]:
         answers = row.get("answers") or []
         lists = [answers.get(key) for key in HUB_KEYS] if isinstance(answers, dict) else [None]
         if all(isinstance(each, list) for each in lists):
             answers = [
                 dict(zip(HUB_KEYS, pair, strict=True)) for pair in itertools.zip_longest(*lists)
             ]
-        return {**row, "answers": answers, "is_impossible": allow_impossible and not answers}
+        return row | {"answers": answers, "is_impossible": allow_impossible and not answers}
 
     rows = (
         (_part(row, "context", str, f"{table.where}: {place}"), row) for place, row in table.rows

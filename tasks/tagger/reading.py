@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bert.hub import load_data_set
 from ringbase.errors import InputError
 from ringbase.files import lines_of, read_text
 from ringbase.settings import shown
-from tasks.tables import Table, format_of, of_data_set, open_table
+from tasks.tables import Table, ending_of, of_data_set, open_table
 from tasks.tagger.settings import FileSettings
 
 TAG = re.compile(r"O|[BIES]-\S(.*\S)?")
@@ -174,12 +174,13 @@ def illegal(sentences: Sequence[Sentence]) -> list[Sentence]:
 
 
 def _sentences(source: Source, characters: bool) -> Iterator[Sentence]:
-    path, where = source.path, str(source)
+    path, where, files = source.path, str(source), source.files
     if path is None:
-        split, revision = SPLITS[source.kind], source.files.dataset_revision
-        data = load_data_set(str(source.files.dataset_name), None, split, where, revision)
+        data = load_data_set(
+            str(files.dataset_name), None, SPLITS[source.kind], where, files.dataset_revision
+        )
         return _of_table(of_data_set(data, where, TAG_COLUMNS))
-    if format_of(path) in ("json", "parquet"):
+    if ending_of(path) in (".jsonl", ".json", ".parquet"):
         return _of_table(open_table(path, where, ("tokens", *TAG_COLUMNS)))
     return _of_columns(path, where, characters)
 
@@ -241,19 +242,15 @@ def _of_table(table: Table) -> Iterator[Sentence]:
     if table.header:  # none in an empty file, which holds no sentence
         table.find("tokens")
     for place, row in table.rows:
-        column = next((name for name in TAG_COLUMNS if name in row), "")
-        words: Any = row.get("tokens")
-        tags: Any = row.get(column) or None
-        lists = {"tokens": words} if tags is None else {"tokens": words, column: tags}
-        for name, texts in lists.items():
-            if not _is_list_of_texts(texts):
+        tag_column = next((name for name in TAG_COLUMNS if name in row), None)
+        for name in ("tokens", tag_column):
+            texts = row.get(name)
+            is_list = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+            is_missing = not texts and name == tag_column
+            if not is_missing and not (texts and is_list):
                 raise InputError(
                     f"{table.where}: {place} must have `tokens`, a list of words, and perhaps"
                     f" `ner_tags`, a list of tags such as B-PER: `{name}` is {shown(texts)} in"
                     f" {shown(row)}"
                 )
-        yield Sentence(words, tags, place=place)
-
-
-def _is_list_of_texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
+        yield Sentence(row["tokens"], row.get(tag_column) or None, place=place)
