@@ -6,7 +6,6 @@ does, with NaN and infinities, which it writes; only half a surrogate pair is re
 """
 
 import contextlib
-import functools
 import glob
 import gzip
 import hashlib
@@ -90,7 +89,6 @@ def lines_of(text: str) -> list[str]:
     return [line.rstrip("\r") for line in text.split(end)]
 
 
-@functools.cache  # it can be read once, and the runs of all seeds need it
 def read_standard_input(where: str) -> str:
     """All of standard input, as `read_text` reads a file."""
     if sys.stdin is None:

@@ -8,6 +8,7 @@ refuse labels of which some are numbers.
 """
 
 import csv
+import functools
 import io
 import itertools
 import re
@@ -36,6 +37,9 @@ IN_QUOTES = "with quotes doubled as in CSV, which .tsv does not undo (save it as
 NO_QUOTES = ": quotes do not join lines or columns in .tsv: save it as .csv or .jsonl"
 SHORT_ROWS = "rows with too few columns left out"
 ROWS_AT_ONCE = 1000  # of a data set of the hub
+
+# it can be read once, and the runs of all seeds need it
+standard_input = functools.cache(read_standard_input)
 
 
 class Table(NamedTuple):
@@ -100,7 +104,7 @@ def open_table(
         )
     if ending == ".parquet":
         return _of_parquet(path, where, columns)
-    text = read_text(path, where) if is_file else read_standard_input(where)
+    text = read_text(path, where) if is_file else standard_input(where)
     nul = text.find("\0")
     if nul >= 0:  # UTF-16 has one in each letter
         line = text.count("\n", 0, nul) + 1
