@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 from ringbase.errors import InputError
 from ringbase.settings import SURROGATE, shown
 
+STANDARD_INPUT = "-"  # as the name of a file
 MOST_BYTES = 4 << 30  # of a text that is read into memory
 SMALL_BYTES = 1 << 26  # of a file that is not data: a configuration, a tokenizer
 READ_BYTES = 1 << 20

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
-from ringbase.files import read_standard_input, read_text
+from ringbase.files import STANDARD_INPUT, read_standard_input, read_text
 from ringbase.settings import Settings, fields_of, setting
 from tasks import flags
 from tasks.settings import Precision
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not flags.is_first():
         return  # one process of an MPI job is enough, and reads standard input
     with flags.reporting("bert-ask"):
-        if config.context == "-":
+        if config.context == STANDARD_INPUT:
             context = read_standard_input("CONTEXT -, standard input")
         else:
             context = read_text(Path(config.context).expanduser(), f"CONTEXT {config.context}")

@@ -1,7 +1,6 @@
 """From files to texts to rows of tokens: what the programs share."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,30 +8,12 @@ import pyarrow as pa
 from bert.text.tokenizer import Tokenizer, check_unknown, tokens_per_character, unknown_share
 from distributed.run import Run
 from distributed.world import World
-from ringbase.errors import InputError
-from ringbase.files import lines_of, parse_json
 from ringbase.ragged import gather, joined, offsets_of
-from ringbase.settings import shown
 from tasks.cache import Prepared, Recipe, prepared
 
 TEXTS_AT_ONCE = 4096  # per call of the tokenizer, which uses all cores
 # per character: more for text in a script of whose words the vocabulary has none
 MOST_TOKENS = 0.95
-
-
-def json_lines(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The place and the object of each line. Raises InputError: a line has none."""
-    for number, line in enumerate(lines_of(text), 1):
-        if line.strip():
-            try:
-                value = parse_json(line)
-                if not isinstance(value, dict):
-                    raise InputError(f"it is {shown(value)}")
-            except InputError as error:
-                raise InputError(
-                    f"{where}: line {number}: {error}; each line must be a JSON object"
-                ) from error
-            yield f"line {number}", value
 
 
 def open_tokenized(

@@ -15,11 +15,11 @@ from distributed.rows import ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.files import digest, sha256
+from ringbase.files import STANDARD_INPUT, digest, sha256
 from tasks.cache import Prepared, Recipe, Tables, with_facts
 from tasks.classifier.named_tasks import Labels
 from tasks.classifier.reading import Source, Texts, read
-from tasks.classifier.settings import STANDARD_INPUT, ExampleSettings
+from tasks.classifier.settings import ExampleSettings
 from tasks.texts import open_tokenized, rows_of_texts
 
 # increase when reading or the code below writes something else: old folders are not used

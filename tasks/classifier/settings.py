@@ -3,10 +3,9 @@
 import re
 from dataclasses import dataclass
 
+from ringbase.files import STANDARD_INPUT
 from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, setting
 from tasks.settings import DevSettings, ProgramConfig, batch_size
-
-STANDARD_INPUT = "-"  # as a file name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from ringbase.errors import InputError, shortened
 from ringbase.files import read_json
 from ringbase.settings import shown
 from tasks.squad.settings import QuestionSettings
+from tasks.tables import of_data_set
 
 WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
 KINDS = {list: "a list", str: "text", int: "an integer", bool: "true or false"}
@@ -158,7 +159,8 @@ def _of_hub(source: Source, allow_impossible: bool) -> Iterator[tuple[str, list[
     """As `_of_file`, of a split of a data set, with a paragraph for successive rows of one
     context."""
     flag = f"--dataset_name {source.path}"
-    table = hub.load_data_set(source.path, None, str(source.split), flag, source.revision)
+    data = hub.load_data_set(source.path, None, str(source.split), flag, source.revision)
+    table = of_data_set(data, flag)
 
     def qa(row: dict[str, Any]) -> dict[str, Any]:
         answers = row.get("answers") or []
@@ -170,8 +172,7 @@ def _of_hub(source: Source, allow_impossible: bool) -> Iterator[tuple[str, list[
         return row | {"answers": answers, "is_impossible": allow_impossible and not answers}
 
     rows = (
-        (_part(row, "context", str, f"{source}: row {number}"), row)
-        for number, row in enumerate(table, 1)
+        (_part(row, "context", str, f"{table.where}: {place}"), row) for place, row in table.rows
     )
     for context, group in itertools.groupby(rows, lambda pair: pair[0]):
         yield context, [qa(row) for _, row in group]

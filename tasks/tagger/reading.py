@@ -1,18 +1,18 @@
-"""Tagged sentences: CoNLL columns, JSON lines, or a data set of the hub."""
+"""Tagged sentences: CoNLL columns, or the tables of JSON lines, of Parquet and of the hub."""
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bert.hub import load_data_set
 from ringbase.errors import InputError
 from ringbase.files import lines_of, read_text
 from ringbase.settings import shown
+from tasks.tables import Table, ending_of, of_data_set, open_table
 from tasks.tagger.settings import FileSettings
-from tasks.texts import json_lines
 
 TAG = re.compile(r"O|[BIES]-\S(.*\S)?")
 NO_TAGS = {"", "_", "-", "?", "-1"}  # what stands for the tags of a file that has none
@@ -70,10 +70,7 @@ def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[S
     are known. Raises InputError, with the line: a damaged file, an empty one, or a tag that is
     none."""
     sentences = list[Sentence]()
-    rows = (
-        _of_hub(source) if source.path is None else _of_file(source.path, str(source), characters)
-    )
-    for each in rows:
+    for each in _sentences(source, characters):
         if source.limit == len(sentences):
             break
         if source.kind == "predict" and NO_TAGS.issuperset(each.tags or ()):
@@ -176,13 +173,20 @@ def illegal(sentences: Sequence[Sentence]) -> list[Sentence]:
 # -- files to sentences ----------------------------------------------------------------------------
 
 
-def _of_file(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
-    text = read_text(path, where)
-    if path.name.removesuffix(".gz").endswith((".json", ".jsonl")):
-        for place, value in json_lines(text, where):
-            yield _of_object(value, place, where)
-        return
-    lines = lines_of(text)
+def _sentences(source: Source, characters: bool) -> Iterator[Sentence]:
+    path, where, files = source.path, str(source), source.files
+    if path is None:
+        data = load_data_set(
+            str(files.dataset_name), None, SPLITS[source.kind], where, files.dataset_revision
+        )
+        return _of_table(of_data_set(data, where, TAG_COLUMNS))
+    if ending_of(path) in (".jsonl", ".json", ".parquet"):
+        return _of_table(open_table(path, where, ("tokens", *TAG_COLUMNS)))
+    return _of_columns(path, where, characters)
+
+
+def _of_columns(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
+    lines = lines_of(read_text(path, where))
     sizes = (
         len(_columns(line))
         for line in lines
@@ -234,40 +238,19 @@ def _of_rows(rows: Sequence[Sequence[str]], document: int, place: str) -> Senten
     return Sentence([row[0] for row in rows], tags, document, place)
 
 
-def _of_object(value: Mapping[str, Any], place: str, where: str) -> Sentence:
-    column = next((name for name in TAG_COLUMNS if name in value), "")
-    words: Any = value.get("tokens")
-    tags: Any = value.get(column) or None
-    for name, texts in ("tokens", words), (column, tags):
-        is_list = isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)
-        if not is_list and not (name == column and tags is None):
-            raise InputError(
-                f"{where}: {place} must have `tokens`, a list of words, and perhaps `ner_tags`, a"
-                f" list of tags such as B-PER: `{name}` is {shown(texts)} in {shown(value)}"
-            )
-    return Sentence(words, tags, place=place)
-
-
-def _of_hub(source: Source) -> Iterator[Sentence]:
-    files, split = source.files, SPLITS[source.kind]
-    table: Any = load_data_set(
-        str(files.dataset_name), None, split, str(source), files.dataset_revision
-    )
-    tag_column = next((name for name in TAG_COLUMNS if name in table.column_names), None)
-    if "tokens" not in table.column_names:
-        raise InputError(
-            f"{source} ({split}): no column 'tokens', only {', '.join(table.column_names)}"
-        )
-    names = getattr(getattr(table.features.get(tag_column), "feature", None), "names", None)
-    for number, row in enumerate(table, 1):
-        value = {"tokens": row["tokens"]}
-        if tag_column:
-            value[tag_column] = _named(row[tag_column], names)
-        yield _of_object(value, f"row {number}", f"{source} ({split})")
-
-
-def _named(tags: Any, names: Sequence[str] | None) -> Any:
-    """The names of tags that a data set has as numbers; -1, which stands for none, has no name."""
-    if not names or not tags:
-        return tags
-    return [names[tag] if tag is not None and 0 <= tag < len(names) else str(tag) for tag in tags]
+def _of_table(table: Table) -> Iterator[Sentence]:
+    if table.header:  # none in an empty file, which holds no sentence
+        table.find("tokens")
+    for place, row in table.rows:
+        tag_column = next((name for name in TAG_COLUMNS if name in row), None)
+        for name in ("tokens", tag_column):
+            texts = row.get(name)
+            is_list = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+            is_missing = not texts and name == tag_column
+            if not is_missing and not (texts and is_list):
+                raise InputError(
+                    f"{table.where}: {place} must have `tokens`, a list of words, and perhaps"
+                    f" `ner_tags`, a list of tags such as B-PER: `{name}` is {shown(texts)} in"
+                    f" {shown(row)}"
+                )
+        yield Sentence(row["tokens"], row.get(tag_column) or None, place=place)

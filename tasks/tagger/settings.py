@@ -39,7 +39,7 @@ class FileSettings(Settings):
     train_file: str | None = setting(
         None,
         "to train on: CoNLL columns (first the word, last its tag, blank lines between sentences),"
-        " or JSON lines with lists `tokens` and `ner_tags`",
+        " or JSON lines or Parquet with lists `tokens` and `ner_tags`",
         "data",
     )
     dev_file: str | None = setting(

@@ -431,7 +431,8 @@ def test_labels_of_the_hub_become_google_s(tmp_path, monkeypatch):
 
     def read_hub(name, split):
         task = dataclasses.replace(TASKS[name], hub=str(tmp_path / name), hub_config=None)
-        return read(Source(TextSettings(task_name=name, from_hub=True), task, split))
+        source = Source(TextSettings(task_name=name, from_hub=True), task, split)
+        return read(source, task.labels)
 
     order = ["contradiction", "entailment", "neutral"]
     columns = {
@@ -441,10 +442,13 @@ def test_labels_of_the_hub_become_google_s(tmp_path, monkeypatch):
         "idx": [4, 5, 6],
     }
     save("xnli", "train", columns, order)
+    save("xnli", "validation", columns | {"label": [2, -1, 0]}, order)
     save("xnli", "test", columns | {"label": [-1, -1, -1]}, order)
     texts = read_hub("xnli", "train")
     assert (texts.first, texts.second, texts.labels) == (["a", "b", "c"], ["d", "e", "f"], order)
     assert (texts.ids, read_hub("xnli", "test").labels) == (["4", "5", "6"], None)
+    # -1 is no label; as an index of Python's it would be the last one
+    refused(lambda: read_hub("xnli", "dev"), "xnli", "(validation): row 2", "label", "'-1'")
     save("cola", "train", {"sentence": ["a", "b"], "label": [1, 0]}, ["unacceptable", "acceptable"])
     assert read_hub("cola", "train").labels == ["1", "0"]
     refused(lambda: read_hub("cola", "dev"), "cola", "validation")

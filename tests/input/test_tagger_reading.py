@@ -3,6 +3,8 @@
 import json
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from harness.refusals import refused
 
@@ -135,6 +137,8 @@ def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
         ("a.jsonl", '{"tokens": ["is"], "ner_tags": [1]}', ["line 1", "`ner_tags`", "[1]"]),
         ("a.jsonl", '{"tokens": [null], "ner_tags": ["O"]}', ["line 1", "`tokens`"]),
         ("a.jsonl", '{"tokens": ["is"], "ner_tags": null}', ["line 1", "no tags"]),
+        ("a.JSONL", '{"token": ["is"]}', ["no column 'tokens'", "did you mean 'token'"]),
+        ("a.parquet", "Paris\tB-LOC\n", ["Parquet"]),
     ],
 )
 def test_what_is_no_word_or_no_tag_is_one_line(tmp_path, name, content, named):
@@ -149,6 +153,22 @@ def test_lines_of_json_end_as_those_of_columns_do(tmp_path):
     for end in ("\n", "\r\n", "\r"):
         found = read_file(tmp_path / "a.jsonl", end.join(lines))
         assert [each.words[0] for each in found] == ["Paris", "Rome"]
+
+
+def test_parquet_holds_the_same_as_json_lines(tmp_path):
+    rows = [
+        {"id": 7, "tokens": ["Paris", "is"], "ner_tags": ["B-LOC", "O"]},
+        {"id": 8, "tokens": ["Rome"], "ner_tags": None},
+    ]
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, unit in ("a.jsonl", "line"), ("a.parquet", "row"):
+        files = FileSettings(predict_file=str(tmp_path / name), train_file=str(tmp_path / name))
+        assert read(Source(files, "predict"), False) == [
+            Sentence(["Paris", "is"], ["B-LOC", "O"], 0, f"{unit} 1"),
+            Sentence(["Rome"], None, 0, f"{unit} 2"),
+        ]
+        refused(lambda files=files: read(Source(files, "train"), False), name, f"{unit} 2", "tags")
 
 
 def test_a_data_set_has_names_of_tags_or_none(tmp_path, monkeypatch):

@@ -144,7 +144,7 @@ def corpus_readers():
         Reader("TFRecord", records, read_records, 4, is_exact=True),
         Reader("texts", texts | parquet, read_texts, 8),
         Reader("classifier", LABELLED | parquet, read_classifier, 16),
-        Reader("tagger", TAGGED, read_tagged, 6),
+        Reader("tagger", TAGGED | {"a.parquet": tagged_parquet()}, read_tagged, 6),
     ]
 
 
@@ -302,6 +302,12 @@ TAGGED = {
         {"tokens": ["in", "Utah"], "ner_tags": ["O", "S-LOC"]}, {"tokens": ["a"], "tags": ["O"]}
     ),
 }
+
+
+def tagged_parquet():
+    table = pa.table({"tokens": [["in", "Utah"], ["a"]] * 40, "tags": [["O", "S-LOC"], ["O"]] * 40})
+    pa.parquet.write_table(table, file := io.BytesIO(), row_group_size=20)
+    return file.getvalue()
 
 
 def read_tagged(folder, name):
