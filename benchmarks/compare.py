@@ -37,6 +37,7 @@ from tasks.squad.reading import Source
 from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
 from tasks.squad.windows import open_windows
+from tasks.texts import Preparation
 
 LABELS = {
     "ringbert": "bert-squad, packed",
@@ -215,7 +216,7 @@ def write_batches(config: CompareConfig, folder: Path) -> None:
     settings = WindowSettings(max_seq_length=length, max_query_length=min(64, length - 4))
     source = Source(config.train_file, is_training=True, limit=config.max_train_examples)
     words, run = tokenizer.load(None, Path(config.model).expanduser()), Unwritten()
-    rows = open_windows(settings, source, words, World(), run).tables["windows"]
+    rows = open_windows(settings, source, Preparation(World(), run, words)).tables["windows"]
     if len(rows) < num_steps * size:
         raise InputError(
             f"--max_train_examples gives {len(rows):,} windows, the steps need {num_steps * size:,}"

@@ -19,9 +19,6 @@ import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
 from bert.heads import CLASSIFIER
-from bert.text.tokenizer import Tokenizer
-from distributed.run import Run
-from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.files import digest, sha256
 from ringbase.ragged import padded
@@ -32,7 +29,7 @@ from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.settings import ProgramConfig
 from tasks.start import Needs, find_start
-from tasks.texts import rows_of_texts
+from tasks.texts import Preparation, rows_of_texts
 from tasks.trained import saved_settings
 from tasks.training import Training, TrainingData
 
@@ -84,15 +81,14 @@ def run_stars(config: StarsConfig, job: Job) -> list[float] | None:
     task = StarsTask(config.max_seq_length, saved_settings(config))
     start = replace(start, bert_config=replace(start.bert_config, labels=("stars",)))
     model = start.model(task.head)
+    preparation = Preparation(world, run, start.words)
     if config.do_train:
-        train = rows_of(
-            config.train_file, ["text", "stars"], start.words, config.max_seq_length, world, run
-        )
+        train = rows_of(config.train_file, ["text", "stars"], preparation, config.max_seq_length)
         data = TrainingData.of(train, "rows", task.settings)
         Training(model, task, data, config.training, job).run(start, job, seed)
     else:
         start.load(model, world, run)
-    new = rows_of(config.predict_file, ["text"], start.words, config.max_seq_length, world, run)
+    new = rows_of(config.predict_file, ["text"], preparation, config.max_seq_length)
     predictor = Predictor(model, task.batch, task.max_seq_length, job)
     stars = predictor(new.tables["rows"], 8, lambda row, scores: float(scores[0]))
     world.on_first(
@@ -102,20 +98,19 @@ def run_stars(config: StarsConfig, job: Job) -> list[float] | None:
     return stars
 
 
-def rows_of(
-    file: Any, names: list[str], words: Tokenizer, max_seq_length: int, world: World, run: Run
-) -> Prepared:
+def rows_of(file: Any, names: list[str], preparation: Preparation, max_seq_length: int) -> Prepared:
     """The rows of a file on every rank; each machine tokenizes once and keeps them in its cache."""
 
     def recipe() -> Recipe:
-        key = digest("stars", 1, names, words.digest, max_seq_length, sha256(Path(file)))
-        return key, partial(tables, file, names, words, max_seq_length, run, key)
+        tokens = preparation.tokenizer.digest
+        key = digest("stars", 1, names, tokens, max_seq_length, sha256(Path(file)))
+        return key, partial(tables, file, names, preparation, max_seq_length, key)
 
-    return prepared(recipe, file, world, run)
+    return prepared(recipe, file, preparation.world, preparation.run)
 
 
 def tables(
-    file: str, names: list[str], words: Tokenizer, max_seq_length: int, run: Run, key: str
+    file: str, names: list[str], preparation: Preparation, max_seq_length: int, key: str
 ) -> Tables:
     types = {"text": pa.string(), "stars": pa.float32()}
     try:
@@ -127,7 +122,7 @@ def tables(
         if None in (values := table.column(name).to_pylist()):
             raise InputError(f"{file}: row {values.index(None) + 1} has no {name}")
     texts = table.column("text").to_pylist()
-    columns, _, _ = rows_of_texts(texts, [None] * len(texts), max_seq_length, words, run)
+    columns, _, _ = rows_of_texts(preparation, texts, [None] * len(texts), max_seq_length)
     columns["stars"] = (
         table.column("stars") if "stars" in names else pa.array(np.zeros(len(texts), np.float32))
     )

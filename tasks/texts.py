@@ -1,6 +1,7 @@
 """From files to texts to rows of tokens: what the programs share."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,55 +17,62 @@ TEXTS_AT_ONCE = 4096  # per call of the tokenizer, which uses all cores
 MOST_TOKENS = 0.95
 
 
-def open_tokenized(
-    recipe: Callable[[], Recipe],
-    source: object,
-    tokenizer: Tokenizer,
-    allow_unknown: bool,
-    world: World,
-    run: Run,
-) -> Prepared:
-    """The rows of a source on every rank. Prints their facts "notes" and those of `fit_of`.
+@dataclass(frozen=True)
+class Preparation:
+    """What makes texts into rows of tokens: the ranks and their run, which shows the progress, and
+    the tokenizer."""
 
-    Raises InputError as `prepared`, and for more than 10 % [UNK] without `allow_unknown`.
-    """
-    data = prepared(recipe, str(source), world, run)
-    share = data.facts["unknown_share"]
-    notes = ", ".join([*data.facts["notes"], f"{share:.2%} [UNK]"])
-    run.say(f"{source}: {notes}" + ("" if data.is_new else " (cached)"))
-    check_unknown(share, str(source), tokenizer, allow_unknown)
-    if (rate := data.facts.get("tokens_per_character", 0)) > MOST_TOKENS:
-        run.say(
-            f"warning: {source}: {rate:.1f} tokens per character: {tokenizer.source} has no words"
-            " of this script; take a model of the text's language"
-        )
-    return data
+    world: World
+    run: Run
+    tokenizer: Tokenizer
+    allow_unknown: bool = False
 
+    def rows(self, recipe: Callable[[], Recipe], source: object) -> Prepared:
+        """The rows of a source on every rank. Prints their facts "notes" and those of `fit`.
 
-def fit_of(
-    tokenizer: Tokenizer, ids: Sequence[np.ndarray], texts: Iterable[str]
-) -> dict[str, float]:
-    """How well the vocabulary fits the texts with these ids, as facts."""
-    share, rate = unknown_share(ids, tokenizer.unk_id), tokens_per_character(ids, texts)
-    return {"unknown_share": share, "tokens_per_character": rate}
+        Raises InputError as `prepared`, and for more than 10 % [UNK] without `allow_unknown`.
+        """
+        data = prepared(recipe, str(source), self.world, self.run)
+        share = data.facts["unknown_share"]
+        notes = ", ".join([*data.facts["notes"], f"{share:.2%} [UNK]"])
+        self.run.say(f"{source}: {notes}" + ("" if data.is_new else " (cached)"))
+        check_unknown(share, str(source), self.tokenizer, self.allow_unknown)
+        if (rate := data.facts.get("tokens_per_character", 0)) > MOST_TOKENS:
+            self.run.say(
+                f"warning: {source}: {rate:.1f} tokens per character: {self.tokenizer.source} has"
+                " no words of this script; take a model of the text's language"
+            )
+        return data
 
+    def ids(self, texts: Sequence[str], label: str = "tokenizing") -> list[np.ndarray]:
+        """The token ids of each text, int32 [n]."""
+        found: list[np.ndarray] = []
+        for part in self._parts(texts, label, "text"):
+            found += self.tokenizer.encode_ids(part)
+        return found
 
-def parts(number: int, label: str, unit: str, run: Run) -> Iterator[slice]:
-    """Slices of `TEXTS_AT_ONCE` of `number` texts, with a progress bar."""
-    progress = run.progress(number, label, unit)
-    for start in range(0, number, TEXTS_AT_ONCE):
-        yield slice(start, start + TEXTS_AT_ONCE)
-        progress.update(min(TEXTS_AT_ONCE, number - start))
-    progress.close()
+    def ids_and_spans(
+        self, texts: Sequence[str], label: str, unit: str = "text"
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The token ids of each text, and the characters of each token, int32 [n, 2]."""
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        for part in self._parts(texts, label, unit):
+            found += zip(*self.tokenizer.encode(part), strict=True)
+        return found
 
+    def fit(self, ids: Sequence[np.ndarray], texts: Iterable[str]) -> dict[str, float]:
+        """How well the vocabulary fits the texts with these ids, as facts."""
+        share = unknown_share(ids, self.tokenizer.unk_id)
+        return {"unknown_share": share, "tokens_per_character": tokens_per_character(ids, texts)}
 
-def encoded(texts: Sequence[str], label: str, tokenizer: Tokenizer, run: Run) -> list[np.ndarray]:
-    """The token ids of each text, with a progress bar."""
-    return [
-        ids
-        for part in parts(len(texts), label, "text", run)
-        for ids in tokenizer.encode_ids(texts[part])
-    ]
+    def _parts(self, texts: Sequence[str], label: str, unit: str) -> Iterator[Sequence[str]]:
+        """`TEXTS_AT_ONCE` texts at a time, with a progress bar."""
+        progress = self.run.progress(len(texts), label, unit)
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            part = texts[start : start + TEXTS_AT_ONCE]
+            yield part
+            progress.update(len(part))
+        progress.close()
 
 
 def truncated(
@@ -81,46 +89,48 @@ def truncated(
 
 
 def rows_of_texts(
+    preparation: Preparation,
     first: Sequence[str],
     second: Sequence[str | None],
     max_seq_length: int,
-    tokenizer: Tokenizer,
-    run: Run,
 ) -> tuple[dict[str, pa.Array], dict[str, float], np.ndarray]:
     """Texts, and pairs where `second` is not None, as rows `[CLS] first [SEP]`, plus `second [SEP]`
     for pairs, or `[SEP] second [SEP]` with a tokenizer of two separators. They have at most
     `max_seq_length` tokens: longer ones are `truncated`.
 
     Returns the columns `input_ids` (int32) and `sentence_a_tokens`, how many of them have type 0
-    (int32); `fit_of` the vocabulary; and how many tokens of each text or pair are cut off, int64
-    [n].
+    (int32); the facts of `Preparation.fit`; and how many tokens of each text or pair are cut off,
+    int64 [n].
     """
+    tokenizer = preparation.tokenizer
     is_pair = np.array([text is not None for text in second], np.int64)
+    first_ids, first_offsets = joined(preparation.ids(first))
     seconds = [text or "" for text in second] if is_pair.any() else []
-    one = joined(encoded(first, "tokenizing", tokenizer, run))
-    two = (
-        joined(encoded(seconds, "tokenizing", tokenizer, run))
-        if seconds
-        else (one[0][:0], 0 * one[1])
-    )
-    more = (tokenizer.separators - 1) * is_pair
-    room = max_seq_length - 2 - is_pair - more
-    kept_one, kept_two = truncated(np.diff(one[1]), np.diff(two[1]), room)
-    source = np.concatenate([[tokenizer.cls_id, tokenizer.sep_id], one[0], two[0]]).astype(np.int32)
-    # where they are in the source, and lengths
-    cls, sep = np.zeros_like(is_pair), np.ones_like(is_pair)
-    starts = np.stack([cls, one[1][:-1] + 2, sep, sep, two[1][:-1] + 2 + len(one[0]), sep], 1)
-    lengths = np.stack([sep, kept_one, sep, more, kept_two, is_pair], 1)
-    ids, offsets = (
-        gather(source, starts.reshape(-1), lengths.reshape(-1)),
-        offsets_of(lengths.sum(1)),
-    )
+    if seconds:
+        second_ids, second_offsets = joined(preparation.ids(seconds))
+    else:
+        second_ids, second_offsets = first_ids[:0], 0 * first_offsets
+    more_separators = (tokenizer.separators - 1) * is_pair
+    room = max_seq_length - 2 - is_pair - more_separators
+    first_sizes, second_sizes = np.diff(first_offsets), np.diff(second_offsets)
+    first_kept, second_kept = truncated(first_sizes, second_sizes, room)
+    # A row is gathered from six pieces of one array, each with a start and a length.
+    special = [tokenizer.cls_id, tokenizer.sep_id]
+    source = np.concatenate([special, first_ids, second_ids]).astype(np.int32)
+    cls, sep = np.zeros_like(is_pair), np.ones_like(is_pair)  # their places
+    first_starts = first_offsets[:-1] + len(special)
+    second_starts = second_offsets[:-1] + len(special) + len(first_ids)
+    starts = np.stack([cls, first_starts, sep, sep, second_starts, sep], 1)
+    one = np.ones_like(is_pair)
+    lengths = np.stack([one, first_kept, one, more_separators, second_kept, is_pair], 1)
+    ids = gather(source, starts.reshape(-1), lengths.reshape(-1))
+    offsets = offsets_of(lengths.sum(1))
     columns = {
         "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
-        "sentence_a_tokens": pa.array(kept_one + 2, pa.int32()),
+        "sentence_a_tokens": pa.array(first_kept + 2, pa.int32()),
     }
-    cut = np.diff(one[1]) + np.diff(two[1]) - kept_one - kept_two
-    return columns, fit_of(tokenizer, [one[0], two[0]], [*first, *seconds]), cut
+    num_cut = first_sizes + second_sizes - first_kept - second_kept
+    return columns, preparation.fit([first_ids, second_ids], [*first, *seconds]), num_cut
 
 
 def window_starts(num_tokens: int, room: int, doc_stride: int) -> list[int]:

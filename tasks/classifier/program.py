@@ -28,6 +28,7 @@ from tasks.evaluation import evaluations, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.start import Needs, Start, find_start
+from tasks.texts import Preparation
 from tasks.trained import TASK_FILE, saved_settings, settings_of
 from tasks.training import Training, TrainingData
 
@@ -91,10 +92,13 @@ def prepare(config: ClassifierConfig, job: Job, start: Start, task: NamedTask) -
     """Reads the data, whose rows are built once per machine, and makes the model."""
     labels, length = labels_of(start.bert_config), config.examples.max_seq_length
 
+    preparation = Preparation(job.world, job.run, start.words, config.examples.allow_unknown)
+
     def sets(kind: str, is_needed: bool) -> Sets:
         needed = sources(config.texts, task, kind) if is_needed else []
-        common = labels, config.examples, start.words, job.world, job.run
-        return [(source, open_set(source, *common)) for source in needed]
+        return [
+            (source, open_set(source, labels, config.examples, preparation)) for source in needed
+        ]
 
     train_sets = sets("train", config.do_train)
     dev_sets = sets("dev", config.evaluation.needs_dev_set(config.do_train))

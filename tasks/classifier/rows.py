@@ -10,17 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bert.text.tokenizer import Tokenizer
 from distributed.rows import ragged
-from distributed.run import Run
-from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.files import STANDARD_INPUT, digest, sha256
 from tasks.cache import Prepared, Recipe, Tables, with_facts
 from tasks.classifier.named_tasks import Labels
 from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.settings import ExampleSettings
-from tasks.texts import open_tokenized, rows_of_texts
+from tasks.texts import Preparation, rows_of_texts
 
 # increase when reading or the code below writes something else: old folders are not used
 VERSION = 6
@@ -30,16 +27,15 @@ def open_set(
     source: Source,
     labels: Labels,
     settings: ExampleSettings,
-    tokenizer: Tokenizer,
-    world: World,
-    run: Run,
+    preparation: Preparation,
 ) -> Prepared:
     """The tables of a set, as `tables` makes them, on every rank. Raises InputError as `read` and
-    `open_tokenized`."""
+    `Preparation.rows`."""
     # Open MPI 5's mpirun delivers standard input without an end.
-    if source.settings.reads_lines and (world.size > 1 or "PRTE_LAUNCHED" in os.environ):
+    is_launched = preparation.world.size > 1 or "PRTE_LAUNCHED" in os.environ
+    if source.settings.reads_lines and is_launched:
         raise InputError("--predict_file -: standard input needs one rank, started without mpirun")
-    length = settings.max_seq_length
+    length, tokenizer = settings.max_seq_length, preparation.tokenizer
 
     def recipe() -> Recipe:
         load, task = cache(partial(read, source, labels)), source.task
@@ -51,17 +47,16 @@ def open_set(
         key = digest(
             "classifier", VERSION, tokenizer.digest, length, labels, facts, source.limit, content
         )
-        return key, lambda: tables(load(), labels, tokenizer, length, run, task.has_several)
+        return key, lambda: tables(load(), labels, preparation, length, task.has_several)
 
-    return open_tokenized(recipe, source, tokenizer, settings.allow_unknown, world, run)
+    return preparation.rows(recipe, source)
 
 
 def tables(
     texts: Texts,
     labels: Labels,
-    tokenizer: Tokenizer,
+    preparation: Preparation,
     max_seq_length: int,
-    run: Run,
     has_several: bool = False,
 ) -> Tables:
     """Tokenizes texts.
@@ -69,11 +64,11 @@ def tables(
     A row of `examples` has the columns of `rows_of_texts` and `label` (its index in `labels`,
     int32, -1 without a label; if `labels` is None, the number itself, float32, NaN without a label;
     with `has_several` a list of indices). A row of `ids` has the `id` of the example. The facts are
-    those of `open_tokenized`, the digest that checkpoints have of their data, and "is_labelled".
+    those of `Preparation.rows`, the digest that checkpoints have of their data, and "is_labelled".
     """
     number = len(texts.first)
     second: Sequence[str | None] = texts.second or [None] * number
-    columns, fit, cut = rows_of_texts(texts.first, second, max_seq_length, tokenizer, run)
+    columns, fit, cut = rows_of_texts(preparation, texts.first, second, max_seq_length)
     counts = {
         f"cut to --max_seq_length {max_seq_length}": int((cut > 0).sum()),
         "with an empty text": sum(
@@ -95,8 +90,9 @@ def tables(
             else pc.index_in(label, pa.array(labels)).fill_null(-1)
         )
     content = [texts.first, texts.second, texts.labels]
+    tokens = preparation.tokenizer.digest
     facts = {
-        "digest": digest("classifier", VERSION, tokenizer.digest, max_seq_length, labels, content),
+        "digest": digest("classifier", VERSION, tokens, max_seq_length, labels, content),
         "notes": [
             f"{number:,} examples",
             *(f"{count:,} {text}" for text, count in counts.items() if count),

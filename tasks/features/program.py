@@ -21,16 +21,15 @@ import tensorflow as tf
 from bert.batch import batch_of
 from bert.heads import FEATURES
 from bert.model import Bert, Tracing
-from bert.text.tokenizer import Tokenizer, check_unknown
+from bert.text.tokenizer import check_unknown
 from distributed.rows import Rows
-from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.files import read_text, replacing
 from tasks.features.__main__ import FeaturesConfig
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.start import Needs, load_on_all, start_of_model
-from tasks.texts import rows_of_texts
+from tasks.texts import Preparation, rows_of_texts
 
 # a line's number, n tokens, states float32 [n, layers, H]
 Vectors = tuple[int, list[str], np.ndarray]
@@ -51,7 +50,7 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
     world, run = job.world, job.run
     start = world.on_first(start_of_model, config.model, run.say, Needs(config.max_seq_length))
     layers = chosen_layers(config.layers, start.bert_config.num_hidden_layers)
-    table = world.on_first(tokenize, config, start.words, run)
+    table = world.on_first(tokenize, config, Preparation(world, run, start.words))
     model = start.model(FEATURES)
     assert start.weights is not None
     load_on_all(model, start.weights, world, run)
@@ -103,7 +102,7 @@ def chosen_layers(text: str, num_layers: int) -> dict[int, int]:
     return {number: number % num_layers + 1 for number in numbers}
 
 
-def tokenize(config: FeaturesConfig, tokenizer: Tokenizer, run: Run) -> pa.Table:
+def tokenize(config: FeaturesConfig, preparation: Preparation) -> pa.Table:
     """The lines as an Arrow table of `input_ids` and `sentence_a_tokens`. On rank 0."""
     where = f"--input_file {config.input_file}"
     text = read_text(Path(config.input_file).expanduser(), where)
@@ -112,8 +111,8 @@ def tokenize(config: FeaturesConfig, tokenizer: Tokenizer, run: Run) -> pa.Table
     lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
     pairs = [match.groups() if (match := PAIR.match(line)) else (line, None) for line in lines]
     first, second = zip(*pairs, strict=True)
-    columns, fit, _ = rows_of_texts(first, second, config.max_seq_length, tokenizer, run)
-    check_unknown(fit["unknown_share"], where, tokenizer, config.allow_unknown)
+    columns, fit, _ = rows_of_texts(preparation, first, second, config.max_seq_length)
+    check_unknown(fit["unknown_share"], where, preparation.tokenizer, config.allow_unknown)
     return pa.table(columns)
 
 

@@ -64,7 +64,7 @@ class TextPredictor(TrainedPredictor, Generic[Result]):
         are cut to `max_seq_length` tokens, or many of their tokens are [UNK]."""
         most = self.settings.max_seq_length
         first, second = zip(*((*text, None)[:2] for text in texts), strict=True)
-        columns, fit, cut = rows_of_texts(first, second, most, self._tokenizer, self._job.run)
+        columns, fit, cut = rows_of_texts(self._preparation, first, second, most)
         warn_of_unknown(fit["unknown_share"], self._tokenizer)
         if cut.any():
             warnings.warn(

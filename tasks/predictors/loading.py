@@ -33,6 +33,7 @@ from ringbase.settings import (
 from tasks.job import POLICIES, Job
 from tasks.settings import ModelSettings, Precision, batch_size
 from tasks.start import TOKENIZER_FILES, Needs, Start, find_start, start_of_model
+from tasks.texts import Preparation
 from tasks.trained import CHECKPOINTS, settings_of
 
 CONFIG_FILES = ("config.json", "bert_config.json")
@@ -102,6 +103,7 @@ class TrainedPredictor:
             # before the settings: it may be another program's
             self._model = load(start, self.head, self.precision, self.trained_by)
             self._job = alone()
+            self._preparation = Preparation(self._job.world, self._job.run, self._tokenizer)
             self.settings: Any = self.settings_class(**values)
 
 

@@ -141,7 +141,7 @@ class QuestionAnswering(TrainedPredictor):
             Question(str(number), text, numbers[context], ()) for number, (text, context) in pairs
         ]
         examples = Examples("", list(numbers), questions)
-        data = in_memory(tables(settings, examples, self._tokenizer, self._job.run))
+        data = in_memory(tables(settings, examples, self._preparation))
         warn_of_unknown(data.facts["unknown_share"], self._tokenizer)
         scores: Any = self._predictor(data.tables["windows"], settings.batch_size)
         decoder = SpanDecoder(settings, settings.version_2_with_negative, examples, data.tables)

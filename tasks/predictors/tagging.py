@@ -78,7 +78,7 @@ class Tagger(TrainedPredictor):
             Sentence([text[start:end] for start, end in own])
             for text, own in zip(texts, spans, strict=True)
         ]
-        data = in_memory(tables(sentences, self.labels, settings, self._tokenizer, self._job.run))
+        data = in_memory(tables(sentences, self.labels, settings, self._preparation))
         warn_of_unknown(data.facts["unknown_share"], self._tokenizer)
         rows = data.tables["rows"]
         kept: Any = self._predictor(

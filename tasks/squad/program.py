@@ -22,6 +22,7 @@ from tasks.squad.settings import SquadConfig
 from tasks.squad.task import SpanTask
 from tasks.squad.windows import open_windows
 from tasks.start import Needs, find_start
+from tasks.texts import Preparation
 from tasks.trained import saved_settings
 from tasks.training import Training, TrainingData
 
@@ -42,14 +43,9 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     train_source, predict_source = (
         source_of(config.questions, is_training) for is_training in (True, False)
     )
-    train = (
-        open_windows(windows, train_source, start.words, world, run) if config.do_train else None
-    )
-    dev = (
-        open_windows(windows, predict_source, start.words, world, run)
-        if config.do_predict
-        else None
-    )
+    preparation = Preparation(world, run, start.words, windows.allow_unknown)
+    train = open_windows(windows, train_source, preparation) if config.do_train else None
+    dev = open_windows(windows, predict_source, preparation) if config.do_predict else None
     model = start.model(task.head)
     if train:
         commit = train_source.split and hub.cached_commit(train_source.path, train_source.revision)

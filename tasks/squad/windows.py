@@ -7,28 +7,23 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from bert.text.tokenizer import Tokenizer
 from distributed.rows import ragged
-from distributed.run import Run
-from distributed.world import World
 from ringbase.errors import shortened
 from ringbase.files import digest, sha256
 from ringbase.settings import flat
 from tasks.cache import Prepared, Recipe, Tables, with_facts
 from tasks.squad.reading import NO_PLACE, Examples, Question, Source, answer_characters, read
 from tasks.squad.settings import WindowSettings
-from tasks.texts import encoded, fit_of, open_tokenized, parts, window_starts
+from tasks.texts import Preparation, window_starts
 
 NUMBERS = ("question_tokens", "start_position", "end_position", "document_start", "question")
 # increase when reading or cutting accepts or writes something else: old folders are not used
 VERSION = 7
 
 
-def open_windows(
-    settings: WindowSettings, source: Source, tokenizer: Tokenizer, world: World, run: Run
-) -> Prepared:
+def open_windows(settings: WindowSettings, source: Source, preparation: Preparation) -> Prepared:
     """The tables `windows` and `paragraphs` of a source, as `tables` makes them, on every rank.
-    Raises InputError as `read` and `open_tokenized`."""
+    Raises InputError as `read` and `Preparation.rows`."""
 
     def recipe() -> Recipe:
         load = functools.cache(lambda: read(source, settings.version_2_with_negative))
@@ -42,18 +37,18 @@ def open_windows(
         key = digest(
             "squad",
             VERSION,
-            tokenizer.digest,
+            preparation.tokenizer.digest,
             flat(settings),
             source.is_training,
             source.limit,
             content,
         )
-        return key, lambda: tables(settings, load(), tokenizer, run)
+        return key, lambda: tables(settings, load(), preparation)
 
-    return open_tokenized(recipe, source, tokenizer, settings.allow_unknown, world, run)
+    return preparation.rows(recipe, source)
 
 
-def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, run: Run) -> Tables:
+def tables(settings: WindowSettings, examples: Examples, preparation: Preparation) -> Tables:
     """Tokenizes questions and contexts and cuts the contexts into windows.
 
     A row of `windows` has `input_ids` ([CLS] question [SEP] window [SEP]), `question_tokens` (how
@@ -62,13 +57,11 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
     context); all int32. A row of `paragraphs` has `spans`, the start and end characters of each of
     its tokens, interleaved.
     """
+    tokenizer = preparation.tokenizer
     paragraphs, questions = examples.paragraphs, examples.questions
-    slices = parts(len(paragraphs), "tokenizing contexts", "text", run)
-    contexts = [
-        pair for part in slices for pair in zip(*tokenizer.encode(paragraphs[part]), strict=True)
-    ]
+    contexts = preparation.ids_and_spans(paragraphs, "tokenizing contexts")
     texts = [question.text for question in questions]
-    question_ids = encoded(texts, "tokenizing questions", tokenizer, run)
+    question_ids = preparation.ids(texts, "tokenizing questions")
     rows = list[tuple]()
     ends = [tokenizer.sep_id] * tokenizer.separators
     for number, question in enumerate(questions):
@@ -103,7 +96,7 @@ def tables(settings: WindowSettings, examples: Examples, tokenizer: Tokenizer, r
             "squad windows", VERSION, tokenizer.digest, lengths, [paragraphs, questions]
         ),
         "notes": notes,
-        **fit_of(tokenizer, [*(ids for ids, _ in contexts), *question_ids], [*paragraphs, *texts]),
+        **preparation.fit([*(ids for ids, _ in contexts), *question_ids], [*paragraphs, *texts]),
     }
     windows = {"input_ids": ragged(input_ids, pa.int32()), **numbers}
     paragraph_spans = {"spans": ragged([spans.reshape(-1) for _, spans in contexts], pa.int32())}

@@ -13,7 +13,6 @@ import numpy as np
 
 from bert import configuration
 from distributed.run import Run
-from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.files import digest
 from ringbase.settings import flat
@@ -27,7 +26,7 @@ from tasks.tagger.reading import Sentence, Source, read, text_of
 from tasks.tagger.scoring import details, entities, measure
 from tasks.tagger.settings import TaggerConfig
 from tasks.tagger.task import VERSION, Tags, TagTask, best_and_losses, tables, tags_of
-from tasks.texts import open_tokenized
+from tasks.texts import Preparation
 from tasks.trained import saved_settings
 from tasks.training import Training, TrainingData
 
@@ -48,7 +47,10 @@ def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     start = world.on_first(with_tags, config, start, run)
     labels, characters = start.bert_config.labels, config.sentences.characters
     kinds = filter(config.wanted.get, config.wanted)
-    sets = {kind: open_set(Source(config.files, kind), config, start, world, run) for kind in kinds}
+    preparation = Preparation(world, run, start.words, config.sentences.allow_unknown)
+    sets = {
+        kind: open_set(Source(config.files, kind), config, labels, preparation) for kind in kinds
+    }
     task = TagTask(length, saved_settings(config))
     model = start.model(task.head)
     predictor = Predictor(model, task.batch, length, job)
@@ -96,18 +98,18 @@ def run_tagger(config: TaggerConfig, job: Job) -> Scores:
 
 
 def open_set(
-    source: Source, config: TaggerConfig, start: Start, world: World, run: Run
+    source: Source, config: TaggerConfig, labels: Sequence[str], preparation: Preparation
 ) -> Prepared:
     """The rows of a source, as `tables` makes them, on every rank. Raises InputError as `read` and
-    `open_tokenized`."""
-    labels, settings = start.bert_config.labels, config.sentences
+    `Preparation.rows`."""
+    settings, tokenizer = config.sentences, preparation.tokenizer
 
     def recipe() -> Recipe:
         sentences = read(source, settings.characters, labels)
-        content = digest("tagger", VERSION, start.words.digest, labels, flat(settings), sentences)
-        return content, lambda: tables(sentences, labels, settings, start.words, run)
+        content = digest("tagger", VERSION, tokenizer.digest, labels, flat(settings), sentences)
+        return content, lambda: tables(sentences, labels, settings, preparation)
 
-    return open_tokenized(recipe, source, start.words, settings.allow_unknown, world, run)
+    return preparation.rows(recipe, source)
 
 
 def with_tags(config: TaggerConfig, start: Start, run: Run) -> Start:

@@ -15,15 +15,13 @@ from scipy.special import log_softmax
 from bert.batch import Batch, Grouping, batch_of, is_fixed
 from bert.heads import TAGGER
 from bert.text.characters import character_starts
-from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows, ragged
-from distributed.run import Run
 from ringbase.files import digest
 from ringbase.settings import flat
 from tasks.cache import Tables, with_facts
 from tasks.tagger.reading import Sentence, illegal, text_of
 from tasks.tagger.settings import SentenceSettings
-from tasks.texts import fit_of, max_context_owner, parts, window_starts
+from tasks.texts import Preparation, max_context_owner, window_starts
 
 VERSION = 2  # increase when reading or `tables` makes something else: old rows are not used
 NONE = -1  # of a token at which no word begins
@@ -63,8 +61,7 @@ def tables(
     sentences: Sequence[Sentence],
     labels: Sequence[str],
     settings: SentenceSettings,
-    tokenizer: Tokenizer,
-    run: Run,
+    preparation: Preparation,
 ) -> Tables:
     """A row of `rows` has `input_ids` ([CLS] tokens [SEP]), `sentence_a_tokens`, `sentence` (its
     number), and for each token `words`, the number of the word that begins there, and `tags`, the
@@ -75,8 +72,8 @@ def tables(
     texts, places = zip(
         *(text_of(each.words, settings.characters) for each in sentences), strict=True
     )
-    slices = parts(len(texts), "tokenizing", "sentence", run)
-    encoded = [pair for part in slices for pair in zip(*tokenizer.encode(texts[part]), strict=True)]
+    tokenizer = preparation.tokenizer
+    encoded = preparation.ids_and_spans(texts, "tokenizing", "sentence")
     rows, without_token = list[tuple](), list[str]()
     for number, (each, (ids, spans)) in enumerate(zip(sentences, encoded, strict=True)):
         words = words_of_tokens(each.words, places[number], spans)
@@ -118,7 +115,7 @@ def tables(
     facts = {
         "digest": content,
         "notes": notes,
-        **fit_of(tokenizer, [ids for ids, _ in encoded], texts),
+        **preparation.fit([ids for ids, _ in encoded], texts),
     }
     return with_facts({"rows": columns}, facts)
 

@@ -12,10 +12,12 @@ from harness.texts import FILLING, WORDS
 from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows
 from distributed.run import Run
+from distributed.world import World
 from tasks.cache import in_memory
 from tasks.squad.reading import Examples, Source, read
 from tasks.squad.settings import WindowSettings
 from tasks.squad.windows import tables
+from tasks.texts import Preparation
 
 # (context, question, answer, answer_start)
 GOOD = [("the cat sat", "who?", "cat", 4), ("a dog ran", "who?", "dog", 2)]
@@ -73,7 +75,7 @@ def read_file(path: Path, is_training=True, allow_impossible=False, limit=None) 
 def open_windows(
     settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run
 ) -> Mapping[str, Rows]:
-    return in_memory(tables(settings, examples, tokenizer, run)).tables
+    return in_memory(tables(settings, examples, Preparation(World(), run, tokenizer))).tables
 
 
 def compare_windows(

@@ -9,7 +9,8 @@ from harness.real_tokenizers import byte_level, strings
 from transformers import AutoTokenizer
 
 from bert.text import tokenizer
-from tasks.texts import rows_of_texts
+from distributed.world import World
+from tasks.texts import Preparation, rows_of_texts
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +45,18 @@ def test_special_tokens_and_pairs(both, tmp_path, run):
     assert again(*pair)["input_ids"] == theirs(*pair)["input_ids"]
     assert "token_type_ids" not in again(*pair)
     columns, fit, _ = rows_of_texts(
-        [pair[0]] * 2, [pair[1], None], 64, tokenizer.load(None, tmp_path), run
+        Preparation(World(), run, tokenizer.load(None, tmp_path)),
+        [pair[0]] * 2,
+        [pair[1], None],
+        64,
     )
     assert columns["input_ids"].to_pylist() == [
         theirs(*pair)["input_ids"],
         theirs(pair[0])["input_ids"],
     ]
     assert fit["unknown_share"] == 0
-    (cut,) = rows_of_texts([pair[0]], [pair[1]], 9, ours, run)[0]["input_ids"].to_pylist()
+    (cut,) = rows_of_texts(Preparation(World(), run, ours), [pair[0]], [pair[1]], 9)[0][
+        "input_ids"
+    ].to_pylist()
     assert len(cut) == 9
     assert np.array(cut).tolist().count(2) == 3

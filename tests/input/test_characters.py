@@ -8,10 +8,12 @@ from harness.real_tokenizers import albert, kobert, multilingual, uncased
 from transformers import PreTrainedTokenizerFast
 
 from bert.text.characters import end_of_character, word_spans
+from distributed.world import World
 from tasks.cache import in_memory
 from tasks.tagger.reading import Sentence
 from tasks.tagger.settings import SentenceSettings
 from tasks.tagger.task import tables
+from tasks.texts import Preparation
 
 
 def nfd(text: str) -> str:
@@ -96,7 +98,7 @@ def test_a_word_begins_at_its_first_token(run, load):
     sentences = [Sentence(["the", word, "end"], ["O", "B-x", "O"]) for word in ODD_WORDS]
     settings = SentenceSettings(allow_unknown=True)
     rows = (
-        in_memory(tables(sentences, ("O", "B-x"), settings, tokenizer, run))
+        in_memory(tables(sentences, ("O", "B-x"), settings, Preparation(World(), run, tokenizer)))
         .tables["rows"]
         .table.to_pylist()
     )
@@ -112,7 +114,9 @@ def test_a_word_begins_at_its_first_token(run, load):
 
 def test_words_that_leave_no_token_are_counted(run):
     sentences = [Sentence(["a", "\u00ad", "b", "\u200b"], place="line 7"), Sentence(["c"])]
-    data = in_memory(tables(sentences, ("O",), SentenceSettings(), uncased(), run))
+    data = in_memory(
+        tables(sentences, ("O",), SentenceSettings(), Preparation(World(), run, uncased()))
+    )
     assert any(
         note.startswith("2 words") and "'\\xad' (line 7)" in note for note in data.facts["notes"]
     )

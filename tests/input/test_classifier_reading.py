@@ -25,6 +25,7 @@ from tasks.classifier.reading import Source, read
 from tasks.classifier.rows import open_set, tables
 from tasks.classifier.settings import ExampleSettings, TextSettings
 from tasks.classifier.task import labels_of_file
+from tasks.texts import Preparation
 
 TEXTS = [
     *('He said "no", twice.', "two\nlines", "tab\there", "  spaces ", "2020-01-01", "", "NULL"),
@@ -233,7 +234,9 @@ def test_rows_of_all_small_lengths_are_google_s(tmp_path, run, max_seq_length):
 
     for pair in ("other", None):
         texts = read_own(path, pair, "test")
-        rows = tables(texts, None, words, max_seq_length, run)["examples"].to_pylist()
+        rows = tables(texts, None, Preparation(World(), run, words), max_seq_length)[
+            "examples"
+        ].to_pylist()
         for row, a, b in zip(rows, texts.first, texts.second or [None] * len(rows), strict=True):
             tokens, types = google_s_example(tokens_of(a), b and tokens_of(b), max_seq_length)
             assert words.pieces(row["input_ids"]) == tokens
@@ -248,19 +251,16 @@ def test_labels_are_numbered_in_the_order_given_and_unknown_words_are_refused(
     source = own_source(
         write_lines(tmp_path / "a.csv", "text,label", "a b c,x", "한국어 영화,y", "c,x")
     )
-    opened = partial(
-        open_set, source, tokenizer=letters_tokenizer(tmp_path), world=World(), run=run
-    )
-    allowed = ExampleSettings(max_seq_length=8, allow_unknown=True)
+    words, settings = letters_tokenizer(tmp_path), ExampleSettings(max_seq_length=8)
+
+    def opened(labels, allow_unknown=True):
+        preparation = Preparation(World(), run, words, allow_unknown)
+        return open_set(source, labels, settings, preparation).tables["examples"]
+
     for labels, numbers in ((("x", "y"), [0, 1, 0]), (("y", "z", "x"), [2, 0, 2])):
-        assert opened(labels, allowed).tables["examples"].column("label").tolist() == numbers
-    refused(lambda: opened(("x", "z"), allowed), "--train_file", "a.csv: line 3", "'y'", "x, z")
-    refused(
-        lambda: opened(("x", "y"), ExampleSettings(max_seq_length=8)),
-        "a.csv",
-        "33.3%",
-        "--do_lower_case",
-    )
+        assert opened(labels).column("label").tolist() == numbers
+    refused(lambda: opened(("x", "z")), "--train_file", "a.csv: line 3", "'y'", "x, z")
+    refused(lambda: opened(("x", "y"), False), "a.csv", "33.3%", "--do_lower_case")
 
 
 # -- named tasks: real files by the csv module, the layouts that are published, the hub ------------

@@ -17,10 +17,12 @@ from sklearn.metrics import f1_score
 import ringbert
 from bert.text import tokenizer
 from distributed.run import Unwritten
+from distributed.world import World
 from tasks.tagger.reading import FileSettings, Sentence, Source, illegal, read
 from tasks.tagger.scoring import Comparison, measure, spans
 from tasks.tagger.settings import SentenceSettings
 from tasks.tagger.task import NONE, filled, tables
+from tasks.texts import Preparation
 
 ENTITIES = json.loads((Path(__file__).resolve().parents[1] / "goldens/entities.json").read_text())
 
@@ -90,7 +92,9 @@ def test_no_word_of_a_long_sentence_is_lost(data, tmp_path):
     sentences = read(Source(FileSettings(dev_file=data[1].partition("=")[2]), "dev"), False)
     labels = ("O", "B-animal", "B-tool", "I-animal", "I-tool")
     settings = SentenceSettings(max_seq_length=16, doc_stride=5)
-    rows = tables(sentences, labels, settings, words, Unwritten())["rows"].to_pydict()
+    rows = tables(sentences, labels, settings, Preparation(World(), Unwritten(), words))[
+        "rows"
+    ].to_pydict()
     found: dict[tuple[int, int], str] = {}
     assert len(rows["words"]) > len(sentences)
     for number, ids, at, tags in zip(

@@ -41,6 +41,7 @@ from tasks.squad.reading import Source, read
 from tasks.squad.settings import WindowSettings
 from tasks.squad.windows import open_windows
 from tasks.tagger import reading as tagged
+from tasks.texts import Preparation
 
 
 @dataclass
@@ -333,7 +334,9 @@ def read_squad(folder, name):
     settings = WindowSettings(**lengths, allow_unknown=True, version_2_with_negative=is_v2)
     words = tokenizer.load(str(folder / "vocab.txt"))
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
-    tables = open_windows(settings, source, words, World(), Unwritten()).tables
+    tables = open_windows(
+        settings, source, Preparation(World(), Unwritten(), words, allow_unknown=True)
+    ).tables
     windows, paragraphs = tables["windows"], tables["paragraphs"]
     start, end = windows.column("start_position"), windows.column("end_position")
     assert ((start <= end) & (end < np.diff(windows.column("input_ids")[1]))).all()
