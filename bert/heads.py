@@ -57,42 +57,42 @@ class Head:
 class Features(Head):
     """None: the last hidden state [R, H], in the compute dtype."""
 
-    def shapes(self, config: BertConfig) -> Shapes:
+    def shapes(self, config):
         return {}
 
-    def scores(self, states: Sequence[tf.Tensor], tensors: Tensors, one_pass: OnePass) -> tf.Tensor:
+    def scores(self, states, tensors, one_pass):
         return states[0]
 
 
 class Span(Head):
     """Start and end of each token [R, 2] (google-research/bert `run_squad.py`)."""
 
-    def shapes(self, config: BertConfig) -> Shapes:
+    def shapes(self, config):
         return score_shapes("cls/squad/", 2, config.hidden_size)
 
-    def scores(self, states: Sequence[tf.Tensor], tensors: Tensors, one_pass: OnePass) -> tf.Tensor:
+    def scores(self, states, tensors, one_pass):
         return scores(states[0], tensors, "cls/squad/")
 
 
 class Tagger(Head):
     """The labels of each token [R, L]."""
 
-    def shapes(self, config: BertConfig) -> Shapes:
+    def shapes(self, config):
         return score_shapes("", len(config.labels), config.hidden_size)
 
-    def scores(self, states: Sequence[tf.Tensor], tensors: Tensors, one_pass: OnePass) -> tf.Tensor:
+    def scores(self, states, tensors, one_pass):
         return scores(one_pass.dropped(states[0], 0), tensors, "")
 
 
 class Classifier(Head):
     """The labels of each example [B, L] (google-research/bert `run_classifier.py`)."""
 
-    def shapes(self, config: BertConfig) -> Shapes:
+    def shapes(self, config):
         hidden = config.hidden_size
         own = score_shapes("", len(config.labels), hidden)
         return own | dense_shapes(POOLER, hidden, hidden)
 
-    def scores(self, states: Sequence[tf.Tensor], tensors: Tensors, one_pass: OnePass) -> tf.Tensor:
+    def scores(self, states, tensors, one_pass):
         pooled_BH = pooled(states[0], tensors, one_pass)
         return scores(one_pass.dropped(pooled_BH, 0), tensors, "")
 
@@ -100,16 +100,14 @@ class Classifier(Head):
 class Pretraining(Head):
     """Masked words and next sentences (`run_pretraining.py`): {"mlm": [M, V], "nsp": [B, 2]}."""
 
-    def shapes(self, config: BertConfig) -> Shapes:
+    def shapes(self, config):
         hidden = config.hidden_size
         own: Shapes = {"cls/predictions/output_bias": (config.vocab_size,)}
         own |= score_shapes("cls/seq_relationship/", 2, hidden)
         own |= dense_shapes(f"{TRANSFORM}/dense", hidden, hidden) | norm_shapes(TRANSFORM, hidden)
         return own | dense_shapes(POOLER, hidden, hidden)
 
-    def scores(
-        self, states: Sequence[tf.Tensor], tensors: Tensors, one_pass: OnePass
-    ) -> dict[str, tf.Tensor]:
+    def scores(self, states, tensors, one_pass):
         masked_MH, first_BH = states
         config, dtype = one_pass.config, masked_MH.dtype
         pooled_BH = pooled(first_BH, tensors, one_pass)
