@@ -28,7 +28,7 @@ from tasks.cache import Prepared, Recipe, Tables, prepared, with_facts
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
 from tasks.settings import ProgramConfig
-from tasks.start import Needs, find_start
+from tasks.start import Needs, start_of_run
 from tasks.texts import Preparation, rows_of_texts
 from tasks.trained import saved_settings
 from tasks.training import Training, TrainingData
@@ -76,8 +76,7 @@ class StarsTask:
 def run_stars(config: StarsConfig, job: Job) -> list[float] | None:
     """Trains and predicts, on every rank. Returns the predictions on rank 0."""
     world, run, seed = job.world, job.run, config.training.loop.seed
-    needs, resume = Needs(config.max_seq_length), job.resume(config.training.resume)
-    start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
+    start = start_of_run(config, job, Needs(config.max_seq_length))
     task = StarsTask(config.max_seq_length, saved_settings(config))
     start = replace(start, bert_config=replace(start.bert_config, labels=("stars",)))
     model = start.model(task.head)

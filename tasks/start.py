@@ -21,7 +21,8 @@ from ringbase import manifest
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_json
 from tasks.environment import result_file
-from tasks.settings import ModelSettings
+from tasks.job import Job
+from tasks.settings import ModelSettings, ProgramConfig
 from tasks.trained import CHECKPOINTS
 
 DATA = "training data (digest)"  # among the settings of a checkpoint
@@ -126,6 +127,12 @@ class Needs:
     tokenizer: bool = True  # False if the data are already token ids
     # with a vocabulary, if neither the flags nor the weights have one
     tokenizer_folder: Path | None = None
+
+
+def start_of_run(config: ProgramConfig, job: Job, needs: Needs) -> Start:
+    """Where a run starts, on every rank. Raises as `find_start`."""
+    resume = job.resume(config.training.resume)
+    return job.world.on_first(find_start, config.model, resume, job.run, config.do_train, needs)
 
 
 def find_start(config: ModelSettings, resume: str, run: Run, trains: bool, needs: Needs) -> Start:

@@ -27,7 +27,7 @@ from tasks.environment import result_file
 from tasks.evaluation import evaluations, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
-from tasks.start import Needs, Start, find_start
+from tasks.start import Needs, Start, start_of_run
 from tasks.texts import Preparation
 from tasks.trained import TASK_FILE, saved_settings, settings_of
 from tasks.training import Training, TrainingData
@@ -82,8 +82,7 @@ def runs_of(config: ClassifierConfig, job: Job) -> Iterator[tuple[int, Classifie
 
 def found_start(config: ClassifierConfig, job: Job) -> tuple[Start, NamedTask]:
     """Where a run starts. Configuration, tokenizer, weights and labels are found on rank 0."""
-    needs, resume = Needs(config.examples.max_seq_length), job.resume(config.training.resume)
-    start = job.world.on_first(find_start, config.model, resume, job.run, config.do_train, needs)
+    start = start_of_run(config, job, Needs(config.examples.max_seq_length))
     task, start = job.world.on_first(with_labels, config, start, job.run)
     return start, task
 

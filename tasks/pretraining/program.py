@@ -17,7 +17,7 @@ from tasks.pretraining.details import filled_in
 from tasks.pretraining.settings import PretrainingConfig
 from tasks.pretraining.shards import open_rows, tokenizer_of_shards
 from tasks.pretraining.task import evaluator
-from tasks.start import Needs, find_start
+from tasks.start import Needs, start_of_run
 from tasks.training import Training
 
 # for the masks of held-out examples: the same in every run, so that runs can be compared
@@ -38,8 +38,7 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     needs = Needs(
         config.shards.max_seq_length, tokenizer=has_tokenizer, tokenizer_folder=tokenizer_folder
     )
-    resume = job.resume(config.training.resume)
-    start = job.world.on_first(find_start, config.model, resume, run, config.do_train, needs)
+    start = start_of_run(config, job, needs)
     if (kind := start.bert_config.model_type) != "bert":
         raise InputError(
             f"bert-pretraining trains BERT, and this model's config.json says model_type {kind}"

@@ -21,7 +21,7 @@ from tasks.squad.reading import Examples, Source, read, source_of
 from tasks.squad.settings import SquadConfig
 from tasks.squad.task import SpanTask
 from tasks.squad.windows import open_windows
-from tasks.start import Needs, find_start
+from tasks.start import Needs, start_of_run
 from tasks.texts import Preparation
 from tasks.trained import saved_settings
 from tasks.training import Training, TrainingData
@@ -38,8 +38,7 @@ def run_squad(config: SquadConfig, job: Job) -> dict[str, float]:
     # machine.
     world, run, windows, training = job.world, job.run, config.windows, config.training
     task = SpanTask(windows.max_seq_length, saved_settings(config))
-    resume, needs = job.resume(training.resume), Needs(task.max_seq_length)
-    start = world.on_first(find_start, config.model, resume, run, config.do_train, needs)
+    start = start_of_run(config, job, Needs(task.max_seq_length))
     train_source, predict_source = (
         source_of(config.questions, is_training) for is_training in (True, False)
     )

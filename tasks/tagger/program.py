@@ -21,7 +21,7 @@ from tasks.classifier.task import stated_labels
 from tasks.evaluation import evaluations, write_eval_results
 from tasks.job import Job, run_on_ranks
 from tasks.predict import Predictor
-from tasks.start import Needs, Start, find_start
+from tasks.start import Needs, Start, start_of_run
 from tasks.tagger.reading import Sentence, Source, read, text_of
 from tasks.tagger.scoring import details, entities, measure
 from tasks.tagger.settings import TaggerConfig
@@ -42,9 +42,8 @@ def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     # Configuration, tokenizer, weights and tags are found on rank 0; the rows are built once per
     # machine.
     world, run, training, evaluation = job.world, job.run, config.training, config.evaluation
-    length, resume = config.sentences.max_seq_length, job.resume(config.training.resume)
-    start = world.on_first(find_start, config.model, resume, run, config.do_train, Needs(length))
-    start = world.on_first(with_tags, config, start, run)
+    length = config.sentences.max_seq_length
+    start = world.on_first(with_tags, config, start_of_run(config, job, Needs(length)), run)
     labels, characters = start.bert_config.labels, config.sentences.characters
     kinds = filter(config.wanted.get, config.wanted)
     preparation = Preparation(world, run, start.words, config.sentences.allow_unknown)
