@@ -1,6 +1,7 @@
 """The heads of BERT: what a model adds to the encoder, an object for each.
 
-A new one is a class and an entry in HEADS. Shapes, as suffixes, are those of bert/model.py.
+A new one is a class and an entry in HEADS, and, for tensors of other names, entries in the tables
+of bert/weights.py. Shapes, as suffixes, are those of bert/model.py.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,6 +45,7 @@ class Head:
     transformers: str  # how the name of the class ends that loads such a model there
     reads: tuple[str, ...] | None  # the batch's arrays with the rows that it reads; None: all rows
     per: Literal["token", "example"]  # what an output belongs to
+    reads_words: bool = False  # its scores need the embeddings of all words
 
     def shapes(self, config: BertConfig) -> Shapes:
         """Its tensors: new when a training starts, and unused by models with other heads."""
@@ -135,7 +137,7 @@ SPAN = Span("span", "ForQuestionAnswering", None, "token")
 TAGGER = Tagger("tagger", "ForTokenClassification", None, "token")
 CLASSIFIER = Classifier("classifier", "ForSequenceClassification", ("first_tokens",), "example")
 PRETRAINING = Pretraining(
-    "pretraining", "ForPreTraining", ("masked_tokens", "first_tokens"), "example"
+    "pretraining", "ForPreTraining", ("masked_tokens", "first_tokens"), "example", reads_words=True
 )
 HEADS = {head.name: head for head in (FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING)}
 

@@ -140,7 +140,7 @@ class Plan:
 
     def on_ranks(self, size: int) -> "Plan":
         """The same steps on the ranks that are left after a death, in micro-batches that are not
-        larger."""
+        larger where the rows can be divided so."""
         accumulation = -(-self.accumulation * self.size // size)
         return replace(
             self, size=size, accumulation=min(accumulation, self.global_batch_size // size)

@@ -50,7 +50,7 @@ class Predictor:
     ):
         """`make_batch` makes the model's input of rows, in their order, and `forward(batch,
         tracing=…)` the outputs of that, by default the scores of the model's head. `compiles`: XLA
-        may compile parts of it where that is worth its time."""
+        may compile parts of it for long sets, whose last digits then differ in bf16."""
         self._model, self._job, self._compiles = model, job, compiles
         self._max_seq_length, self._lock = max_seq_length, threading.Lock()
         self._make_batch = with_checked_ids(make_batch, model.config)
@@ -75,7 +75,7 @@ class Predictor:
         batches = batches_of(lengths, batch_size, self._max_seq_length)
         # without a label it may be a part of more
         is_long = label is None or lengths.sum() >= WORTH_COMPILING
-        forward = self._traced_forward(self._compiles and bool(is_long))
+        compiles = self._compiles and bool(is_long)
         is_per_token = self._model.head.per == "token"
 
         def keep_rows(number: int, outputs: np.ndarray) -> list[Any]:
@@ -85,6 +85,7 @@ class Predictor:
 
         source = self._job.world, self._job.run, rows, batches
         with self._lock:
+            forward = self._traced_forward(compiles)
             kept = predict(*source, self._make_batch, forward, digest=keep_rows, label=label)
         if kept is None:
             return None

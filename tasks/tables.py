@@ -180,7 +180,8 @@ def _of_parquet(path: Path, where: str, columns: Sequence[str | None]) -> Table:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             header = file.schema_arrow.names
-            table = file.read(columns=[name for name in header if name in columns])
+            names = {name for column in columns if column for name in column.split("|")}
+            table = file.read(columns=[name for name in header if name in names])
             table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: cannot be read as Parquet ({one_line(error)})") from error

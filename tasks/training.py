@@ -167,7 +167,9 @@ class Training:
                 lengths = rows.lengths_at("input_ids", numbers)
                 ranks = divided(lengths, plan.size, plan.accumulation)
                 sample += [lengths[piece] for rank in ranks for piece in rank]
-        most_rows = -(-plan.global_batch_size // (plan.size * plan.accumulation))
+        # after deaths a micro-batch may have more rows
+        plans = [self._plan.on_ranks(size) for size in range(1, plan.size + 1)]
+        most_rows = max(-(-p.global_batch_size // (p.size * p.accumulation)) for p in plans)
         return Layouts(sample, most_rows, self._longest_row())
 
     def _longest_row(self) -> int:
@@ -277,8 +279,7 @@ class Training:
 def trained_words(
     model: Bert, rows: BatchRows, optimizer: str, tracing: Tracing
 ) -> AllWords | TrainedWords:
-    """Those of rows in memory. All words where pretraining's scores need them, or LAMB their
-    norm."""
-    if model.head is PRETRAINING or optimizer == "lamb" or not isinstance(rows, Rows):
+    """Those of rows in memory. All words where the head's scores need them, or LAMB their norm."""
+    if model.head.reads_words or optimizer == "lamb" or not isinstance(rows, Rows):
         return AllWords(model, tracing)
     return TrainedWords(model, rows.column("input_ids")[0], tracing)

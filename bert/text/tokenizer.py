@@ -18,6 +18,7 @@ from ringbase.errors import InputError, one_line
 from ringbase.files import read_object
 from ringbase.settings import shown
 
+WORDPIECE_ONLY = "max_input_chars_per_word"  # a key of a tokenizer.json's model
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
 TEXTS_AT_ONCE = 4096  # an encoding takes far more memory than its ids
 MOST_UNKNOWN_SHARE = 0.10
@@ -217,10 +218,14 @@ def load(
         saved, vocabulary = (path if path.is_file() else None for path in files)
         present = [*folder.glob("*.model")]
         model = present[0] if len(present) == 1 else None
+        content = read_object(saved, f"--model {saved}") if saved else {}
+        # A folder that states no class may be RoBERTa's, whose tokenizer is not WordPiece.
+        core = content.get("model")
+        is_bert = is_bert and isinstance(core, dict) and WORDPIECE_ONLY in core
         if saved and is_bert:
             normalization = {"lowercase": True} | normalization
         elif saved:
-            text = json.dumps(read_object(saved, f"--model {saved}").get("normalizer"))
+            text = json.dumps(content.get("normalizer"))
             normalization = {"lowercase": '"Lowercase"' in text or '"lowercase": true' in text}
         stated = normalization.get("lowercase")
         if None not in (stated, do_lower_case) and stated != do_lower_case:

@@ -7,12 +7,14 @@ The data are those of a task in named_tasks.py, or your own files. Start reading
 
 import contextlib
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bert.configuration import BertConfig
 from bert.model import Bert
 from distributed.run import Run
+from ringbase.errors import InputError
 from ringbase.settings import flat, made
 from tasks.cache import Prepared
 from tasks.classifier.details import details
@@ -41,6 +43,7 @@ class Shared:
     """What the runs of all seeds have in common: data, and a model with all that is compiled for
     it."""
 
+    origin: tuple[BertConfig, str]  # the model's configuration and the tokenizer's digest
     task: NamedTask
     labels: Labels
     model: Bert
@@ -57,14 +60,22 @@ def run(config: ClassifierConfig) -> None:
 def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     """Runs once, or once for each of `--seeds`. Returns the scores, or their means."""
     shared, results = None, dict[int, Scores]()
-    for seed, config_of_run, job_of_run in runs_of(config, job):
-        start, task = found_start(config_of_run, job_of_run)
-        shared = shared or prepare(config_of_run, job_of_run, start, task)
-        results[seed] = run_once(shared, config_of_run, job_of_run, start)
+    with contextlib.closing(runs_of(config, job)) as runs:
+        for seed, config_of_run, job_of_run in runs:
+            start, task = found_start(config_of_run, job_of_run)
+            shared = shared or prepare(config_of_run, job_of_run, start, task)
+            if (start.bert_config, start.words.digest) != shared.origin:
+                raise InputError(
+                    f"{job_of_run.run.folder} starts from another model or tokenizer than the first"
+                    " seed's folder: give another --output_dir, or --resume never"
+                )
+            results[seed] = run_once(shared, config_of_run, job_of_run, start)
     return summed_up(config, job, results) if config.seeds else results[seed]
 
 
-def runs_of(config: ClassifierConfig, job: Job) -> Iterator[tuple[int, ClassifierConfig, Job]]:
+def runs_of(
+    config: ClassifierConfig, job: Job
+) -> Generator[tuple[int, ClassifierConfig, Job], None, None]:
     """The seed, the settings and the job of each run: this one, or one for each of `--seeds` in a
     folder of its own."""
     if config.seeds is None:
@@ -114,7 +125,8 @@ def prepare(config: ClassifierConfig, job: Job, start: Start, task: NamedTask) -
         data = TrainingData.of(train_set, "examples", fixed, source.commit)
         training = Training(model, label_task, data, config.training, job)
     predictor = Predictor(model, label_task.batch, length, job)
-    return Shared(task, labels, model, predictor, dev_sets, test_sets, training)
+    origin = start.bert_config, start.words.digest
+    return Shared(origin, task, labels, model, predictor, dev_sets, test_sets, training)
 
 
 def run_once(shared: Shared, config: ClassifierConfig, job: Job, start: Start) -> Scores:
@@ -171,6 +183,7 @@ def summed_up(config: ClassifierConfig, job: Job, results: Mapping[int, Scores])
         f"{name} = {means[name]:.4f} ± {deviations[name]:.4f} ({len(results)} seeds)"
         for name in means
     ]
+    job.world.on_first(job.run.lock_again)  # after a death
     job.run.write("eval_results.txt", "\n".join(lines) + "\n")
     job.run.say("\n".join(lines))
     job.finish(config.do_train, means, {"standard_deviations": deviations, "seeds": results})

@@ -1,6 +1,8 @@
 """RoBERTa's byte-level tokenizer: the ids, pairs and offsets of transformers, and answers that are
 substrings."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,15 @@ def test_ids_and_spans(both):
             assert 0 <= start <= stop <= len(text)
             if text[first:last].strip():  # a piece that is blank has no place of its own
                 assert (start, stop) == (first, last), text
+
+
+@pytest.mark.parametrize("stated", [{"model_max_length": 512}, {"do_lower_case": False}])
+def test_a_tokenizer_config_without_a_class_changes_nothing(both, tmp_path, stated):
+    """As roberta-base has it: it is no BERT tokenizer in lower case."""
+    shutil.copy(both[0].source, tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
+    ours = tokenizer.load(folder=tmp_path, do_lower_case=False, checkpoint_name="some-cased")
+    assert (ours.digest, ours.lower_case) == (both[0].digest, False)
 
 
 def test_special_tokens_and_pairs(both, tmp_path, run):

@@ -20,6 +20,7 @@ from harness.classifier_runs import (
     table_in,
     write_rows,
 )
+from harness.models import save_model
 from harness.program_runs import files_in, metrics_in, weights_in
 from harness.texts import KINDS, write_lines
 from safetensors.numpy import load_file
@@ -100,6 +101,21 @@ def test_a_head_for_other_labels_starts_anew_and_class_weights_reach_the_trainin
     heavy = "--class_weights=a=0.0001,b=1000,c=0.0001,d=0.0001"
     classify(tmp_path / "heavy", *flags, "--num_train_steps=20", "--do_predict", heavy)
     assert {label for _, label in table_in(tmp_path / "heavy/predictions.tsv")[1:]} == {"b"}
+
+
+def test_seeds_start_from_one_model(data, tmp_path, capsys):
+    """A folder of another model's run is not mixed with runs of this one, whose data it shares."""
+    small, large = (
+        save_model(tmp_path / name, "features", intermediate_size=size)
+        for name, size in (("small", 64), ("large", 96))
+    )
+    flags = [*own.own_files(data), "--do_train", "--num_train_steps=2", "--max_seq_length=32"]
+    out = tmp_path / "out"
+    classify(out, *flags, f"--model={small}", "--seeds=1")
+    again = [*flags, f"--model={large}", "--seeds=1,2"]
+    programs.refusal(
+        capsys, "bert-classifier", lambda: classify(out, *again), out / "seed-2", "--resume"
+    )
 
 
 @pytest.mark.slow
