@@ -116,7 +116,8 @@ class Training:
         plan, folder = self.plan, run.folder / CHECKPOINTS
         continues = start.checkpoint is not None and start.checkpoint.parent == folder
         state = first_state(plan, settings, start.state, continues)
-        if not (is_complete := is_finished(state, held_out)):
+        is_complete = is_finished(state, held_out)
+        if not is_complete:
             run.remove(result_file(trains=True))
         run.say(str(plan))
         self._say_warnings(job, plan, held_out)

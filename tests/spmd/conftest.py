@@ -235,3 +235,15 @@ def hvd(comm):
     yield hvd
     hvd.shutdown()
     world.leave()  # stops its watchdog
+
+
+@pytest.fixture
+def float64():
+    """Keras computes in float64, so that orders of a sum differ in the last digits only."""
+    import keras  # only the ranks need it
+
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")

@@ -19,18 +19,10 @@ GLOBAL_BATCH, STEPS = 12, 4
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-14}
 pytestmark = [
     pytest.mark.ranks(2, 3),
+    pytest.mark.usefixtures("float64"),
     # A copy of an optimizer has no state: plain Keras says so too.
     pytest.mark.filterwarnings("ignore:Skipping variable loading"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx("float32")
-    keras.config.set_dtype_policy("float32")
 
 
 def make_model() -> keras.Model:

@@ -13,15 +13,7 @@ GLOBAL_BATCH, STEPS = 24, 4
 # eight steps.
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-14}
 sgd, RANKS_DIFFER = keras.optimizers.SGD, tf.errors.FailedPreconditionError
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx("float32")
-    keras.config.set_dtype_policy("float32")
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def make_model(seed: int = 1) -> keras.Model:
