@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.timing import TurnSettings, in_turn, ratios
-from distributed.collectives import Collectives, open_collectives
+from distributed.collectives import Collectives, CollectiveSettings, open_collectives
 from distributed.devices import DeviceSettings, imported_tensorflow
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
-from tasks import flags
 from tasks.bench.timing import line_up, write
-from tasks.environment import set_environment
+from tasks.runs import flags
+from tasks.runs.environment import set_environment
 
 MOST_MEGABYTES = 100_000
 
@@ -40,6 +40,7 @@ class AllreduceConfig(Settings):
     )
     turns: TurnSettings
     device: DeviceSettings
+    collectives: CollectiveSettings
 
     def check(self) -> None:
         if not all(0 < size <= MOST_MEGABYTES for size in self.sizes() or [0]):
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise InputError(
                 "the sum needs several ranks: bert-launch -np 2 -- python -m benchmarks.allreduce"
             )
-        collectives = open_collectives(world, config.device.backend)
+        collectives = open_collectives(world, config.collectives.backend)
         world.say(
             f"sum of float32 over {world.size} ranks, buffers just computed, medians of {repeat}"
             " pairs"

@@ -31,13 +31,13 @@ from distributed.run import Unwritten
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
-from tasks import flags
-from tasks.environment import set_environment
+from tasks.runs import flags
+from tasks.runs.environment import set_environment
+from tasks.runs.task import open_set
+from tasks.runs.texts import Preparation
 from tasks.squad.reading import Source
 from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
-from tasks.squad.windows import open_windows
-from tasks.texts import Preparation
 
 LABELS = {
     "ringbert": "bert-squad, packed",
@@ -216,7 +216,7 @@ def write_batches(config: CompareConfig, folder: Path) -> None:
     settings = WindowSettings(max_seq_length=length, max_query_length=min(64, length - 4))
     source = Source(config.train_file, is_training=True, limit=config.max_train_examples)
     words, run = tokenizer.load(None, Path(config.model).expanduser()), Unwritten()
-    rows = open_windows(settings, source, Preparation(World(), run, words)).tables["windows"]
+    rows = open_set(SpanTask(settings), source, Preparation(World(), run, words)).rows
     if len(rows) < num_steps * size:
         raise InputError(
             f"--max_train_examples gives {len(rows):,} windows, the steps need {num_steps * size:,}"
@@ -243,7 +243,7 @@ def arrays(rows: Rows, batches: np.ndarray, length: int) -> dict[str, Any]:
     """The arrays of batches of these rows, [B, T] with T at least `length`, by "number/name"."""
     named: dict[str, Any] = {}
     for number, indices in enumerate(batches):
-        batch = SpanTask(0).batch(rows.take(indices))
+        batch = SpanTask().batch(rows.take(indices))
         shape, places = batch["groups"][0], batch["rows"]
         inputs = {
             name: batch[name][places].reshape(shape) for name in ("input_ids", "token_type_ids")

@@ -30,7 +30,8 @@ from bert.optimizer import AdamWeightDecay
 from ringbase.settings import made
 from tasks.bench.settings import SIZES, LoadSettings
 from tasks.bench.step import config_of, random_rows
-from tasks.job import POLICIES, set_precision
+from tasks.runs.job import POLICIES, set_precision
+from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
 
 FOLDER = Path(__file__).resolve().parent
@@ -44,14 +45,11 @@ def stablehlo(load: LoadSettings) -> str:
     config = config_of(load)
     count, length = load.batch_size, load.seq_length
     rows = random_rows(count, length, config.vocab_size).take(np.arange(count))
-    batch = SpanTask(length).batch(rows, Layouts([], count, length))
+    task = SpanTask(WindowSettings(max_seq_length=length, max_query_length=1))
+    batch = task.batch(rows, Layouts([], count, length))
     with mock.patch.object(ops, "on_cpu", return_value=False):
         ops._softmax_computes_in_float32.cache_clear()
-        model, optimizer, task = (
-            Bert(config, SPAN),
-            AdamWeightDecay(1e-4),
-            SpanTask(load.seq_length),
-        )
+        model, optimizer = Bert(config, SPAN), AdamWeightDecay(1e-4)
         variables = model.trainable_variables
         optimizer.build(variables)
 

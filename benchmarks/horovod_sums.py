@@ -28,9 +28,10 @@ from distributed.mpirun import build_command, find_mpi
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
-from tasks import SITE, flags
+from tasks import SITE
 from tasks.bench.timing import medians
-from tasks.environment import set_environment
+from tasks.runs import flags
+from tasks.runs.environment import set_environment
 
 TIME_LIMIT_S = 10 * 60  # for one program in one turn
 PACKAGES = {"RingBERT": "ringbert.horovod", "Horovod": "horovod.tensorflow"}

@@ -23,10 +23,11 @@ from distributed.devices import visible_gpus
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, flat, setting
-from tasks import SITE, flags
+from tasks import SITE
 from tasks.bench.settings import LoadSettings
 from tasks.bench.timing import PARTS, medians
-from tasks.environment import set_environment
+from tasks.runs import flags
+from tasks.runs.environment import set_environment
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ NOTICES = "oneDNN custom operations are on|log messages before absl::InitializeL
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSettings(Settings):
-    """What a rank computes on, and what sums over ranks."""
+    """What a rank computes on."""
 
     device: Literal["auto", "gpu", "cpu"] = setting(
         "auto", "device to compute on; auto takes a GPU if there is one", "machine"
@@ -26,12 +26,6 @@ class DeviceSettings(Settings):
     deterministic: bool = setting(
         False,
         "compute the same bits in every run on GPUs too, more slowly; on CPUs every run does",
-        "machine",
-    )
-    backend: Literal["auto", "mpi", "nccl", "ring", "local"] = setting(
-        "auto",
-        "what sums the gradients over ranks; auto takes nccl if each rank has its own GPU,"
-        " else mpi",
         "machine",
     )
 

@@ -2,63 +2,95 @@
 labels.
 
     bert-launch -np 2 -- python examples/own_task.py --model MODEL --output_dir stars \
-        --do_train --train_file reviews.csv --predict_file new.csv
+        --do_train --do_eval --do_predict --train_file reviews.csv --dev_file dev.csv \
+        --predict_file new.csv --early_stopping_patience 2
 
-The files have the columns `text` and `stars`. docs/contributing.md walks through this file.
+The files have the columns `text` and `stars`; those to predict need no stars.
+docs/contributing.md walks through this file.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
 from bert.heads import CLASSIFIER
-from ringbase.errors import InputError, one_line
-from ringbase.files import digest, sha256
+from distributed.run import Run
+from ringbase.errors import InputError
+from ringbase.files import digest
 from ringbase.ragged import padded
-from ringbase.settings import setting
-from tasks import flags
-from tasks.cache import Prepared, Recipe, Tables, prepared, with_facts
-from tasks.job import Job, run_on_ranks
-from tasks.predict import Predictor
-from tasks.settings import ProgramConfig
-from tasks.start import Needs, start_of_run
-from tasks.texts import Preparation, rows_of_texts
-from tasks.trained import saved_settings
-from tasks.training import Training, TrainingData
+from ringbase.settings import Settings, setting
+from tasks.runs import flags
+from tasks.runs.cache import Tables, with_facts
+from tasks.runs.job import Job, run_on_ranks
+from tasks.runs.program import open_sets, run_task, runs_of
+from tasks.runs.settings import TaskConfig
+from tasks.runs.start import Needs, Start, start_of_run
+from tasks.runs.tables import open_table
+from tasks.runs.task import DataSet, Scores, Task
+from tasks.runs.texts import Preparation, rows_of_texts
+from tasks.runs.trained import saved_settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class StarsConfig(ProgramConfig):
+class FileSettings(Settings):
+    """Which texts are read."""
+
+    train_file: str | None = setting(None, "CSV with the columns text and stars", "data")
+    dev_file: str | None = setting(None, "the same, to evaluate on", "data")
+    predict_file: str | None = setting(None, "CSV with the column text", "data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StarsConfig(TaskConfig):
     """The flags: those that every program has, and its own."""
 
-    train_file: str | None = setting(
-        None, "CSV with the columns text and stars, for --do_train", "data"
-    )
-    predict_file: str = setting(help="CSV with the column text", group="data")
+    files: FileSettings
     max_seq_length: int = setting(
         128, "maximum number of tokens per text", "data", at_least=3, is_saved=True
     )
 
     def check(self) -> None:
-        if self.do_train and not self.train_file:
-            raise ValueError("--do_train needs --train_file")
+        super().check()
+        self.check_files(self.files, "train_file")
+
+
+class Reviews(NamedTuple):
+    texts: Sequence[str]
+    stars: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
-class StarsTask:
-    """Huber's loss of one number per text; see `tasks.task.Task`."""
+class StarsTask(Task[Reviews, np.ndarray]):
+    """Huber's loss of one number per text; see `tasks.runs.task.Task`."""
 
     max_seq_length: int
-    settings: dict[str, object] = field(default_factory=dict)
-    head = CLASSIFIER  # with one label it gives a number
-    terms = ("loss",)
+    settings: Mapping[str, object] = field(default_factory=dict)
+    # with one label the classifier's head gives a number
+    name, head, metric = "stars", CLASSIFIER, "eval_minus_error"
+
+    def read(self, source: str) -> Reviews:
+        table = open_table(Path(source), source, ("text", "stars"))
+        has_stars, texts, stars = table.find("stars", is_needed=False), [], []
+        for place, row in table.rows:
+            texts.append(str(row[table.find("text")]))
+            try:
+                stars.append(float(row["stars"]) if has_stars else np.nan)
+            except ValueError as error:
+                raise InputError(f"{source}: {place}: stars: {error}") from error
+        return Reviews(texts, stars if has_stars else None)
+
+    def tables(self, reviews: Reviews, preparation: Preparation) -> Tables:
+        texts, none = reviews.texts, [None] * len(reviews.texts)
+        columns, facts = rows_of_texts(preparation, texts, none, self.max_seq_length)
+        columns["stars"] = pa.array(reviews.stars or none, pa.float32()).fill_null(0)
+        content = digest(preparation.tokenizer.digest, self.max_seq_length, reviews)
+        return with_facts({"rows": columns}, {"digest": content, "notes": [], **facts})
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)
@@ -72,60 +104,35 @@ class StarsTask:
         losses_B = tf.where(error_B < 1, 0.5 * error_B**2, error_B - 0.5)
         return {"loss": tf.reduce_sum(losses_B * batch["is_example"])}
 
+    def outputs(self, scores_B1: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"stars": scores_B1[:, 0]}
 
-def run_stars(config: StarsConfig, job: Job) -> list[float] | None:
-    """Trains and predicts, on every rank. Returns the predictions on rank 0."""
-    world, run, seed = job.world, job.run, config.training.loop.seed
-    start = start_of_run(config, job, Needs(config.max_seq_length))
+    def scores(self, kind: str, data: DataSet[Reviews], results_B1: np.ndarray) -> Scores:
+        if (stars := data.examples().stars) is None:
+            return {}
+        return {f"{kind}_minus_error": -float(np.abs(results_B1[:, 0] - stars).mean())}
+
+    def write(self, run: Run, data: DataSet[Reviews], results_B1: np.ndarray) -> None:
+        run.write("stars.txt", "".join(f"{number:.2f}\n" for number in results_B1[:, 0]))
+
+
+def run_stars(config: StarsConfig, job: Job) -> Scores:
+    """Trains, evaluates and predicts, on every rank."""
+    runs = runs_of(config, job, start_of_stars)
     task = StarsTask(config.max_seq_length, saved_settings(config))
-    start = replace(start, bert_config=replace(start.bert_config, labels=("stars",)))
-    model = start.model(task.head)
-    preparation = Preparation(world, run, start.words)
-    if config.do_train:
-        train = rows_of(config.train_file, ["text", "stars"], preparation, config.max_seq_length)
-        data = TrainingData.of(train, "rows", task.settings)
-        Training(model, task, data, config.training, job).run(start, job, seed)
-    else:
-        start.load(model, world, run)
-    new = rows_of(config.predict_file, ["text"], preparation, config.max_seq_length)
-    predictor = Predictor(model, task.batch, task.max_seq_length, job)
-    stars = predictor(new.tables["rows"], 8, lambda row, scores: float(scores[0]))
-    world.on_first(
-        lambda: run.write("stars.txt", "".join(f"{number:.2f}\n" for number in stars or ()))
-    )
-    job.finish(config.do_train, {})
-    return stars
+    sources = {kind: [getattr(config.files, f"{kind}_file")] for kind in config.wanted_sets}
+    preparation = Preparation(job.world, job.run, runs[0].start.words)
+    return run_task(task, open_sets(task, sources, preparation), runs, config, job)
 
 
-def rows_of(file: Any, names: list[str], preparation: Preparation, max_seq_length: int) -> Prepared:
-    """The rows of a file on every rank; each machine tokenizes once and keeps them in its cache."""
-
-    def recipe() -> Recipe:
-        tokens = preparation.tokenizer.digest
-        key = digest("stars", 1, names, tokens, max_seq_length, sha256(Path(file)))
-        return key, partial(tables, file, names, preparation, max_seq_length, key)
-
-    return prepared(recipe, file, preparation.world, preparation.run)
+def start_of_stars(config: StarsConfig, job: Job) -> Start:
+    start = start_of_run(config, job, Needs(config.max_seq_length))
+    return replace(start, bert_config=replace(start.bert_config, labels=("stars",)))
 
 
-def tables(
-    file: str, names: list[str], preparation: Preparation, max_seq_length: int, key: str
-) -> Tables:
-    types = {"text": pa.string(), "stars": pa.float32()}
-    try:
-        options = pa.csv.ConvertOptions(include_columns=names, column_types=types)
-        table = pa.csv.read_csv(file, convert_options=options)
-    except pa.ArrowException as error:  # a column is missing, or a cell is no number
-        raise InputError(f"{file}: {one_line(error)}") from error
-    for name in names:
-        if None in (values := table.column(name).to_pylist()):
-            raise InputError(f"{file}: row {values.index(None) + 1} has no {name}")
-    texts = table.column("text").to_pylist()
-    columns, _, _ = rows_of_texts(preparation, texts, [None] * len(texts), max_seq_length)
-    columns["stars"] = (
-        table.column("stars") if "stars" in names else pa.array(np.zeros(len(texts), np.float32))
-    )
-    return with_facts({"rows": columns}, {"digest": key})
+def of_settings(settings: Mapping[str, Any]) -> StarsTask:
+    """The task of a trained model, for `ringbert.TaskPredictor` and `ringbert.export`."""
+    return StarsTask(settings["max_seq_length"])
 
 
 if __name__ == "__main__":

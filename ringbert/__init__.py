@@ -13,8 +13,16 @@ from ringbase import __version__
 
 if TYPE_CHECKING:
     from ringbase.errors import InputError
-    from tasks.launching import Classification, Pretraining, Result, Squad, Tagging, launch
-    from tasks.predictors import (
+    from ringbert.launching import (
+        Classification,
+        Pretraining,
+        Result,
+        Script,
+        Squad,
+        Tagging,
+        launch,
+    )
+    from ringbert.predictors import (
         Answer,
         Classifier,
         Entity,
@@ -22,7 +30,9 @@ if TYPE_CHECKING:
         Prediction,
         QuestionAnswering,
         Tagger,
+        TaskPredictor,
         TextFeatures,
+        export,
     )
 
 __all__ = [
@@ -36,15 +46,18 @@ __all__ = [
     "Pretraining",
     "QuestionAnswering",
     "Result",
+    "Script",
     "Squad",
     "Tagger",
     "Tagging",
+    "TaskPredictor",
     "TextFeatures",
     "__version__",
+    "export",
     "launch",
 ]
 # where they are, the cheapest first
-_MODULES = ("ringbase.errors", "tasks.launching", "tasks.predictors")
+_MODULES = ("ringbase.errors", "ringbert.launching", "ringbert.predictors")
 
 
 def __getattr__(name: str) -> object:

@@ -7,12 +7,26 @@ broadcasts use MPI instead.
 
 import importlib
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from ringbase.errors import InputError
+from ringbase.settings import Settings, setting
 
 # Name -> module in this folder. With "local" there is one rank, and nothing to send.
 BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveSettings(Settings):
+    """What sums over ranks."""
+
+    backend: Literal[("auto", *BACKENDS, "local")] = setting(  # type: ignore[valid-type]
+        "auto",
+        "what sums the gradients over ranks; auto takes nccl if each rank has its own GPU,"
+        " else mpi",
+        "machine",
+    )
 
 
 class Collectives:

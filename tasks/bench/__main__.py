@@ -11,9 +11,9 @@ rank and in total. Sums, scaling and comparisons with other people's programs ar
 from collections.abc import Sequence
 from typing import Any
 
-from tasks import flags
 from tasks.bench.settings import StepConfig
-from tasks.environment import start
+from tasks.runs import flags
+from tasks.runs.environment import start
 
 COMMANDS: dict[str, type] = {"step": StepConfig}
 

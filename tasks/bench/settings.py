@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, setting
-from tasks.settings import MachineSettings, StepSettings
+from tasks.runs.settings import MachineSettings, StepSettings
 
 # hidden size, layers, heads, intermediate size
 SIZES = {

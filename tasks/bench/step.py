@@ -22,10 +22,11 @@ from distributed.world import World
 from ringbase.settings import flat, made
 from tasks.bench.settings import SIZES, LoadSettings, StepConfig
 from tasks.bench.timing import PARTS, line_up, medians, write
-from tasks.job import Job, set_precision
-from tasks.settings import TrainingSettings
+from tasks.runs.job import Job, set_precision
+from tasks.runs.settings import TrainingSettings
+from tasks.runs.training import OPTIMIZED_FROM, Training, TrainingData
+from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
-from tasks.training import OPTIMIZED_FROM, Training, TrainingData
 
 SEED = 0
 
@@ -34,7 +35,7 @@ def run(config: StepConfig) -> None:
     """Prints the speed of all ranks, and the parts of a step on rank 0."""
     load = config.load
     with World.join(load.machine.device, "bert-bench") as world:
-        collectives = open_collectives(world, load.machine.device.backend)
+        collectives = open_collectives(world, load.machine.collectives.backend)
         figures = step_figures(load, world, collectives)
         place = f"backend {collectives.name}, {world.device.threads} threads per rank"
         world.say(f"{load}: {figures['parameters'] / 1e6:.1f} M parameters, {place}")
@@ -88,7 +89,8 @@ def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dic
         # graphs of a long training
         "num_train_steps": max(OPTIMIZED_FROM, load.num_warmup + load.num_steps),
     }
-    settings, task = made(TrainingSettings, values), SpanTask(load.seq_length)
+    settings = made(TrainingSettings, values)
+    task = SpanTask(WindowSettings(max_seq_length=load.seq_length, max_query_length=1))
     rows = random_rows(rows_of_rank * world.size, load.seq_length, config.vocab_size)
     set_precision(load.machine.precision, load.machine.tf32)
     model = Bert(config, task.head, SEED)

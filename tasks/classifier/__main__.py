@@ -3,7 +3,7 @@
 from functools import partial
 
 from tasks.classifier.settings import ClassifierConfig
-from tasks.environment import run_command
+from tasks.runs.environment import run_command
 
 main = partial(run_command, "bert-classifier", ClassifierConfig)
 

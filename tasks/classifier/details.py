@@ -9,17 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, softmax
 
-from tasks.cache import Prepared
-from tasks.classifier.named_tasks import Labels
-from tasks.classifier.reading import Source, Texts, read
-from tasks.classifier.scoring import true_labels
-from tasks.classifier.several import THRESHOLDS, thresholds_of
-from tasks.details import (
+from tasks.classifier.reading import Texts
+from tasks.runs.details import (
     MOST_LABELS,
     MOST_ROWS,
-    REPORT,
     Section,
     figures,
     marked,
@@ -32,46 +26,21 @@ KINDS = "label", "examples"
 Columns = Mapping[str, Sequence[Any]]  # by their heads
 
 
-def details(
-    sets: Sequence[tuple[Source, Prepared]], outputs: Mapping[str, Any], labels: Labels
-) -> dict[str, Any]:
-    """For result.json, of the dev sets and the outputs for each: the figures of each label, and
-    sections. On rank 0."""
-    facts, sections = dict[str, Any](), list[Section]()
-    for source, data in sets:
-        true, scores_BL = true_labels(source, data, labels), np.array(outputs[source.split])
-        name, texts = source.suffix.replace("_", ", "), read(source, labels or ())
-        if labels is None:
-            sections += errors(name, texts, true, scores_BL[:, 0])
-            continue
-        if source.task.has_several:
-            thresholds = thresholds_of(true, scores_BL)
-            facts[THRESHOLDS] = dict(zip(labels, thresholds.tolist(), strict=True))
-            of_set, more = several_labels(labels, texts, true, scores_BL, thresholds)
-        else:
-            of_set, more = mistakes(name, texts, true, softmax(scores_BL.astype(float), 1), labels)
-        facts[f"eval{source.suffix}_labels"] = of_set
-        sections += more
-    return facts | {REPORT: sections}
-
-
 def several_labels(
     labels: Sequence[str],
     texts: Texts,
     true_BL: np.ndarray,
     scores_BL: np.ndarray,
-    thresholds_L: np.ndarray,
+    chosen: Sequence[Sequence[str]],
 ) -> tuple[dict[str, Any], list[Section]]:
-    """The figures of each label with its threshold, and the texts with the largest loss."""
-    tuned_BL = expit(scores_BL.astype(float)) > thresholds_L
+    """The figures of each label, and the texts with the largest loss. `chosen` are the labels that
+    each text gets."""
+    tuned_BL = np.array([[label in own for label in labels] for own in chosen])
     counts_L = [part.sum(0) for part in (true_BL, tuned_BL, true_BL & tuned_BL)]
     by_label = dict(zip(labels, map(figures, *(part.tolist() for part in counts_L)), strict=True))
     losses_B = (np.logaddexp(0, scores_BL) - true_BL * scores_BL).mean(1)
-
-    def words(rows_BL: np.ndarray) -> list[str]:
-        return [", ".join(itertools.compress(labels, row)) for row in rows_BL]
-
-    columns = {"true": words(true_BL), "predicted": words(tuned_BL)}
+    true = [", ".join(itertools.compress(labels, row)) for row in true_BL]
+    columns = {"true": true, "predicted": [", ".join(own) for own in chosen]}
     shown = dict(itertools.islice(by_label.items(), MOST_LABELS))
     order = np.argsort(-losses_B, kind="stable")
     totals = (int(part.sum()) for part in counts_L)

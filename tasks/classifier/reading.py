@@ -3,6 +3,7 @@ files."""
 
 import itertools
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert.hub import cached_commit, load_data_set
+from distributed.launcher import launched_size
 from ringbase.errors import InputError
 from tasks.classifier.named_tasks import FILE_FLAGS, Labels, NamedTask, Split
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.several import FLAGS, labels_in
-from tasks.tables import IN_QUOTES, SHORT_ROWS, Table, of_data_set, open_table
+from tasks.runs.tables import IN_QUOTES, SHORT_ROWS, Table, of_data_set, open_table
 
 MAX_SHORT_ROWS_SHARE = 0.001
 # what stands for a missing label in a set to predict
@@ -86,9 +88,14 @@ class Source:
         return files
 
 
-def sources(settings: TextSettings, task: NamedTask, kind: str) -> list[Source]:
-    """The "train", "dev" or "test" sets of a task: two for MNLI's "dev". Raises InputError if there
-    is none."""
+def sources_of(settings: TextSettings, task: NamedTask, kind: str) -> list[Source]:
+    """The sets of a task to train on ("train"), to evaluate on ("dev") or to predict: two for
+    MNLI's "dev". Raises InputError if there is none, or several ranks would read standard input."""
+    kind = "test" if kind == "predict" else kind
+    # Open MPI 5's mpirun delivers standard input without an end.
+    is_launched = launched_size()[1] > 1 or "PRTE_LAUNCHED" in os.environ
+    if kind == "test" and settings.reads_lines and is_launched:
+        raise InputError("--predict_file -: standard input needs one rank, started without mpirun")
     names = [name for name in task.splits if name.split("_")[0] == kind]
     if not names:
         raise InputError(
@@ -135,7 +142,7 @@ class Texts(NamedTuple):
     """The examples of a set, in its order. An example may have an empty text."""
 
     first: list[str]
-    second: list[str] | None  # None without pairs
+    second: Sequence[str | None] | None  # None without pairs
     # As the task spells them; tuples where a text has several; numbers for regression; None without
     # labels.
     labels: list[Any] | None

@@ -1,11 +1,10 @@
 """The flags of bert-classifier: names and defaults of run_classifier.py, and some more."""
 
-import re
 from dataclasses import dataclass
 
 from ringbase.files import STANDARD_INPUT
-from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, setting
-from tasks.settings import DevSettings, ProgramConfig, batch_size
+from ringbase.settings import LONGEST_ROW, Settings, setting
+from tasks.runs.settings import TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,39 +107,18 @@ class ExampleSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifierConfig(ProgramConfig):
+class ClassifierConfig(TaskConfig):
     """Fine-tune BERT to label texts or pairs of texts over all MPI ranks."""
 
     texts: TextSettings
     examples: ExampleSettings
-    evaluation: DevSettings
-    seeds: str | None = setting(
-        None,
-        "train once per seed, such as 1,2,3, in OUTPUT_DIR/seed-N; report mean and deviation",
-        "training",
-    )
     class_weights: str | None = setting(
         None,
         "weight of each label in the loss: LABEL=WEIGHT,…, a JSON object of labels and weights, or "
         "balanced",
         "training",
     )
-    do_predict: bool = setting(False, "predict the test set", "prediction")
-    predict_batch_size: int = batch_size("examples", "prediction")
 
     def check(self) -> None:
-        dev = self.evaluation.needs_dev_set(self.do_train)
-        self.check_files(
-            self.texts, "task_name", train=self.do_train, dev=dev, predict=self.do_predict
-        )
-        seeds = [] if self.seeds is None else self.seeds.split(",")
-        numbers = {
-            int(seed)
-            for seed in seeds
-            if re.fullmatch("[0-9]{1,10}", seed) and int(seed) <= MOST_SEED
-        }
-        if len(numbers) < len(seeds):
-            raise ValueError(
-                f"--seeds must be different numbers up to {MOST_SEED}, such as 1,2, got"
-                f" {self.seeds}"
-            )
+        super().check()
+        self.check_files(self.texts, "task_name")

@@ -3,56 +3,85 @@
 Tensors have their shape as a suffix: B rows, L labels.
 """
 
-import itertools
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bert import configuration
 from bert.batch import Batch, Grouping, batch_of, num_examples
-from bert.configuration import BertConfig, unnamed_labels
 from bert.heads import CLASSIFIER
 from distributed.rows import Rows
 from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.files import parse_json
 from ringbase.ragged import padded
-from ringbase.settings import shown
-from tasks.classifier.named_tasks import Labels, NamedTask, is_on_pairs, task_of
-from tasks.classifier.reading import Source, read
-from tasks.classifier.settings import ClassifierConfig
-from tasks.classifier.several import FLAGS, targets
-from tasks.start import Start
-from tasks.trained import settings_of
+from tasks.classifier import rows
+from tasks.classifier.details import errors, mistakes, several_labels
+from tasks.classifier.reading import Source, Texts, read
+from tasks.classifier.scoring import (
+    labelled,
+    loss_and_predictions,
+    metrics,
+    written_labels,
+    written_numbers,
+)
+from tasks.classifier.settings import ExampleSettings
+from tasks.classifier.several import THRESHOLDS, targets, thresholds_of
+from tasks.runs.cache import Tables
+from tasks.runs.details import Details
+from tasks.runs.labels import Labels, named_outputs
+from tasks.runs.task import DataSet, Scores, Task
+from tasks.runs.texts import Preparation
 
-CLASSIFICATION = ("single_label_classification", "multi_label_classification")
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
 
 
 @dataclass(frozen=True)
-class LabelTask:
-    """Texts with a label, or with several; see `tasks.task.Task`. `weight_of_label`, float32 [L]:
-    None for equal weights."""
+class LabelTask(Task[Texts, np.ndarray]):
+    """Texts with a label, or with several, or a number. The results are the scores, float32
+    [B, L]."""
 
-    max_seq_length: int
-    weight_of_label: np.ndarray | None = None
+    examples: ExampleSettings = field(default_factory=ExampleSettings)
+    labels: Labels = ()
+    has_several: bool = False  # labels per text
+    metrics: tuple[str, ...] = ("accuracy",)  # names in `scoring.metrics`
+    class_weights: str | None = None  # the flag
     settings: Mapping[str, object] = field(default_factory=dict)
-    num_labels: int = 0  # where a text may have several
-    head = CLASSIFIER
-    terms = ("loss",)
+    weight_of_label: np.ndarray | None = None  # float32 [L]; None for equal weights
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # of several labels
+    name, version, head, table = "classifier", rows.VERSION, CLASSIFIER, "examples"
+
+    @property
+    def max_seq_length(self) -> int:
+        return self.examples.max_seq_length
+
+    @property
+    def metric(self) -> str:
+        return f"eval_{self.metrics[0]}"
+
+    @property
+    def fixed(self) -> Mapping[str, object]:
+        return {"max_seq_length": self.max_seq_length, "class_weights": self.class_weights}
+
+    def weighted(self, rows: Rows) -> "LabelTask":
+        """The task with the weights that `class_weights` gives the labels of these rows."""
+        weights = weights_of_labels(self.class_weights, self.labels, rows)
+        return replace(self, weight_of_label=weights)
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)
-        label = targets(fields["label"], self.num_labels) if self.num_labels else fields["label"]
+        label = (
+            targets(fields["label"], len(self.labels or ()))
+            if self.has_several
+            else fields["label"]
+        )
         return batch | {"label": padded(label, len(batch["first_tokens"]))}
 
     def weights(self, batch: Batch) -> dict[str, float]:
         label = batch["label"][: num_examples(batch)]
-        if self.weight_of_label is None or self.num_labels:
+        if self.weight_of_label is None or self.has_several:
             return {"loss": float(len(label))}
         weights = self.weight_of_label[label]
         return {"loss": float(weights.sum(dtype=np.float64))}
@@ -61,7 +90,7 @@ class LabelTask:
         """Weighted sum over rows of the cross-entropy, of the mean over labels of each one's when a
         text may have several, or of the squared error when the label is a number."""
         label = batch["label"]
-        if self.num_labels:
+        if self.has_several:
             losses_BL = tf.nn.sigmoid_cross_entropy_with_logits(label, scores_BL)
             weights_L = 1.0 if self.weight_of_label is None else self.weight_of_label
             return {
@@ -77,8 +106,90 @@ class LabelTask:
             losses_B *= tf.gather(tf.constant(self.weight_of_label), label)
         return {"loss": tf.reduce_sum(losses_B * batch["is_example"])}
 
+    def read(self, source: Source) -> Texts:
+        return read(source, self.labels or ())
 
-def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray | None:
+    def key(self, source: Source, texts: Callable[[], Texts]) -> object:
+        return self.max_seq_length, self.labels, rows.key(source, texts)
+
+    def tables(self, texts: Texts, preparation: Preparation) -> Tables:
+        return rows.tables(texts, self.labels, preparation, self.max_seq_length, self.has_several)
+
+    def outputs(self, scores_BL: tf.Tensor) -> dict[str, tf.Tensor]:
+        if self.labels is None:
+            return {"value": scores_BL[:, 0]}
+        if self.has_several:
+            return {"probabilities": tf.math.sigmoid(scores_BL), "logits": scores_BL}
+        return named_outputs(scores_BL, self.labels)
+
+    def labelled(self, scores_BL: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+        """The probability of each label, float64 [B, L], and the labels of each text."""
+        thresholds = self.thresholds if self.has_several else None
+        return labelled(self.labels or (), scores_BL, thresholds)
+
+    def true_labels(self, data: DataSet[Texts]) -> np.ndarray:
+        """The numbers of the labels, or the numbers themselves, [B]; where a text may have several,
+        bool [B, L]."""
+        column: Any = data.rows.column("label")
+        if self.has_several:
+            return targets(column, len(self.labels or ())) > 0
+        return np.asarray(column)
+
+    def scores(self, kind: str, data: DataSet[Texts], scores_BL: np.ndarray) -> Scores:
+        if not data.prepared.facts["is_labelled"]:
+            return {}
+        true = self.true_labels(data)
+        loss, predictions = loss_and_predictions(true, scores_BL, self.labels is None)
+        values = metrics(self.metrics, true, predictions) | {"loss": loss}
+        return {f"{kind}{data.source.suffix}_{name}": value for name, value in values.items()}
+
+    def write(self, run: Run, data: DataSet[Texts], scores_BL: np.ndarray) -> None:
+        """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file
+        (ids and labels, or numbers clipped to the task's range). Prints a line for each line of
+        standard input: the label, a tab and its probability, or a number. Several labels of a text
+        are written by `in_a_cell`."""
+        source: Source = data.source
+        if self.labels is None:
+            shown = scores_BL
+            predictions, printed = written_numbers(shown[:, 0].tolist(), source.task.range)
+        else:
+            shown, chosen = self.labelled(scores_BL)
+            predictions, printed = written_labels(self.labels, shown, chosen, self.has_several)
+        ids = data.tables["ids"].column("id")
+        pairs = zip(ids, predictions, strict=True)
+        submission = "".join(f"{id_}\t{value}\n" for id_, value in pairs)
+        results = "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist())
+        run.write(f"test_results{source.suffix}.tsv", results)
+        name = source.part.submission or f"predictions{source.suffix}.tsv"
+        run.write(name, f"index\tprediction\n{submission}")
+        if source.settings.reads_lines:
+            print(*printed, sep="\n", flush=True)
+
+    def calibrated(self, data: DataSet[Texts], scores_BL: np.ndarray) -> dict[str, object]:
+        """The threshold of each label, where a text may have several."""
+        if not (self.has_several and self.labels):
+            return {}
+        thresholds = thresholds_of(self.true_labels(data), scores_BL).tolist()
+        return {THRESHOLDS: dict(zip(self.labels, thresholds, strict=True))}
+
+    def taught(self, settings: Mapping[str, Any]) -> "LabelTask":
+        thresholds = settings.get(THRESHOLDS)
+        return replace(self, thresholds=thresholds) if isinstance(thresholds, dict) else self
+
+    def details(self, data: DataSet[Texts], scores_BL: np.ndarray) -> Details:
+        true, texts = self.true_labels(data), data.examples()
+        name = data.source.suffix.replace("_", ", ")
+        if self.labels is None:
+            return Details(sections=errors(name, texts, true, scores_BL[:, 0]))
+        shares_BL, chosen = self.labelled(scores_BL)
+        if self.has_several:
+            figures, sections = several_labels(self.labels, texts, true, scores_BL, chosen)
+        else:
+            figures, sections = mistakes(name, texts, true, shares_BL, self.labels)
+        return Details({f"eval{data.source.suffix}_labels": figures}, sections)
+
+
+def weights_of_labels(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray | None:
     """The weight of each label, float32 [L], from LABEL=WEIGHT,… or a JSON object, or for
     "balanced" from the training set, as in scikit-learn: n / (L * examples with the label)."""
     if setting is None:
@@ -113,115 +224,3 @@ def class_weights(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray
             f" {1 / LEAST_WEIGHT:g}, got {setting}"
         )
     return weights
-
-
-# -- labels, in the order of the model's outputs ---------------------------------------------------
-
-
-def with_labels(config: ClassifierConfig, start: Start, run: Run) -> tuple[NamedTask, Start]:
-    """The task, and the start of its classifier: the configuration has the labels in the order of
-    the model's outputs, and a head for other labels is initialized again. On rank 0.
-
-    The labels are those of the checkpoint's `id2label`, else the task's (in Google's order), else
-    the training file's (sorted). Raises InputError: nothing says what they are, or an untrained
-    model has others.
-    """
-    texts, trains = config.texts, config.do_train
-    has_pairs = not trains and start.weights is not None and is_on_pairs(settings_of(start.weights))
-    task = task_of(texts, bool(has_pairs))
-    if has_pairs and not texts.task_name and task.columns.pair is None:
-        run.say(
-            "warning: the model was trained on pairs of texts: --text_pair_column names the second"
-            " text"
-        )
-    # config.json beside the weights counts, even if `--bert_config_file` replaces it.
-    trained = stated_labels(configuration.read_config(start.weights) if start.weights else None)
-    stated, labels = trained or stated_labels(start.bert_config), task.labels
-    if labels == () and trains:
-        labels = labels_of_file(Source(texts, task, "train"))
-    if labels == ():
-        # A trained classifier may have labels that are named LABEL_0, LABEL_1, …
-        if stated is None and start.bert_config.problem_type not in CLASSIFICATION:
-            raise InputError(
-                "the labels are unknown: the model's config.json has no id2label; --do_train is off"
-            )
-        labels = stated or labels_of(start.bert_config)
-    elif labels and stated and stated != labels:
-        own, others = ", ".join(stated), ", ".join(labels)
-        if sorted(stated) == sorted(labels):
-            run.say(f"labels: the model's own order {own} (id2label), not {others}")
-            labels = stated
-        elif not trains:
-            raise InputError(f"the model's labels (id2label) are {own}, the data's {others}")
-        else:
-            run.say(f"the model's labels {own} are not this task's: a new classifier is trained")
-    kind = (
-        f"{'multi' if task.has_several else 'single'}_label_classification"
-        if labels is not None
-        else "regression"
-    )
-    if trained and start.bert_config.problem_type not in (None, kind) and not trains:
-        raise InputError(
-            f"the model was trained for {start.bert_config.problem_type}, this command asks for"
-            f" {kind}"
-        )
-    bert_config = replace(start.bert_config, labels=labels or unnamed_labels(1), problem_type=kind)
-    is_new = trained is not None and sorted(trained) != sorted(labels or ())
-    fresh = ("output_weights", "output_bias") if is_new else ()
-    return task, replace(start, bert_config=bert_config, fresh_tensors=fresh)
-
-
-def labels_of_file(source: Source) -> tuple[str, ...]:
-    """The labels that occur in a training file, sorted as numbers if all are whole numbers, else as
-    texts. Raises InputError: there is only one."""
-    found, column = read(source).labels or [], source.task.columns.label
-    if source.task.has_several:
-        listed = tuple(sorted(set(itertools.chain(*found))))
-        if not listed:
-            raise InputError(f"{source}: no text has a label in {column!r} (--label_column)")
-        if not source.task.columns.labels and set(listed) <= set(FLAGS):
-            raise InputError(
-                f"{source}: {column!r} holds 0 and 1: for one label leave --multi_label out"
-            )
-        _check_names(listed, source)
-        return source.task.columns.labels or listed
-    labels = sorted(set(map(str, found)))
-    _check_names(labels, source)
-    if len(labels) < 2:
-        raise InputError(
-            f"{source}: every example has the label {labels[0]!r:.80}, 2 are needed"
-            " (--label_column)"
-        )
-    are_numbers = all(label.removeprefix("-").isdecimal() for label in labels)
-    return tuple(sorted(labels, key=float) if are_numbers else labels)
-
-
-def _check_names(labels: Sequence[str], source: Source) -> None:
-    """Raises InputError for labels that predictions.tsv could not hold, or that are probably
-    one."""
-    without_blanks = dict[str, str]()
-    for label in labels:
-        if re.search("[\t\n\r]", label):
-            raise InputError(
-                f"{source}: a label must not hold a tab or line end, got {shown(label)}"
-            )
-        other = without_blanks.setdefault("".join(label.split()), label)
-        if other != label:
-            raise InputError(
-                f"{source}: the labels {shown(other)} and {shown(label)} differ only in blanks"
-            )
-
-
-def labels_of(bert_config: BertConfig) -> Labels:
-    """The names in config.json, by id, which may be placeholders; None for regression."""
-    several = bert_config.problem_type == CLASSIFICATION[1]
-    is_number = bert_config.problem_type == "regression" or (
-        len(bert_config.labels) == 1 and not several
-    )
-    return None if is_number else bert_config.labels
-
-
-def stated_labels(bert_config: BertConfig | None) -> Labels:
-    """The names in config.json unless they are the placeholders LABEL_0, LABEL_1, …"""
-    names = (labels_of(bert_config) if bert_config else None) or ()
-    return None if names == unnamed_labels(len(names)) else names

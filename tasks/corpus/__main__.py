@@ -12,9 +12,9 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from tasks import flags
 from tasks.corpus.settings import BuildConfig, VerifyConfig, VocabConfig
-from tasks.environment import set_environment
+from tasks.runs import flags
+from tasks.runs.environment import set_environment
 
 COMMANDS: dict[str, type] = {"build": BuildConfig, "verify": VerifyConfig, "vocab": VocabConfig}
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ringbase.settings import Settings, setting
-from tasks.environment import run_command
-from tasks.settings import MachineSettings
+from tasks.runs.environment import run_command
+from tasks.runs.settings import MachineSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,12 +38,13 @@ from tasks.bench.settings import LoadSettings
 from tasks.bench.step import model_config, random_rows, step_figures
 from tasks.doctor.__main__ import DoctorConfig
 from tasks.doctor.page import Finding, Page
-from tasks.environment import cache_folder
-from tasks.job import Job, set_precision
-from tasks.settings import MachineSettings, TrainingSettings
+from tasks.runs.environment import cache_folder
+from tasks.runs.job import Job, set_precision
+from tasks.runs.settings import MachineSettings, TrainingSettings
+from tasks.runs.start import Start, newest_checkpoint
+from tasks.runs.training import Training, TrainingData
+from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
-from tasks.start import Start, newest_checkpoint
-from tasks.training import Training, TrainingData
 
 WRITTEN_BYTES = 1 << 26
 # A checkpoint holds weights and two moments in float32: 4 GB for BERT-large. A run keeps five.
@@ -84,7 +85,7 @@ def run(config: DoctorConfig) -> None:
         opened: list[Collectives] = []
 
         def open_backend() -> Finding:
-            opened.append(open_collectives(world, config.machine.device.backend))
+            opened.append(open_collectives(world, config.machine.collectives.backend))
             return Finding("ok", opened[0].name)
 
         can_sum = page.check("backend", open_backend)
@@ -308,7 +309,8 @@ def train_on_trial(
         job = Job(world, collectives, run)
         path, state = world.on_first(newest_checkpoint, "auto", output_dir, run.say) or (None, None)
         start = Start(config, weights=path, checkpoint=path, state=state)
-        task, data = SpanTask(LENGTH), TrainingData(rows=rows, key="random tokens")
+        task = SpanTask(WindowSettings(max_seq_length=LENGTH, max_query_length=1))
+        data = TrainingData(rows=rows, key="random tokens")
         settings = made(TrainingSettings, values)
         Training(start.model(task.head), task, data, settings, job).run(start, job, seed=0)
     lines = world.on_first((output_dir / "metrics.jsonl").read_text).splitlines()

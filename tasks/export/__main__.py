@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ringbase.settings import Settings, setting
-from tasks.environment import run_command
+from tasks.runs.environment import run_command
 
 
 @dataclass(frozen=True, kw_only=True)

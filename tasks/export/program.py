@@ -9,23 +9,32 @@ Shapes, as suffixes: B rows, T tokens of the longest row, L labels, H hidden siz
 scores float32.
 """
 
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert import weights
-from bert.heads import CLASSIFIER, FEATURES, POOLER, SPAN, TAGGER, head_in
+from bert.configuration import BertConfig
+from bert.heads import CLASSIFIER, FEATURES, POOLER, SPAN, TAGGER, Head, head_in
 from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
 from ringbase.files import replace_folder
-from tasks import flags
-from tasks.classifier.task import CLASSIFICATION, labels_of
+from tasks.classifier.task import LabelTask
 from tasks.export.__main__ import ExportConfig
-from tasks.predictors.loading import about_arguments, find_model, load
+from tasks.features.task import FeaturesTask
+from tasks.runs import flags
+from tasks.runs.labels import CLASSIFICATION, labels_of
+from tasks.runs.load import about_arguments, find_model, load_model
+from tasks.runs.task import Task
+from tasks.squad.task import SpanTask
+from tasks.tagger.task import TagTask
 
 ASSETS = "assets.extra"  # the folder of a SavedModel that TensorFlow leaves to its users
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
@@ -34,39 +43,62 @@ POOLER_TENSORS = (f"{POOLER}/kernel", f"{POOLER}/bias")
 Tensors = Mapping[str, np.ndarray]
 
 
+def label_task(config: BertConfig, settings: Mapping[str, Any]) -> LabelTask:
+    has_several = config.problem_type == CLASSIFICATION[1]
+    return LabelTask(labels=labels_of(config), has_several=has_several)
+
+
+# of a model with this head: what its outputs are called, by `Task.outputs`
+TASKS: Mapping[Head, Callable[[BertConfig, Mapping[str, Any]], Task]] = {
+    SPAN: lambda config, settings: SpanTask(),
+    CLASSIFIER: label_task,
+    TAGGER: lambda config, settings: TagTask(labels=config.labels),
+    FEATURES: lambda config, settings: FeaturesTask(config.num_positions),
+}
+
+
 def run(config: ExportConfig) -> None:
-    folder = Path(config.out).expanduser()
     with flags.reporting("bert-export"):
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InputError(f"OUT {folder} exists already: give a new folder")
-        with about_arguments(config.folder):
-            start = find_model(config.folder, config.model_revision)
-            assert start.weights is not None
-            there = weights.read(start.weights, start.bert_config.architecture)
-            model = load(start, head_in(there, start.bert_config))
-        pooler = {name: there[name] for name in POOLER_TENSORS if name in there}
-        lines = save_model(Exported(model, pooler), start.words, folder)
+        lines = export(config.folder, config.out, model_revision=config.model_revision)
     flags.stop("\n".join(lines), 0)
+
+
+def export(
+    folder: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    task_of: Callable[[Mapping[str, Any]], Task] | None = None,
+    model_revision: str | None = None,
+) -> list[str]:
+    """Writes a trained model as a SavedModel into the new folder `out`, and returns its signature
+    as lines. `task_of`: of a model with a task of one's own, as for `TaskPredictor`. Raises
+    InputError: there is no model in `folder`, or `out` exists."""
+    name, path = os.fspath(folder), Path(out).expanduser()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"OUT {path} exists already: give a new folder")
+    with about_arguments(name):
+        start = find_model(name, model_revision)
+        assert start.weights is not None
+        there = weights.read(start.weights, start.bert_config.architecture)
+        make = task_of or partial(TASKS[head_in(there, start.bert_config)], start.bert_config)
+        task = make({"max_seq_length": start.bert_config.num_positions, **start.settings()})
+        model = load_model(start, task.head)
+    pooler = {each: there[each] for each in POOLER_TENSORS if each in there}
+    return save_model(Exported(model, task, pooler), start.words, path)
 
 
 class Exported(tf.Module):
     """A model as the function of a SavedModel, which needs nothing of ours. `pooler` holds the
     kernel [H, H] and the bias [H] of an encoder that has one."""
 
-    def __init__(self, model: Bert, pooler: Tensors):
+    def __init__(self, model: Bert, task: Task, pooler: Tensors):
         super().__init__(name="bert")
-        self._head, self._config = model.head, model.config
-        object.__setattr__(self, "_model", model)  # Keras' own parts of it would be saved too
+        # Keras' own parts of the model would be saved too
+        object.__setattr__(self, "_model", model)
+        object.__setattr__(self, "task", task)
+        self._config, is_encoder = model.config, model.head is FEATURES
         # keeps them in the file
         self.weights = [variable.value for variable in model.trainable_variables]
-        self.pooler = [
-            tf.Variable(pooler[name])
-            for name in POOLER_TENSORS
-            if self._head is FEATURES and name in pooler
-        ]
-        self.labels = (
-            labels_of(self._config) if self._head in (CLASSIFIER, TAGGER) else None
-        ) or ()
+        self.pooler = [tf.Variable(value) for value in pooler.values()] if is_encoder else []
         specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS}
         self.function = tf.function(self.outputs, autograph=False).get_concrete_function(**specs)
 
@@ -88,35 +120,23 @@ class Exported(tf.Module):
                 "first_tokens": tf.range(batch) * length,
             }
         )
-        if self._head is SPAN:
-            start_BT, end_BT = tf.unstack(tf.reshape(scores, [batch, length, 2]), axis=2)
-            return {"start_logits": start_BT, "end_logits": end_BT}
-        if self._head is FEATURES:
-            outputs = {
-                "sequence_output": tf.reshape(scores, [batch, length, self._config.hidden_size])
-            }
-            if self.pooler:
-                kernel, bias = self.pooler
-                first_BH = outputs["sequence_output"][:, 0]
-                outputs["pooled_output"] = tf.math.tanh(tf.matmul(first_BH, kernel) + bias)
-            return outputs
-        if not self.labels:
-            return {"value": scores[:, 0]}
-        if self._config.problem_type == CLASSIFICATION[1]:
-            return {"probabilities": tf.math.sigmoid(scores), "logits": scores}
-        if self._head is TAGGER:  # for each token
-            scores = tf.reshape(scores, [batch, length, len(self.labels)])
-        label = tf.gather(tf.constant(self.labels), tf.argmax(scores, -1))
-        return {"probabilities": tf.nn.softmax(scores), "logits": scores, "label": label}
+        if self._model.head.per == "token":
+            scores = tf.reshape(scores, [batch, length, scores.shape[-1]])
+        outputs = self.task.outputs(scores)
+        if self.pooler:
+            kernel, bias = self.pooler
+            first_BH = scores[:, 0]
+            outputs["pooled_output"] = tf.math.tanh(tf.matmul(first_BH, kernel) + bias)
+        return outputs
 
 
 def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[str]:
     """Writes the SavedModel, with its tokenizer and the labels' names. Returns its signature as
     lines."""
     with tempfile.TemporaryDirectory() as assets:
-        if exported.labels:
+        if labels := exported.task.labels:
             path = Path(assets) / "labels.txt"
-            path.write_text("".join(f"{label}\n" for label in exported.labels), encoding="utf-8")
+            path.write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
             exported.labels_file = tf.saved_model.Asset(str(path))
 
         def fill(new: Path) -> None:

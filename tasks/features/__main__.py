@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, Settings, setting
-from tasks.environment import run_command
-from tasks.settings import MachineSettings, ModelSettings
+from tasks.runs.environment import run_command
+from tasks.runs.settings import MachineSettings, ModelSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,27 +9,25 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import tensorflow as tf
 
-from bert.batch import batch_of
-from bert.heads import FEATURES
-from bert.model import Bert, Tracing
 from bert.text.tokenizer import check_unknown
 from distributed.rows import Rows
 from ringbase.errors import InputError
 from ringbase.files import read_text, replacing
 from tasks.features.__main__ import FeaturesConfig
-from tasks.job import Job, run_on_ranks
-from tasks.predict import Predictor
-from tasks.start import Needs, load_on_all, start_of_model
-from tasks.texts import Preparation, rows_of_texts
+from tasks.features.task import FeaturesTask, states_of
+from tasks.runs.job import Job, run_on_ranks
+from tasks.runs.predict import Predictor
+from tasks.runs.start import Needs, load_on_all, start_of_model
+from tasks.runs.task import set_of
+from tasks.runs.texts import Pairs, Preparation
 
 # a line's number, n tokens, states float32 [n, layers, H]
 Vectors = tuple[int, list[str], np.ndarray]
@@ -51,15 +49,14 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
     start = world.on_first(start_of_model, config.model, run.say, Needs(config.max_seq_length))
     layers = chosen_layers(config.layers, start.bert_config.num_hidden_layers)
     table = world.on_first(tokenize, config, Preparation(world, run, start.words))
-    model = start.model(FEATURES)
+    task = FeaturesTask(config.max_seq_length)
+    model = start.model(task.head)
     assert start.weights is not None
     load_on_all(model, start.weights, world, run)
     forward = states_of(model, list(layers.values()))
-    predictor = Predictor(model, batch_of_texts, config.max_seq_length, job, forward)
-    bar, at_once = (
-        run.progress(table.num_rows, "features", "line"),
-        BATCHES_AT_ONCE * config.batch_size,
-    )
+    predictor = Predictor(model, task, job, forward)
+    bar = run.progress(table.num_rows, "features", "line")
+    at_once = BATCHES_AT_ONCE * config.batch_size
 
     def vectors() -> Iterator[Vectors]:
         """Yields the vectors of each line on rank 0, and nothing on other ranks."""
@@ -76,17 +73,6 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
         list(vectors())  # only computes
     bar.close()
     run.say(f"done: {config.output_file}, {table.num_rows:,} lines, layers {config.layers}")
-
-
-def states_of(model: Bert, layers: Sequence[int]) -> Callable[..., tf.Tensor]:
-    """A function: batch -> hidden states, float32 [R, layers, H]; state 0 is the embeddings'
-    output."""
-
-    def forward(batch: dict[str, tf.Tensor], tracing: Tracing) -> tf.Tensor:
-        states = model.hidden_states(batch, tracing)
-        return tf.stack([tf.cast(states[layer], tf.float32) for layer in layers], 1)
-
-    return forward
 
 
 def chosen_layers(text: str, num_layers: int) -> dict[int, int]:
@@ -111,14 +97,10 @@ def tokenize(config: FeaturesConfig, preparation: Preparation) -> pa.Table:
     lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
     pairs = [match.groups() if (match := PAIR.match(line)) else (line, None) for line in lines]
     first, second = zip(*pairs, strict=True)
-    columns, fit, _ = rows_of_texts(preparation, first, second, config.max_seq_length)
-    check_unknown(fit["unknown_share"], where, preparation.tokenizer, config.allow_unknown)
-    return pa.table(columns)
-
-
-def batch_of_texts(fields: dict[str, Any]) -> dict[str, Any]:
-    """Lines -> the model's input, in their order."""
-    return batch_of(fields)[1]
+    data = set_of(FeaturesTask(config.max_seq_length), Pairs(first, second), preparation)
+    share = data.prepared.facts["unknown_share"]
+    check_unknown(share, where, preparation.tokenizer, config.allow_unknown)
+    return data.rows.table
 
 
 def write(config: FeaturesConfig, layers: Sequence[int], vectors: Iterator[Vectors]) -> None:

@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from tasks.environment import run_command
 from tasks.pretraining.settings import PretrainingConfig
+from tasks.runs.environment import run_command
 
 main = partial(run_command, "bert-pretraining", PretrainingConfig)
 

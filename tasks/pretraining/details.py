@@ -11,9 +11,9 @@ from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from distributed.predict import predict
 from distributed.rows import BatchRows, fields_of
-from tasks.details import Section, marked, table
-from tasks.job import Job
 from tasks.pretraining.task import MaskedTask
+from tasks.runs.details import Section, marked, table
+from tasks.runs.job import Job
 
 EXAMPLES, CANDIDATES = 6, 3
 CONTINUES, BEGINS = "##", "▁"  # marks of WordPiece and SentencePiece

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from bert.heads import PRETRAINING
 from ringbase.errors import InputError
-from tasks.details import REPORT
-from tasks.evaluation import write_eval_results
-from tasks.job import Job, run_on_ranks
 from tasks.pretraining.details import filled_in
 from tasks.pretraining.settings import PretrainingConfig
 from tasks.pretraining.shards import open_rows, tokenizer_of_shards
 from tasks.pretraining.task import evaluator
-from tasks.start import Needs, start_of_run
-from tasks.training import Training
+from tasks.runs.details import REPORT
+from tasks.runs.job import Job, run_on_ranks
+from tasks.runs.program import write_eval_results
+from tasks.runs.start import Needs, start_of_run
+from tasks.runs.training import Training
 
 # for the masks of held-out examples: the same in every run, so that runs can be compared
 EVALUATION_SEED = 0

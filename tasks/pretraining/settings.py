@@ -6,7 +6,7 @@ from typing import Any
 
 from distributed.plan import PlanSettings
 from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
-from tasks.settings import EvaluationSettings, ProgramConfig, TrainingSettings
+from tasks.runs.settings import EvaluationSettings, ProgramConfig, TrainingSettings
 
 MASKS: dict[str, Any] = {
     "max_predictions_per_seq": 20,

@@ -26,12 +26,12 @@ from distributed.rows import BatchRows
 from ringbase.errors import InputError, one_line
 from ringbase.files import build_folder, digest
 from ringbase.ragged import Ragged, offsets_of
-from tasks.environment import cache_folder
-from tasks.job import Job
 from tasks.pretraining.settings import ShardSettings
 from tasks.pretraining.task import MaskedTask
-from tasks.start import Start
-from tasks.training import TrainingData
+from tasks.runs.environment import cache_folder
+from tasks.runs.job import Job
+from tasks.runs.start import Start
+from tasks.runs.training import TrainingData
 
 VERSION = 2  # bump when other rows are made of the same TFRecord files
 RECORDS_AT_ONCE = 1024

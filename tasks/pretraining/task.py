@@ -20,9 +20,9 @@ from distributed.rows import BatchRows
 from distributed.train import HeldOut
 from ringbase.errors import InputError
 from ringbase.ragged import padded
-from tasks.job import Job
-from tasks.predict import batches_of
 from tasks.pretraining.settings import HeldOutSettings
+from tasks.runs.job import Job
+from tasks.runs.predict import batches_of
 
 NOT_MASKED = -1  # the id of padding among the masked tokens of a batch
 MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
@@ -30,7 +30,7 @@ MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "n
 
 @dataclass(frozen=True)
 class MaskedTask:
-    """Examples of a corpus; see `tasks.task.Task`. `masking` is None if the rows have their
+    """Examples of a corpus; see `tasks.runs.task.Trains`. `masking` is None if the rows have their
     masks."""
 
     max_seq_length: int

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tasks.environment import run_command
+from tasks.runs.environment import run_command
 from tasks.squad.settings import SquadConfig
 
 main = partial(run_command, "bert-squad", SquadConfig)

@@ -3,7 +3,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring as _quoted  # in C
 from typing import Any, NamedTuple
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from bert.text.characters import end_of_character
 from distributed.rows import Rows
+from tasks.runs.texts import max_context_owner
 from tasks.squad.reading import Examples
 from tasks.squad.settings import AnswerSettings
-from tasks.texts import max_context_owner
 
 NO_ANSWER = "empty"  # written by run_squad.py when no span is possible
 MAX_NULL_ODDS = 1e9  # when no text is possible; Google's script crashes
@@ -108,11 +108,14 @@ class SpanDecoder:
             else scores.copy()
         )
 
-    def decode(self, kept: Sequence[Prediction | np.ndarray]) -> Iterator[Prediction]:
+    def results(self, kept: Sequence[Prediction | np.ndarray]) -> list[Prediction]:
         """The prediction for each question. `kept` has what `keep` returned for each window."""
+        predictions = []
         for question, windows in enumerate(self.windows_of):
             one: list[Any] = [kept[window] for window in windows]
-            yield one[0] if isinstance(one[0], Prediction) else self.prediction(question, one)
+            is_made = isinstance(one[0], Prediction)
+            predictions.append(one[0] if is_made else self.prediction(question, one))
+        return predictions
 
     def prediction(self, question: int, scores: Sequence[np.ndarray]) -> Prediction:
         answered = self.answered(question, scores)

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tasks.details import MOST_ROWS, Section, marked, table
+from tasks.runs.details import MOST_ROWS, Section, marked, table
 from tasks.squad.answers import Prediction
 from tasks.squad.metrics import Score
 from tasks.squad.reading import Examples, Question

@@ -13,8 +13,8 @@ from bert import hub
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_json
 from ringbase.settings import shown
+from tasks.runs.tables import of_data_set
 from tasks.squad.settings import QuestionSettings
-from tasks.tables import of_data_set
 
 WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
 KINDS = {list: "a list", str: "text", int: "an integer", bool: "true or false"}
@@ -34,6 +34,11 @@ class Source:
     split: str | None = None  # of the data set; None for a file
     # the data set's commit, tag or branch on the hub; None for the default
     revision: str | None = None
+
+    @property
+    def commit(self) -> str | None:
+        """The hub's, of the data set."""
+        return hub.cached_commit(self.path, self.revision) if self.split else None
 
     def __str__(self) -> str:
         if self.split:

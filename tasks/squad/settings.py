@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
-from tasks.settings import ProgramConfig, batch_size
+from tasks.runs.settings import FineTuningConfig, batch_size
 
 MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
 
@@ -100,7 +100,7 @@ class AnswerSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquadConfig(ProgramConfig):
+class SquadConfig(FineTuningConfig):
     """Fine-tune BERT on SQuAD over all MPI ranks."""
 
     questions: QuestionSettings
@@ -118,9 +118,8 @@ class SquadConfig(ProgramConfig):
     )
 
     def check(self) -> None:
-        self.check_files(
-            self.questions, "dataset_name", train=self.do_train, predict=self.do_predict
-        )
+        super().check()
+        self.check_files(self.questions, "dataset_name", dev="predict")
         version_2 = self.windows.version_2_with_negative
         if self.metric not in ("auto", "characters") and (self.metric == "squad_v2") != version_2:
             raise ValueError(

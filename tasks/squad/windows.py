@@ -1,7 +1,7 @@
 """SQuAD's questions as rows: contexts cut into windows by Google's rules (google-research/bert
 `run_squad.py`)."""
 
-import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,41 +11,23 @@ from distributed.rows import ragged
 from ringbase.errors import shortened
 from ringbase.files import digest, sha256
 from ringbase.settings import flat
-from tasks.cache import Prepared, Recipe, Tables, with_facts
-from tasks.squad.reading import NO_PLACE, Examples, Question, Source, answer_characters, read
+from tasks.runs.cache import Tables, with_facts
+from tasks.runs.texts import Preparation, window_starts
+from tasks.squad.reading import NO_PLACE, Examples, Question, Source, answer_characters
 from tasks.squad.settings import WindowSettings
-from tasks.texts import Preparation, window_starts
 
 NUMBERS = ("question_tokens", "start_position", "end_position", "document_start", "question")
 # increase when reading or cutting accepts or writes something else: old folders are not used
 VERSION = 7
 
 
-def open_windows(settings: WindowSettings, source: Source, preparation: Preparation) -> Prepared:
-    """The tables `windows` and `paragraphs` of a source, as `tables` makes them, on every rank.
-    Raises InputError as `read` and `Preparation.rows`."""
-
-    def recipe() -> Recipe:
-        load = functools.cache(lambda: read(source, settings.version_2_with_negative))
-        file = Path(source.path).expanduser()
-        # A file with the same bytes is not parsed again.
-        content = (
-            [load().paragraphs, load().questions]
-            if source.split or not file.is_file()
-            else sha256(file)
-        )
-        key = digest(
-            "squad",
-            VERSION,
-            preparation.tokenizer.digest,
-            flat(settings),
-            source.is_training,
-            source.limit,
-            content,
-        )
-        return key, lambda: tables(settings, load(), preparation)
-
-    return preparation.rows(recipe, source)
+def key(settings: WindowSettings, source: Source, examples: Callable[[], Examples]) -> object:
+    """All that the rows of a source depend on, besides the tokenizer."""
+    file = Path(source.path).expanduser()
+    # A file with the same bytes is not parsed again.
+    is_file = not source.split and file.is_file()
+    content: object = sha256(file) if is_file else [examples().paragraphs, examples().questions]
+    return flat(settings), source.is_training, source.limit, content
 
 
 def tables(settings: WindowSettings, examples: Examples, preparation: Preparation) -> Tables:

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tasks.environment import run_command
+from tasks.runs.environment import run_command
 from tasks.tagger.settings import TaggerConfig
 
 main = partial(run_command, "bert-tagger", TaggerConfig)

@@ -11,7 +11,7 @@ from bert.hub import load_data_set
 from ringbase.errors import InputError
 from ringbase.files import lines_of, read_text
 from ringbase.settings import shown
-from tasks.tables import Table, ending_of, of_data_set, open_table
+from tasks.runs.tables import Table, ending_of, of_data_set, open_table
 from tasks.tagger.settings import FileSettings
 
 TAG = re.compile(r"O|[BIES]-\S(.*\S)?")

@@ -6,15 +6,14 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ringbase.errors import InputError
-from tasks.details import (
+from tasks.runs.details import (
     MOST_LABELS,
     MOST_ROWS,
-    REPORT,
+    Details,
     figures,
     marked,
     matrix,
@@ -22,7 +21,7 @@ from tasks.details import (
     table_of_figures,
 )
 from tasks.tagger.reading import Sentence, goes_on, text_of
-from tasks.tagger.task import Tags
+from tasks.tagger.rows import Tagged
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +46,24 @@ def spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
             first = place + 1
 
 
-def entities(text: str, words: Sequence[str], starts: Sequence[int], tags: Tags) -> list[Entity]:
+def entities(
+    text: str, words: Sequence[str], starts: Sequence[int], tagged: Tagged
+) -> list[Entity]:
     """The entities of a text with these words, which start at these characters."""
     found = []
-    for label, first, last in spans(tags[0]):
+    for label, first, last in spans(tagged.tags):
         start, end = starts[first], starts[last] + len(words[last])
-        found.append(Entity(text[start:end], label, start, end, min(tags[1][first : last + 1])))
+        probability = min(tagged.shares[first : last + 1])
+        found.append(Entity(text[start:end], label, start, end, probability))
     return found
 
 
 class Comparison:
     """The entities of sentences and those that were found: counts by type."""
 
-    def __init__(self, sentences: Sequence[Sentence], found: Sequence[Tags]):
+    def __init__(self, sentences: Sequence[Sentence], found: Sequence[Tagged]):
         self.true = [set(spans(each.tags or ())) for each in sentences]
-        self.found = [set(spans(tags)) for tags, _ in found]
+        self.found = [set(spans(each.tags)) for each in found]
         parts = self.true, self.found, [a & b for a, b in zip(self.true, self.found, strict=True)]
         counts = [Counter(label for each in part for label, _, _ in each) for part in parts]
         labels = sorted(counts[0] | counts[1])
@@ -74,86 +76,66 @@ def measure(
     labels: Sequence[str],
     characters: bool,
     sentences: Sequence[Sentence],
-    found: Sequence[Tags],
-    losses: Sequence[np.ndarray],
+    found: Sequence[Tagged],
+    losses: np.ndarray,
 ) -> dict[str, float]:
-    """F1, precision and recall of the entities, the mean F1 of the types, and the share of right
-    tags. For characters the mean F1 of their tags (KLUE's `char_macro_f1`); with documents the mean
-    of their F1."""
+    """F1, precision and recall of the entities, the mean F1 of the types, the share of right tags,
+    and the mean of `losses`, those of words. For characters the mean F1 of their tags (KLUE's
+    `char_macro_f1`); with documents the mean of their F1."""
+    if not len(losses):
+        raise InputError(f"no word of the {kind} set has a token: there is nothing to score")
     comparison = Comparison(sentences, found)
     scores = {name: comparison.all[name] for name in ("f1", "precision", "recall")}
-    scores["macro_f1"] = statistics.fmean(
-        [each["f1"] for each in comparison.by_type.values()] or [0.0]
-    )
-    tags = (
-        [tag for each in sentences for tag in each.tags or ()],
-        [tag for tags, _ in found for tag in tags],
-    )
-    scores["accuracy"] = statistics.fmean(map(str.__eq__, *tags))
+    f1_of_types = [each["f1"] for each in comparison.by_type.values()]
+    scores["macro_f1"] = statistics.fmean(f1_of_types or [0.0])
+    true_tags = [tag for each in sentences for tag in each.tags or ()]
+    found_tags = [tag for each in found for tag in each.tags]
+    scores["accuracy"] = statistics.fmean(map(str.__eq__, true_tags, found_tags))
     if characters:
         from sklearn.metrics import f1_score  # a second to import
 
         scores["char_macro_f1"] = f1_score(
-            *tags, labels=list(labels), average="macro", zero_division=1.0
+            true_tags, found_tags, labels=list(labels), average="macro", zero_division=1.0
         )
     pairs = zip(sentences, found, strict=True)
-    documents = [
-        [*zip(*part, strict=True)]
-        for _, part in itertools.groupby(pairs, lambda pair: pair[0].document)
-    ]
+    documents = [[*part] for _, part in itertools.groupby(pairs, lambda pair: pair[0].document)]
     if len(documents) > 1:
-        scores["document_f1"] = statistics.fmean(
-            [Comparison(*document).all["f1"] for document in documents]
-        )
-    losses_of_words = np.concatenate(losses)
-    if not len(losses_of_words):
-        raise InputError(f"no word of the {kind} set has a token: there is nothing to score")
-    scores["loss"] = np.mean(losses_of_words)
+        f1_of_documents = [Comparison(*zip(*part, strict=True)).all["f1"] for part in documents]
+        scores["document_f1"] = statistics.fmean(f1_of_documents)
+    scores["loss"] = np.mean(losses)
     return {f"{kind}_{name}": float(value) for name, value in scores.items()}
 
 
-def details(
-    characters: bool, sentences: Sequence[Sentence], found: Sequence[Tags]
-) -> dict[str, Any]:
-    """For result.json: the figures of each type; and for the report these, the confused types, and
-    the sentences with the most wrong entities."""
+def details(characters: bool, sentences: Sequence[Sentence], found: Sequence[Tagged]) -> Details:
+    """The figures of each type; for the page also the confused types, and the sentences with the
+    most wrong entities."""
     comparison = Comparison(sentences, found)
     types = ["O", *comparison.by_type][:MOST_LABELS]
     counts = Counter[tuple[str, str]]()
-    for each, (tags, _) in zip(sentences, found, strict=True):
-        counts.update(
-            (a[2:] or "O", b[2:] or "O") for a, b in zip(each.tags or (), tags, strict=True)
-        )
+    for each, tagged in zip(sentences, found, strict=True):
+        for true, tag in zip(each.tags or (), tagged.tags, strict=True):
+            counts[true[2:] or "O", tag[2:] or "O"] += 1
+    confusion = [[counts[one, other] for other in types] for one in types]
     errors = [len(a ^ b) for a, b in zip(comparison.true, comparison.found, strict=True)]
-    worst = sorted(
-        filter(errors.__getitem__, range(len(errors))), key=lambda number: -errors[number]
-    )
-    rows = []
-    for number in worst[:MOST_ROWS]:
-        each, (tags, shares) = sentences[number], found[number]
-        text, starts = text_of(each.words, characters)
-        both = [
-            entities(text, each.words, starts, (own, shares)) for own in (each.tags or (), tags)
-        ]
-        kinds = zip(("answer", "predicted"), both, strict=True)
-        marks = [(entity.start, entity.end, kind) for kind, part in kinds for entity in part]
-        rows.append(
-            [
-                marked(text, marks),
-                *(", ".join(f"{e.text} ({e.label})" for e in part) for part in both),
-            ]
-        )
-    note = "true entities are green, predicted ones red, both where they agree"
-    return {
-        "eval_types": comparison.by_type,
-        REPORT: [
-            table_of_figures("Types", "", ("type", "entities"), comparison.by_type),
-            matrix(
-                "Confusion",
-                "a row for the true type of each word, a column for the predicted one",
-                types,
-                [[counts[one, other] for other in types] for one in types],
-            ),
-            table("Most wrong", note, ["text", "true", "predicted"], rows),
-        ],
-    }
+    wrong = [number for number, count in enumerate(errors) if count]
+    wrong.sort(key=lambda number: -errors[number])
+    rows = [_row(characters, sentences[number], found[number]) for number in wrong[:MOST_ROWS]]
+    by_type = "a row for the true type of each word, a column for the predicted one"
+    colors = "true entities are green, predicted ones red, both where they agree"
+    sections = [
+        table_of_figures("Types", "", ("type", "entities"), comparison.by_type),
+        matrix("Confusion", by_type, types, confusion),
+        table("Most wrong", colors, ["text", "true", "predicted"], rows),
+    ]
+    return Details({"eval_types": comparison.by_type}, sections)
+
+
+def _row(characters: bool, sentence: Sentence, tagged: Tagged) -> list[object]:
+    """The cells of a sentence: its text with marks, the true entities, the predicted ones."""
+    text, starts = text_of(sentence.words, characters)
+    marks, cells = list[tuple[int, int, str]](), list[str]()
+    for color, tags in (("answer", sentence.tags or ()), ("predicted", tagged.tags)):
+        part = entities(text, sentence.words, starts, Tagged(tags, tagged.shares))
+        marks += [(entity.start, entity.end, color) for entity in part]
+        cells.append(", ".join(f"{entity.text} ({entity.label})" for entity in part))
+    return [marked(text, marks), *cells]

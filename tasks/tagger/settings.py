@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
-from tasks.settings import DevSettings, ProgramConfig, batch_size
+from tasks.runs.settings import TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,22 +67,14 @@ class FileSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaggerConfig(ProgramConfig):
+class TaggerConfig(TaskConfig):
     """Fine-tune BERT to tag words or characters, such as named entities, over all MPI ranks."""
 
     files: FileSettings
     sentences: SentenceSettings
-    evaluation: DevSettings
-    do_predict: bool = setting(False, "predict the test set", "prediction")
-    predict_batch_size: int = batch_size("sentences", "prediction")
-
-    @property
-    def wanted(self) -> dict[str, bool]:
-        """Which sets are read."""
-        dev = self.evaluation.needs_dev_set(self.do_train)
-        return {"train": self.do_train, "dev": dev, "predict": self.do_predict}
 
     def check(self) -> None:
-        self.check_files(self.files, "dataset_name", **self.wanted)
+        super().check()
+        self.check_files(self.files, "dataset_name")
         if self.files.dataset_revision and not self.files.dataset_name:
             raise ValueError("--dataset_revision needs --dataset_name")

@@ -12,8 +12,8 @@ from harness.texts import write_model
 from bert import hub
 from bert.corpus.units import load_data_set
 from ringbase.settings import made
-from tasks.settings import ModelSettings
-from tasks.start import Needs, start_of_model
+from tasks.runs.settings import ModelSettings
+from tasks.runs.start import Needs, start_of_model
 
 OLD, NEW, OTHER = (hashlib.sha1(name.encode()).hexdigest() for name in ("old", "new", "other"))
 

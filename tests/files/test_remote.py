@@ -10,7 +10,7 @@ from harness.refusals import refused
 from distributed.run import Run
 from distributed.world import World
 from ringbase import manifest
-from tasks.remote import Mirror, local_folder, local_inputs
+from tasks.runs.remote import Mirror, local_folder, local_inputs
 
 URL = "memory://bucket"
 

@@ -15,14 +15,14 @@ from distributed.gradient import traced_once
 from ringbase.ragged import joined
 from tasks.classifier.task import LabelTask
 from tasks.pretraining.task import MaskedTask
+from tasks.runs.task import Trains
 from tasks.squad.task import SpanTask
 from tasks.tagger.task import TagTask
-from tasks.task import Task
 
-TASKS: dict[str, Task] = {
-    "span": SpanTask(0),
-    "classifier": LabelTask(0),
-    "tagger": TagTask(0),
+TASKS: dict[str, Trains] = {
+    "span": SpanTask(),
+    "classifier": LabelTask(),
+    "tagger": TagTask(),
     "pretraining": MaskedTask(0, None, 1, max_predictions_per_seq=1 << 16),
 }
 

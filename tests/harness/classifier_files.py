@@ -4,10 +4,10 @@ them."""
 from pathlib import Path
 from typing import Any
 
+from tasks.classifier.labels import labels_of_file
 from tasks.classifier.named_tasks import FILE_FLAGS, find_task, task_of
 from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.settings import TextSettings
-from tasks.classifier.task import labels_of_file
 
 
 def own_source(

@@ -14,7 +14,7 @@ import pytest
 from harness import refusals
 
 from ringbase.settings import flat
-from tasks import flags
+from tasks.runs import flags
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -42,7 +42,7 @@ COMMANDS = {
         "tasks.features.__main__:FeaturesConfig",
         "--input_file=i --output_file=o --model=m",
     ),
-    "bert-ask": ("tasks.ask:Config", "folder question context"),
+    "bert-ask": ("ringbert.ask:Config", "folder question context"),
     "bert-export": ("tasks.export.__main__:ExportConfig", "folder out"),
     "bert-doctor": ("tasks.doctor.__main__:DoctorConfig", ""),
     "bert-bench step": ("tasks.bench.settings:StepConfig", ""),

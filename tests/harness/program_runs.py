@@ -17,8 +17,8 @@ from distributed.collectives import Collectives
 from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import flat
-from tasks import flags
-from tasks.job import Job, data_flags
+from tasks.runs import flags
+from tasks.runs.job import Job, data_flags
 
 
 def bert(program: str, output_dir: Path, *argv: str) -> Any:

@@ -13,11 +13,11 @@ from bert.text.tokenizer import Tokenizer
 from distributed.rows import Rows
 from distributed.run import Run
 from distributed.world import World
-from tasks.cache import in_memory
+from tasks.runs.cache import in_memory
+from tasks.runs.texts import Preparation
 from tasks.squad.reading import Examples, Source, read
 from tasks.squad.settings import WindowSettings
 from tasks.squad.windows import tables
-from tasks.texts import Preparation
 
 # (context, question, answer, answer_start)
 GOOD = [("the cat sat", "who?", "cat", 4), ("a dog ran", "who?", "dog", 2)]

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from bert.text import tokenizer
 from distributed.world import World
-from tasks.texts import Preparation, rows_of_texts
+from tasks.runs.texts import Preparation, rows_of_texts
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_special_tokens_and_pairs(both, tmp_path, run):
     pair = ("A rusty fox", "the End, 한국")
     assert again(*pair)["input_ids"] == theirs(*pair)["input_ids"]
     assert "token_type_ids" not in again(*pair)
-    columns, fit, _ = rows_of_texts(
+    columns, fit = rows_of_texts(
         Preparation(World(), run, tokenizer.load(None, tmp_path)),
         [pair[0]] * 2,
         [pair[1], None],

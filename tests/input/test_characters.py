@@ -9,11 +9,11 @@ from transformers import PreTrainedTokenizerFast
 
 from bert.text.characters import end_of_character, word_spans
 from distributed.world import World
-from tasks.cache import in_memory
+from tasks.runs.cache import in_memory
+from tasks.runs.texts import Preparation
 from tasks.tagger.reading import Sentence
+from tasks.tagger.rows import tables
 from tasks.tagger.settings import SentenceSettings
-from tasks.tagger.task import tables
-from tasks.texts import Preparation
 
 
 def nfd(text: str) -> str:

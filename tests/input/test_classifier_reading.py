@@ -20,12 +20,14 @@ from harness.refusals import refused
 from harness.texts import letters_tokenizer, write_lines
 
 from distributed.world import World
+from tasks.classifier.labels import labels_of_file
 from tasks.classifier.named_tasks import TASKS, find_task
 from tasks.classifier.reading import Source, read
-from tasks.classifier.rows import open_set, tables
+from tasks.classifier.rows import tables
 from tasks.classifier.settings import ExampleSettings, TextSettings
-from tasks.classifier.task import labels_of_file
-from tasks.texts import Preparation
+from tasks.classifier.task import LabelTask
+from tasks.runs.task import open_set
+from tasks.runs.texts import Preparation
 
 TEXTS = [
     *('He said "no", twice.', "two\nlines", "tab\there", "  spaces ", "2020-01-01", "", "NULL"),
@@ -255,7 +257,7 @@ def test_labels_are_numbered_in_the_order_given_and_unknown_words_are_refused(
 
     def opened(labels, allow_unknown=True):
         preparation = Preparation(World(), run, words, allow_unknown)
-        return open_set(source, labels, settings, preparation).tables["examples"]
+        return open_set(LabelTask(settings, labels), source, preparation).rows
 
     for labels, numbers in ((("x", "y"), [0, 1, 0]), (("y", "z", "x"), [2, 0, 2])):
         assert opened(labels).column("label").tolist() == numbers

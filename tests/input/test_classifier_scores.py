@@ -16,10 +16,12 @@ from sklearn.utils.class_weight import compute_class_weight
 from bert.configuration import BertConfig
 from distributed.rows import Rows
 from ringbase.settings import made
+from tasks.classifier.labels import with_labels
 from tasks.classifier.scoring import metrics
 from tasks.classifier.settings import ClassifierConfig
-from tasks.classifier.task import LabelTask, class_weights, labels_of, with_labels
-from tasks.start import Start
+from tasks.classifier.task import LabelTask, weights_of_labels
+from tasks.runs.labels import labels_of
+from tasks.runs.start import Start
 
 
 def test_metrics_are_those_of_scikit_learn_and_scipy():
@@ -63,21 +65,23 @@ def test_class_weights_are_scikit_learn_s_or_those_given():
     )
     # float32
     np.testing.assert_allclose(
-        class_weights("balanced", ("a", "b", "c"), rows), expected, rtol=1e-7
+        weights_of_labels("balanced", ("a", "b", "c"), rows), expected, rtol=1e-7
     )
-    assert class_weights(None, ("a", "b", "c"), rows) is None
-    assert class_weights("d=3,a=0.5,b=c=2", ("a", "b=c", "d"), rows).tolist() == [0.5, 2, 3]
+    assert weights_of_labels(None, ("a", "b", "c"), rows) is None
+    assert weights_of_labels("d=3,a=0.5,b=c=2", ("a", "b=c", "d"), rows).tolist() == [0.5, 2, 3]
     names = ("a,b", "c=d", 'e "f"', "g")
     by_name = json.dumps(dict(zip(names, [2, 0.5, 1, 3], strict=True)))
-    assert class_weights(by_name, names, rows).tolist() == [2, 0.5, 1, 3]
+    assert weights_of_labels(by_name, names, rows).tolist() == [2, 0.5, 1, 3]
     for given in (
         '{"a": 1, "b": 1}',
         '{"a": 1, "b": [1], "c": 1}',
         '{"a": 1, "b": 1, "c": 1, "d": 1}',
         '{"a": 1',
     ):
-        refused(lambda given=given: class_weights(given, ("a", "b", "c"), rows), "--class_weights")
-    refused(lambda: class_weights("balanced", None, rows), "--class_weights")
+        refused(
+            lambda given=given: weights_of_labels(given, ("a", "b", "c"), rows), "--class_weights"
+        )
+    refused(lambda: weights_of_labels("balanced", None, rows), "--class_weights")
     for given in (
         "balanced",
         "a=1",
@@ -87,7 +91,9 @@ def test_class_weights_are_scikit_learn_s_or_those_given():
         "a=1,b=1,c=1,d=2",
         "x",
     ):
-        refused(lambda given=given: class_weights(given, ("a", "b", "c"), rare), "--class_weights")
+        refused(
+            lambda given=given: weights_of_labels(given, ("a", "b", "c"), rare), "--class_weights"
+        )
 
 
 def test_the_loss_is_the_weighted_cross_entropy():
@@ -97,7 +103,10 @@ def test_the_loss_is_the_weighted_cross_entropy():
         draw.normal(0, 3, (10, 3)).astype(np.float32),
         draw.integers(0, 3, 10).astype(np.int32),
     )
-    batch, task = {"label": label, "is_example": np.ones(10, np.float32)}, LabelTask(0, weight)
+    batch, task = (
+        {"label": label, "is_example": np.ones(10, np.float32)},
+        LabelTask(weight_of_label=weight),
+    )
     loss = task.loss(
         tf.constant(outputs), {name: tf.constant(array) for name, array in batch.items()}
     )["loss"]
@@ -140,4 +149,4 @@ def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(
     if labels is None:
         refused(lambda: with_labels(settings, start, run), "id2label")
     else:
-        assert labels_of(with_labels(settings, start, run)[1].bert_config) == labels
+        assert labels_of(with_labels(settings, start, run).bert_config) == labels

@@ -9,11 +9,12 @@ from harness.texts import letters_tokenizer, write_lines
 
 from bert.text import tokenizer
 from distributed.world import World
-from tasks.classifier.rows import open_set
 from tasks.classifier.settings import ExampleSettings
+from tasks.classifier.task import LabelTask
+from tasks.runs.task import open_set
+from tasks.runs.texts import Preparation
 from tasks.squad.reading import Source
-from tasks.squad.windows import open_windows
-from tasks.texts import Preparation
+from tasks.squad.task import SpanTask
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,8 @@ def test_other_data_or_settings_make_other_windows_and_nothing_else_does(cache, 
         settings=settings, entries=GOOD, words=letters, name="a.json", is_training=True, **others
     ):
         source = Source(str(write_squad(tmp_path / name, entries, **others)), is_training)
-        return open_windows(settings, source, Preparation(World(), run, words, allow_unknown=True))
+        preparation = Preparation(World(), run, words, allow_unknown=True)
+        return open_set(SpanTask(settings), source, preparation).prepared
 
     changes = [{"settings": dataclasses.replace(settings, doc_stride=8)}, {"is_training": False}]
     others = (
@@ -68,12 +70,8 @@ def test_other_data_or_settings_make_other_rows_and_nothing_else_does(tmp_path, 
         source = own_source(
             write_lines(tmp_path / name, "text,other,label", *rows), pair, **settings
         )
-        return open_set(
-            source,
-            labels,
-            ExampleSettings(max_seq_length=length),
-            Preparation(World(), run, words),
-        )
+        task = LabelTask(ExampleSettings(max_seq_length=length), labels)
+        return open_set(task, source, Preparation(World(), run, words)).prepared
 
     others = (["a,b,y", "c,d,y"], ["a,b,x", "c,e,y"], ["e,b,x", "c,d,y"], good[::-1], good[:1])
     changes = [{"rows": rows} for rows in others] + [

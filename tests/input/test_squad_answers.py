@@ -34,7 +34,7 @@ def prepare(tmp_path, run):
         def answers(scores, version_2=False, **settings):
             decoder = SpanDecoder(AnswerSettings(**settings), version_2, examples, tables)
             kept = [decoder.keep(*each) for each in enumerate(scores)]
-            texts, entries, odds, starts, shares = zip(*decoder.decode(kept), strict=True)
+            texts, entries, odds, starts, shares = zip(*decoder.results(kept), strict=True)
             text = nbest_file(ids, entries)
             nbest = json.loads(text)
             # as Google's script lays it out

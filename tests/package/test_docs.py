@@ -12,7 +12,7 @@ import yaml
 from harness.parsing import PACKAGES, PROJECT, ROOT, SETTINGS, help_of, named, parsed
 
 from distributed import launch
-from tasks.old_flags import IGNORED, INSTEAD
+from tasks.runs.old_flags import IGNORED, INSTEAD
 
 PAGES = [
     ROOT / "README.md",

@@ -17,7 +17,7 @@ from harness.refusals import refused
 from harness.squad_files import make_entries, write_squad
 
 import ringbert
-from tasks import ask
+from ringbert import ask
 
 LABELS = ("tool", "animal", "colour")
 LENGTHS = {"max_seq_length": 40, "doc_stride": 12, "max_query_length": 16}

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from harness.program_runs import refusal
 
-from tasks.report import page as report
+from tasks.runs.report import page as report
 
 SQUAD_V2 = {
     "exact": 61.25,

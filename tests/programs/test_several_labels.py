@@ -149,10 +149,9 @@ def test_loss_is_the_mean_of_binary_cross_entropies():
     losses = -(label * np.log(probability) + (1 - label) * np.log(1 - probability))
     batch = {"label": tf.constant(label, tf.float32), "is_example": tf.constant([1.0, 1, 1, 1, 0])}
     for weights, expected in ((None, losses), (weight, losses * weight)):
-        found = LabelTask(8, weights, num_labels=3).loss(tf.constant(scores, tf.float32), batch)[
-            "loss"
-        ]
-        assert float(found) == pytest.approx(expected[:4].mean(1).sum(), rel=1e-5)
+        task = LabelTask(labels=("a", "b", "c"), has_several=True, weight_of_label=weights)
+        found = task.loss(tf.constant(scores, tf.float32), batch)
+        assert float(found["loss"]) == pytest.approx(expected[:4].mean(1).sum(), rel=1e-5)
 
 
 def test_thresholds_have_the_highest_f1():

@@ -99,7 +99,7 @@ def test_a_run_learns_and_leaves_googles_files(trained):
     assert result["scores"].pop("exact_match") == 100 * np.mean(right)
     assert (set(result["scores"]), set(result["prediction"])) == (
         {"f1"},
-        {"windows", "seconds", "files_s"},
+        {"rows", "seconds"},
     )
     plan = read_json(trained / "run.json")["plan"]
     assert (plan["steps"], plan["global_batch_size"]) == (STEPS, BATCH)

@@ -18,11 +18,11 @@ import ringbert
 from bert.text import tokenizer
 from distributed.run import Unwritten
 from distributed.world import World
+from tasks.runs.texts import Preparation
 from tasks.tagger.reading import FileSettings, Sentence, Source, illegal, read
+from tasks.tagger.rows import NONE, Tagged, filled, tables
 from tasks.tagger.scoring import Comparison, measure, spans
 from tasks.tagger.settings import SentenceSettings
-from tasks.tagger.task import NONE, filled, tables
-from tasks.texts import Preparation
 
 ENTITIES = json.loads((Path(__file__).resolve().parents[1] / "goldens/entities.json").read_text())
 
@@ -47,7 +47,7 @@ def test_entities_are_those_of_conlleval_and_seqeval():
         *([column.split() for column in pair] for pair in ENTITIES["sentences"]), strict=True
     )
     sentences = [Sentence(tags, tags, document=number // 10) for number, tags in enumerate(true)]
-    found = [(tags, [1.0] * len(tags)) for tags in predicted]
+    found = [Tagged(tags, [1.0] * len(tags)) for tags in predicted]
     comparison = Comparison(sentences, found)
     for label, (precision, recall, f1, examples) in ENTITIES["figures"].items():
         ours = comparison.by_type[label] if label else comparison.all
@@ -55,7 +55,7 @@ def test_entities_are_those_of_conlleval_and_seqeval():
         figures = [round(100 * ours[name], 2) for name in ("precision", "recall", "f1")]
         assert figures == [precision, recall, f1]
     labels = sorted({tag for tags in (*true, *predicted) for tag in tags})
-    scores = measure("eval", labels, True, sentences, found, [np.zeros(1)])
+    scores = measure("eval", labels, True, sentences, found, np.zeros(1))
     assert f"{100 * scores['eval_accuracy']:.2f}" == f"{ENTITIES['accuracy']:.2f}"
     flat = [[tag for tags in part for tag in tags] for part in (true, predicted)]
     assert scores["eval_char_macro_f1"] == f1_score(

@@ -15,11 +15,12 @@ from distributed.rows import Rows, ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import made
+from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.task import LabelTask
-from tasks.job import Job, set_precision
-from tasks.settings import TrainingSettings
-from tasks.start import Start
-from tasks.training import Training, TrainingData
+from tasks.runs.job import Job, set_precision
+from tasks.runs.settings import TrainingSettings
+from tasks.runs.start import Start
+from tasks.runs.training import Training, TrainingData
 
 FACTOR = 1000.0
 CONFIG = BertConfig(
@@ -33,6 +34,7 @@ CONFIG = BertConfig(
     max_position_embeddings=32,
 )
 SETTINGS = {"global_batch_size": 8, "num_train_steps": 3, "num_warmup_steps": 0, "log_steps": 1}
+TWELVE = ExampleSettings(max_seq_length=12)  # tokens
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,10 @@ def train(tmp_path):
 def test_each_training_has_its_own_loss_and_data(train):
     train, training = train
     fixed = {"learning_rate": 0.0}
-    first = train(training(LabelTask(12), words(10, 20), **fixed), "first", 1)
-    large = train(training(LargeLoss(12), words(10, 20), **fixed), "large", 1)
+    first = train(training(LabelTask(TWELVE), words(10, 20), **fixed), "first", 1)
+    large = train(training(LargeLoss(TWELVE), words(10, 20), **fixed), "large", 1)
     np.testing.assert_allclose(large, FACTOR * np.array(first), rtol=1e-6)
-    other = train(training(LabelTask(12), words(60, 90), **fixed), "other", 1)
+    other = train(training(LabelTask(TWELVE), words(60, 90), **fixed), "other", 1)
     assert len(other) == 3
     assert other != first
 
@@ -87,7 +89,7 @@ def test_each_training_has_its_own_loss_and_data(train):
 def test_a_training_runs_anew_with_each_seed(train):
     """What one object has compiled gives the same bits as a new one."""
     train, training = train
-    shared = training(LabelTask(12), words(10, 20), learning_rate=1e-2)
+    shared = training(LabelTask(TWELVE), words(10, 20), learning_rate=1e-2)
     of_seeds = [train(shared, f"shared-{seed}", seed) for seed in (1, 2)]
-    alone = training(LabelTask(12), words(10, 20), learning_rate=1e-2)
+    alone = training(LabelTask(TWELVE), words(10, 20), learning_rate=1e-2)
     assert train(alone, "alone", 2) == of_seeds[1] != of_seeds[0]

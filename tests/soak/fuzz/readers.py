@@ -36,12 +36,13 @@ from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
 from tasks.pretraining.shards import Limits, converted
-from tasks.report import files as report_files
+from tasks.runs.report import files as report_files
+from tasks.runs.task import open_set
+from tasks.runs.texts import Preparation
 from tasks.squad.reading import Source, read
 from tasks.squad.settings import WindowSettings
-from tasks.squad.windows import open_windows
+from tasks.squad.task import SpanTask
 from tasks.tagger import reading as tagged
-from tasks.texts import Preparation
 
 
 @dataclass
@@ -334,9 +335,8 @@ def read_squad(folder, name):
     settings = WindowSettings(**lengths, allow_unknown=True, version_2_with_negative=is_v2)
     words = tokenizer.load(str(folder / "vocab.txt"))
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
-    tables = open_windows(
-        settings, source, Preparation(World(), Unwritten(), words, allow_unknown=True)
-    ).tables
+    preparation = Preparation(World(), Unwritten(), words, allow_unknown=True)
+    tables = open_set(SpanTask(settings), source, preparation).tables
     windows, paragraphs = tables["windows"], tables["paragraphs"]
     start, end = windows.column("start_position"), windows.column("end_position")
     assert ((start <= end) & (end < np.diff(windows.column("input_ids")[1]))).all()

@@ -34,7 +34,7 @@ from distributed.devices import Device
 from distributed.gradient import StepClock, TrainingStep, traced_once
 from distributed.optimizer import AllreduceOptimizer
 from distributed.world import World
-from tasks import job
+from tasks.runs import job
 
 CONFIG = BertConfig(
     vocab_size=50,

@@ -12,8 +12,8 @@ from typing import Any
 
 from ringbase.files import STANDARD_INPUT, read_standard_input, read_text
 from ringbase.settings import Settings, fields_of, setting
-from tasks import flags
-from tasks.settings import Precision
+from tasks.runs import flags
+from tasks.runs.settings import Precision
 from tasks.squad.settings import MOST_CANDIDATES, AnswerSettings, WindowSettings
 
 AS_THE_RUN = "as the run in FOLDER, else as bert-squad"
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             context = read_standard_input("CONTEXT -, standard input")
         else:
             context = read_text(Path(config.context).expanduser(), f"CONTEXT {config.context}")
-        from tasks.predictors import QuestionAnswering
+        from ringbert.predictors import QuestionAnswering
 
         names = ["precision", "model_revision", *(name for name, *_ in OPTIONS)]
         options = {name: getattr(config, name) for name in names}

@@ -14,8 +14,8 @@ from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError, one_line
 from ringbase.files import build_folder, digest, read_json, write_json
-from tasks.environment import cache_folder
-from tasks.trained import CHECKPOINTS
+from tasks.runs.environment import cache_folder
+from tasks.runs.trained import CHECKPOINTS
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
 # The flags of inputs: those that only rank 0 reads, and those that every machine reads.

@@ -1,11 +1,11 @@
-"""What a program leaves for the report besides scores, in result.json: the tables of `REPORT`.
+"""What a task leaves for the report besides scores, in result.json: the tables of `REPORT`.
 
 A section is a table of cells or a matrix of counts. A cell is a text, a number, or a text with
 marks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 REPORT = "report"  # the key
 MOST_ROWS = 12  # of a table of examples
@@ -13,6 +13,13 @@ MOST_LABELS = 40  # of a matrix
 LONGEST_TEXT, AROUND = 600, 200  # characters of a text, and around its marks
 
 Section = dict[str, Any]
+
+
+class Details(NamedTuple):
+    """What is shown of an evaluation besides its scores."""
+
+    facts: Mapping[str, object] = {}  # for result.json
+    sections: Sequence[Section] = ()  # for the page
 
 
 def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Section:

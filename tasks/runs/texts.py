@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +11,18 @@ from bert.text.tokenizer import Tokenizer, check_unknown, tokens_per_character, 
 from distributed.run import Run
 from distributed.world import World
 from ringbase.ragged import gather, joined, offsets_of
-from tasks.cache import Prepared, Recipe, prepared
+from tasks.runs.cache import Prepared, Recipe, prepared
 
 TEXTS_AT_ONCE = 4096  # per call of the tokenizer, which uses all cores
 # per character: more for text in a script of whose words the vocabulary has none
 MOST_TOKENS = 0.95
+
+
+class Pairs(NamedTuple):
+    """Texts, and pairs where there is a second one."""
+
+    first: Sequence[str]
+    second: Sequence[str | None]
 
 
 @dataclass(frozen=True)
@@ -93,14 +101,13 @@ def rows_of_texts(
     first: Sequence[str],
     second: Sequence[str | None],
     max_seq_length: int,
-) -> tuple[dict[str, pa.Array], dict[str, float], np.ndarray]:
+) -> tuple[dict[str, pa.Array], dict[str, float]]:
     """Texts, and pairs where `second` is not None, as rows `[CLS] first [SEP]`, plus `second [SEP]`
     for pairs, or `[SEP] second [SEP]` with a tokenizer of two separators. They have at most
     `max_seq_length` tokens: longer ones are `truncated`.
 
     Returns the columns `input_ids` (int32) and `sentence_a_tokens`, how many of them have type 0
-    (int32); the facts of `Preparation.fit`; and how many tokens of each text or pair are cut off,
-    int64 [n].
+    (int32); and the facts of `Preparation.fit`, with "rows_cut" and "tokens_cut", how many were.
     """
     tokenizer = preparation.tokenizer
     is_pair = np.array([text is not None for text in second], np.int64)
@@ -130,7 +137,9 @@ def rows_of_texts(
         "sentence_a_tokens": pa.array(first_kept + 2, pa.int32()),
     }
     num_cut = first_sizes + second_sizes - first_kept - second_kept
-    return columns, preparation.fit([first_ids, second_ids], [*first, *seconds]), num_cut
+    facts = preparation.fit([first_ids, second_ids], [*first, *seconds])
+    facts |= {"rows_cut": int((num_cut > 0).sum()), "tokens_cut": int(num_cut.sum())}
+    return columns, facts
 
 
 def window_starts(num_tokens: int, room: int, doc_stride: int) -> list[int]:

@@ -1,11 +1,11 @@
-"""Tables, matrices and marked texts (tasks/details.py) as HTML."""
+"""Tables, matrices and marked texts (tasks/runs/details.py) as HTML."""
 
 import html
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tasks.details import Section
+from tasks.runs.details import Section
 
 
 def section(content: Section) -> str:

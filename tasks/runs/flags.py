@@ -33,8 +33,8 @@ from ringbase.settings import (
     from_text,
     made,
 )
-from tasks.old_flags import IGNORED, INSTEAD
-from tasks.trained import with_settings_of_model
+from tasks.runs.old_flags import IGNORED, INSTEAD
+from tasks.runs.trained import with_settings_of_model
 
 Config = TypeVar("Config")
 

@@ -5,17 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, overload
 
+from bert.configuration import BertConfig
 from bert.heads import SPAN
 from ringbase.errors import InputError
 from ringbase.settings import shown
-from tasks.cache import in_memory
-from tasks.predict import Predictor
-from tasks.predictors.loading import LoadSettings, TrainedPredictor, checked_texts, warn_of_unknown
-from tasks.squad.answers import SpanDecoder
+from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
 from tasks.squad.reading import Examples, Question
 from tasks.squad.settings import AnswerSettings, WindowSettings
 from tasks.squad.task import SpanTask
-from tasks.squad.windows import tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +80,8 @@ class QuestionAnswering(TrainedPredictor):
     settings_class = SpanSettings
     longest = 384
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        length = self.settings.max_seq_length
-        self._predictor = Predictor(
-            self._model, SpanTask(length).batch, length, self._job, compiles=False
-        )
+    def make_task(self, bert_config: BertConfig) -> SpanTask:
+        return SpanTask(self.settings, self.settings)
 
     @overload
     def __call__(self, question: str, context: str) -> Answer: ...  # type: ignore[overload-overlap]
@@ -134,28 +127,23 @@ class QuestionAnswering(TrainedPredictor):
     def _answers(self, texts: list[str], contexts: list[str]) -> list[list[Answer]]:
         """The answers to each question about its context, the chosen one first, then the others by
         score."""
-        settings = self.settings
         numbers = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
         pairs = enumerate(zip(texts, contexts, strict=True))
         questions = [
             Question(str(number), text, numbers[context], ()) for number, (text, context) in pairs
         ]
-        examples = Examples("", list(numbers), questions)
-        data = in_memory(tables(settings, examples, self._preparation))
-        warn_of_unknown(data.facts["unknown_share"], self._tokenizer)
-        scores: Any = self._predictor(data.tables["windows"], settings.batch_size)
-        decoder = SpanDecoder(settings, settings.version_2_with_negative, examples, data.tables)
+        data = self.set_of(Examples("", list(numbers), questions))
+        decoder = self.task.decoder(data)
+        # Files have the entries of nbest_predictions.json as text, made where a window's scores
+        # were computed; here the candidates themselves are wanted.
+        scores: Any = self._predictor(data.rows, self.settings.batch_size)
         answers = []
         for number, windows in enumerate(decoder.windows_of):
             answered = decoder.answered(number, [scores[window] for window in windows])
-            listed = [
-                Answer(
-                    each.text, each.start, each.stop, probability, each.score, answered.null_odds
-                )
-                for each, probability in zip(
-                    answered.candidates, answered.probabilities(), strict=True
-                )
-            ]
+            listed = []
+            for each, share in zip(answered.candidates, answered.probabilities(), strict=True):
+                odds = answered.null_odds
+                listed.append(Answer(each.text, each.start, each.stop, share, each.score, odds))
             listed.sort(key=lambda answer: answer.text != answered.text)
             answers.append(listed or [Answer("", 0, 0, 0.0, 0.0)])
         return answers

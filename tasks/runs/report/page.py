@@ -18,10 +18,10 @@ from pathlib import Path
 
 from ringbase.errors import InputError
 from ringbase.files import write_text
-from tasks import flags
-from tasks.report.charts import Curve, chart, key, smoothed
-from tasks.report.files import NO_SCORES, Lines, RunFiles, is_score, read_runs
-from tasks.report.sections import section, table
+from tasks.runs import flags
+from tasks.runs.report.charts import Curve, chart, key, smoothed
+from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, is_score, read_runs
+from tasks.runs.report.sections import section, table
 
 PAGE, STYLE = "report.html", Path(__file__).with_name("style.css")
 PARTS = {

@@ -10,7 +10,7 @@ import sys
 
 from distributed.devices import imported_tensorflow
 from ringbase.errors import InputError
-from tasks.environment import set_environment
+from tasks.runs.environment import set_environment
 
 if "keras" not in sys.modules:
     set_environment()
@@ -24,9 +24,12 @@ if keras.backend.backend() != "tensorflow":
         "KERAS_BACKEND=tensorflow before Keras is imported"
     )
 
-from tasks.predictors.labels_and_vectors import Classifier, Features, Prediction, TextFeatures  # noqa: E402
-from tasks.predictors.question_answering import Answer, QuestionAnswering  # noqa: E402
-from tasks.predictors.tagging import Entity, Tagger  # noqa: E402
+from ringbert.predictors.base import TaskPredictor  # noqa: E402
+from ringbert.predictors.question_answering import Answer, QuestionAnswering  # noqa: E402
+from ringbert.predictors.tagging import Entity, Tagger  # noqa: E402
+from ringbert.predictors.texts import Classifier, Prediction  # noqa: E402
+from ringbert.predictors.vectors import Features, TextFeatures  # noqa: E402
+from tasks.export.program import export  # noqa: E402
 
 __all__ = [
     "Answer",
@@ -36,5 +39,7 @@ __all__ = [
     "Prediction",
     "QuestionAnswering",
     "Tagger",
+    "TaskPredictor",
     "TextFeatures",
+    "export",
 ]

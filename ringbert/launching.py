@@ -20,16 +20,14 @@ from distributed.launcher import COMMAND, TERMINAL, columns, launched_size
 from ringbase.errors import InputError
 from ringbase.files import read_object
 from ringbase.settings import fields_of, flat
-from tasks import flags
 from tasks.classifier.settings import ClassifierConfig
-from tasks.environment import result_file
 from tasks.pretraining.settings import PretrainingConfig
-from tasks.remote import local_folder
+from tasks.runs import flags
+from tasks.runs.environment import result_file
+from tasks.runs.remote import local_folder
 from tasks.squad.settings import SquadConfig
 from tasks.tagger.settings import TaggerConfig
 
-# also after a progress bar
-ERROR = re.compile(r"^(?:.*\r)?bert-[a-z]+: error(?: on [^ :]+)?: (.*)", re.MULTILINE)
 PYTHON = (sys.executable, "-P", "-m")  # whatever lies in the working directory
 LAST_LINES = 20  # of a crashed program, in the message
 MOST_CHARACTERS = 1 << 16  # that are kept of what is printed
@@ -39,7 +37,7 @@ class LaunchedJob:
     """A program with its flags as arguments, whose values are attributes. What is wrong raises
     InputError."""
 
-    program: ClassVar[str]  # the command; the module tasks.NAME is bert-NAME
+    program: str  # the command; the module tasks.NAME is bert-NAME
     settings: ClassVar[Any]
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
     output_dir: str
@@ -49,6 +47,8 @@ class LaunchedJob:
         """`parts`: each part of the work and the arguments that imply it, unless the job names
         parts itself."""
         cls.program, cls.settings, cls.parts = program, settings, parts
+        if settings is None:
+            return
         implied = ", ".join(f"{part} by {' or '.join(names)}" for part, names in parts.items())
         text = f"{cls.__doc__} Unless a job names parts of its work, they are implied: {implied}."
         example = (
@@ -57,6 +57,20 @@ class LaunchedJob:
         cls.__doc__ = flags.help_of(fields_of(settings), program, f"{text} {example}")
 
     def __init__(self, /, **arguments: Any) -> None:
+        self._read(arguments)
+        try:
+            given = flags.read_command_line(self.argv, fields_of(self.settings))
+            if not given.keys() & self.parts:
+                implied = [part for part, names in self.parts.items() if any(map(given.get, names))]
+                self.argv += [f"--{part}" for part in implied]
+                given |= dict.fromkeys(implied, True)
+            config, _ = flags.configured(self.settings, given)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        vars(self).update(flat(config))
+
+    def _read(self, arguments: Mapping[str, Any]) -> None:
+        """Makes the arguments flags."""
         for name, value in arguments.items():
             if isinstance(value, list | tuple | dict | set):
                 raise InputError(f"{name} must be one value, got {value!r:.80}")
@@ -69,16 +83,11 @@ class LaunchedJob:
         self.argv = [
             f"--{name}={'null' if value is None else value}" for name, value in arguments.items()
         ]
-        try:
-            given = flags.read_command_line(self.argv, fields_of(self.settings))
-            if not given.keys() & self.parts:
-                implied = [part for part, names in self.parts.items() if any(map(given.get, names))]
-                self.argv += [f"--{part}" for part in implied]
-                given |= dict.fromkeys(implied, True)
-            config, _ = flags.configured(self.settings, given)
-        except ValueError as error:
-            raise InputError(str(error)) from None
-        vars(self).update(flat(config))
+
+    @property
+    def command(self) -> list[str]:
+        """What each rank runs."""
+        return [*PYTHON, self.program.replace("bert-", "tasks."), *self.argv]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {shlex.join([self.program, *self.argv])}"
@@ -126,6 +135,25 @@ class Pretraining(
     """Pretrains BERT on the shards of a corpus."""
 
 
+class Script(LaunchedJob, program="", settings=None):
+    """A program of one's own, whose task is a `ringbert.Task`:
+    `Script("own_task.py", output_dir="stars", do_train=True, …)`. Its flags are keywords."""
+
+    def __init__(self, path: str | os.PathLike[str], /, **arguments: Any) -> None:
+        self.path = Path(path).expanduser()
+        if not self.path.is_file():
+            raise InputError(f"{path}: no such file")
+        if not isinstance(arguments.get("output_dir"), str):
+            raise InputError("output_dir must be given, the folder of the run")
+        self.program = self.path.stem
+        self._read(arguments)
+        self.output_dir, self.do_train = arguments["output_dir"], bool(arguments.get("do_train"))
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, "-P", str(self.path), *self.argv]
+
+
 @dataclass(frozen=True)
 class Result:
     """What a job has found."""
@@ -171,8 +199,8 @@ def launch(
     """
     if not isinstance(job, LaunchedJob):
         raise InputError(
-            "job must be ringbert.Squad(…), Classification(…), Tagging(…) or Pretraining(…), got"
-            f" {job!r:.80}"
+            "job must be ringbert.Squad(…), Classification(…), Tagging(…), Pretraining(…) or"
+            f" Script(…), got {job!r:.80}"
         )
     setting, size = launched_size()
     if size > 1:
@@ -191,8 +219,7 @@ def launch(
     argv = [f"{flag}={value}" for flag, value in options.items() if value is not None] + [
         "--elastic"
     ] * elastic
-    module = job.program.replace("bert-", "tasks.")
-    command = [*PYTHON, "distributed.launch", *argv, "--", *PYTHON, module, *job.argv]
+    command = [*PYTHON, "distributed.launch", *argv, "--", *job.command]
     variables = {
         **os.environ,
         **(environment or {}),
@@ -204,7 +231,9 @@ def launch(
             f"{job.program} was interrupted; launch it again to continue what it has saved"
         )
     if status:
-        if errors := ERROR.findall(printed):
+        # also after a progress bar
+        line = rf"^(?:.*\r)?{re.escape(job.program)}: error(?: on [^ :]+)?: (.*)"
+        if errors := re.findall(line, printed, re.MULTILINE):
             raise InputError(errors[-1])
         last = "\n".join(printed.splitlines()[-LAST_LINES:])
         raise RuntimeError(

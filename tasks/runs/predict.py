@@ -2,9 +2,10 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,7 +14,8 @@ from bert.model import Bert, Tracing
 from distributed.gradient import traced_once
 from distributed.predict import Forward, predict
 from distributed.rows import Rows
-from tasks.job import Job
+from tasks.runs.job import Job
+from tasks.runs.task import DataSet, EachRow, Task
 
 # tokens; XLA takes a second for a prediction's parts, which saves about a tenth
 WORTH_COMPILING = 100_000
@@ -36,32 +38,51 @@ def batches_of(lengths: np.ndarray, batch_size: int, max_seq_length: int) -> lis
     return batches
 
 
+each_row = EachRow()
+
+
+class Reads(Protocol):
+    """What a prediction needs of a task: how rows become the model's input, in their order."""
+
+    @property
+    def max_seq_length(self) -> int: ...
+    @property
+    def batch(self) -> Callable[[dict[str, Any]], Batch]: ...
+
+
 class Predictor:
     """What a model says about rows. Threads wait for each other."""
 
     def __init__(
         self,
         model: Bert,
-        make_batch: Callable[[dict[str, Any]], Batch],
-        max_seq_length: int,
+        task: Reads,
         job: Job,
         forward: Callable[..., Any] | None = None,
         compiles: bool = True,
     ):
-        """`make_batch` makes the model's input of rows, in their order, and `forward(batch,
-        tracing=…)` the outputs of that, by default the scores of the model's head. `compiles`: XLA
-        may compile parts of it for long sets, whose last digits then differ in bf16."""
-        self._model, self._job, self._compiles = model, job, compiles
-        self._max_seq_length, self._lock = max_seq_length, threading.Lock()
-        self._make_batch = with_checked_ids(make_batch, model.config)
+        """`forward(batch, tracing=…)` makes the outputs of a batch, by default the scores of the
+        model's head. `compiles`: XLA may compile parts of it for long sets, whose last digits then
+        differ in bf16."""
+        self.model, self._job, self._compiles = model, job, compiles
+        self._max_seq_length, self._lock = task.max_seq_length, threading.Lock()
+        self._make_batch = with_checked_ids(task.batch, model.config)
         self._forward = forward or model
         self._traced: dict[bool, Forward] = {}  # by whether XLA compiles parts
+        self.timing = dict[str, float]()  # of the last set
+
+    def results(self, task: Task, data: DataSet, batch_size: int) -> Any:
+        """The task's results for the examples of a set, on rank 0; None elsewhere."""
+        began_s, decoder = time.perf_counter(), task.decoder(data)
+        kept = self(data.rows, batch_size, decoder.keep)
+        self.timing = {"rows": len(data.rows), "seconds": time.perf_counter() - began_s}
+        return None if kept is None else decoder.results(kept)
 
     def __call__(
         self,
         rows: Rows,
         batch_size: int,
-        keep: Callable[[int, np.ndarray], Any] = lambda _, output: output.copy(),
+        keep: Callable[[int, np.ndarray], Any] = each_row.keep,
         label: str | None = "prediction",
     ) -> list[Any] | None:
         """What `keep` makes of each row's number and output, in the order of the rows, on rank 0;
@@ -76,7 +97,7 @@ class Predictor:
         # without a label it may be a part of more
         is_long = label is None or lengths.sum() >= WORTH_COMPILING
         compiles = self._compiles and bool(is_long)
-        is_per_token = self._model.head.per == "token"
+        is_per_token = self.model.head.per == "token"
 
         def keep_rows(number: int, outputs: np.ndarray) -> list[Any]:
             numbers = batches[number].tolist()

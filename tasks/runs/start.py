@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bert import configuration, hub, weights
 from bert.configuration import BertConfig
@@ -20,10 +21,10 @@ from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_json
-from tasks.environment import result_file
-from tasks.job import Job
-from tasks.settings import ModelSettings, ProgramConfig
-from tasks.trained import CHECKPOINTS
+from tasks.runs.environment import result_file
+from tasks.runs.job import Job
+from tasks.runs.settings import ModelSettings, ProgramConfig
+from tasks.runs.trained import CHECKPOINTS, settings_of
 
 DATA = "training data (digest)"  # among the settings of a checkpoint
 SOURCES = ("train_file", "input_file", "data_dir", "dataset_name")  # flags
@@ -52,6 +53,15 @@ class Start:
         """The tokenizer of a program that needs one."""
         assert self.tokenizer is not None
         return self.tokenizer
+
+    @property
+    def identity(self) -> tuple[BertConfig, str]:
+        """What the runs of all seeds must have in common: the configuration and the tokenizer."""
+        return self.bert_config, self.words.digest
+
+    def settings(self) -> Mapping[str, Any]:
+        """The settings that the weights were trained with; empty if nobody knows. On rank 0."""
+        return settings_of(self.weights) if self.weights else {}
 
     def model(self, head: Head) -> Bert:
         """A model of this configuration, without values: `load`, or a training, gives it some."""

@@ -27,13 +27,12 @@ from distributed.run import Run
 from distributed.train import HeldOut, is_finished, train
 from distributed.versions import environment
 from ringbase.files import write_json
-from tasks.cache import Prepared
-from tasks.environment import result_file
-from tasks.job import Job
-from tasks.settings import TrainingSettings
-from tasks.start import DATA, Start, load_on_all
-from tasks.task import Task
-from tasks.trained import CHECKPOINTS, TASK_FILE
+from tasks.runs.environment import result_file
+from tasks.runs.job import Job
+from tasks.runs.settings import TrainingSettings
+from tasks.runs.start import DATA, Start, load_on_all
+from tasks.runs.task import DataSet, Task, Trains
+from tasks.runs.trained import CHECKPOINTS, TASK_FILE
 
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 # steps after which, on CPUs, an optimized graph has earned back its slower start
@@ -53,13 +52,14 @@ class TrainingData:
     commit: str | None = None  # the hub's, of its data set
 
     @classmethod
-    def of(
-        cls, data: Prepared, table: str, settings: Mapping[str, object], commit: str | None = None
-    ) -> "TrainingData":
-        """The rows of a table. `settings` are by name, without dashes."""
-        by_flag = {f"--{name}": value for name, value in settings.items()}
-        key = data.facts["digest"]
-        return cls(rows=data.tables[table], key=key, settings=by_flag, commit=commit)
+    def of(cls, task: Task, data: DataSet) -> "TrainingData":
+        """The rows of a set."""
+        return cls(
+            rows=data.rows,
+            key=data.prepared.facts["digest"],
+            settings={f"--{name}": value for name, value in task.fixed.items()},
+            commit=getattr(data.source, "commit", None),
+        )
 
 
 class Training:
@@ -67,7 +67,7 @@ class Training:
     seeds."""
 
     def __init__(
-        self, model: Bert, task: Task, data: TrainingData, config: TrainingSettings, job: Job
+        self, model: Bert, task: Trains, data: TrainingData, config: TrainingSettings, job: Job
     ):
         """Raises InputError: no step is left to train."""
         self.model, self._task, self._data, self._config = model, task, data, config

@@ -1,13 +1,15 @@
 """Settings that programs share. Without TensorFlow, so that `--help` answers at once."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert.settings import TokenizerSettings
+from distributed.collectives import CollectiveSettings
 from distributed.devices import DeviceSettings
 from distributed.plan import LoopSettings, PlanSettings
 from distributed.watchdog import StallSettings
-from ringbase.settings import MOST_ROWS, MOST_STEPS, Settings, flat, setting
+from ringbase.settings import MOST_ROWS, MOST_SEED, MOST_STEPS, Settings, fields_of, flat, setting
 
 Precision = Literal["fp32", "bf16", "fp16"]
 # Flags that must not change when a run is resumed; each program adds its own.
@@ -28,6 +30,12 @@ def batch_size(rows: str, group: str) -> Any:
     """The setting of how many rows a batch of `group` ("evaluation" or "prediction") has."""
     help = f"{rows} of --max_seq_length tokens per {group} batch; more if they are shorter"
     return setting(8, help, group, at_least=1, at_most=MOST_ROWS)
+
+
+def eval_steps() -> Any:
+    """The setting of when held-out data are scored while training."""
+    help = "also score every N training steps; auto: as often as possible within 2 % of the time"
+    return setting(None, help, "evaluation", at_least=1, at_most=MOST_STEPS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +74,7 @@ class MachineSettings(Settings):
     """Where and how a program computes."""
 
     device: DeviceSettings
+    collectives: CollectiveSettings
     precision: Precision = setting(
         "fp32",
         "number format of matrix products; weights and sums are always float32, and fp16 scales the"
@@ -136,16 +145,6 @@ class ProgramConfig(Settings):
     machine: MachineSettings
     do_train: bool = setting(False, "train the model", "training")
 
-    def check_files(self, files: Settings, instead: str, **wanted: bool) -> None:
-        """Raises ValueError: nothing is wanted of "train", "dev" and "predict", or neither its file
-        nor the flag `instead` is given."""
-        flags = {name: f"--do_{'eval' if name == 'dev' else name}" for name in wanted}
-        if not any(wanted.values()):
-            raise ValueError(f"nothing to do: give one or more of {', '.join(flags.values())}")
-        for name in filter(wanted.get, wanted):
-            if not (getattr(files, f"{name}_file") or getattr(files, instead)):
-                raise ValueError(f"{flags[name]} needs --{name}_file, or --{instead}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings(Settings):
@@ -153,19 +152,14 @@ class EvaluationSettings(Settings):
 
     do_eval: bool = setting(False, "evaluate on held-out data (the dev set)", "evaluation")
     eval_batch_size: int = batch_size("examples", "evaluation")
-    eval_steps: int | Literal["auto"] | None = setting(
-        None,
-        "also score every N training steps; auto: as often as possible within 2 % of the time",
-        "evaluation",
-        at_least=1,
-        at_most=MOST_STEPS,
-    )
+    eval_steps: int | Literal["auto"] | None = eval_steps()
 
 
 @dataclass(frozen=True, kw_only=True)
-class DevSettings(EvaluationSettings):
-    """How the dev set of a fine-tuning is scored, which can choose the model."""
+class SelectionSettings(Settings):
+    """How the scores of the dev set while training choose the model."""
 
+    eval_steps: int | Literal["auto"] | None = eval_steps()
     load_best_model_at_end: bool = setting(
         False,
         "keep the model of the best dev score, by default of one per epoch, instead of the last",
@@ -178,10 +172,6 @@ class DevSettings(EvaluationSettings):
         at_least=1,
     )
 
-    def needs_dev_set(self, trains: bool) -> bool:
-        """Whether a command that trains, or does not, reads the dev set."""
-        return self.do_eval or (trains and self.during_training)
-
     @property
     def during_training(self) -> bool:
         return bool(self.eval_steps or self.keeps_best)
@@ -189,3 +179,86 @@ class DevSettings(EvaluationSettings):
     @property
     def keeps_best(self) -> bool:
         return self.load_best_model_at_end or self.early_stopping_patience is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevSettings(SelectionSettings, EvaluationSettings):
+    """How the dev set of a fine-tuning is scored, which can choose the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuningConfig(ProgramConfig):
+    """What all programs that fine-tune a model have. The set to predict is also the dev set."""
+
+    evaluation: SelectionSettings
+    seeds: str | None = setting(
+        None,
+        "train once per seed, such as 1,2,3, in OUTPUT_DIR/seed-N; report mean and deviation",
+        "training",
+    )
+    do_predict: bool = setting(False, "predict the test set", "prediction")
+    predict_batch_size: int = batch_size("rows", "prediction")
+
+    @property
+    def wanted_sets(self) -> list[str]:
+        """Which of "train", "dev" and "predict" are read."""
+        needs_dev = self.does_eval or (self.do_train and self.evaluation.during_training)
+        wanted = {"train": self.do_train, "dev": needs_dev, "predict": self.do_predict}
+        return [*filter(wanted.get, wanted)]
+
+    @property
+    def does_eval(self) -> bool:
+        """Whether the dev set is scored at the end."""
+        return self.do_predict
+
+    @property
+    def eval_batch_size(self) -> int:
+        return self.predict_batch_size
+
+    def check_files(self, files: Settings, instead: str, dev: str = "dev") -> None:
+        """Raises ValueError: no set is wanted, or neither the file of one nor the flag `instead` is
+        given. `dev`: the file of the dev set is `dev`_file."""
+        reasons = {"train": "--do_train", "dev": "--do_eval", "predict": "--do_predict"}
+        wanted = self.wanted_sets
+        if not wanted:
+            known = {f"--{field.name}" for field in fields_of(type(self))}
+            parts = ", ".join(reason for reason in reasons.values() if reason in known)
+            raise ValueError(f"nothing to do: give one or more of {parts}")
+        if not self.does_eval:
+            reasons["dev"] = "evaluation while training"
+        for name in sorted(wanted, key=["train", "predict", "dev"].index):
+            file = f"{dev if name == 'dev' else name}_file"
+            if not (getattr(files, file) or getattr(files, instead)):
+                raise ValueError(f"{reasons[name]} needs --{file}, or --{instead}")
+
+    @property
+    def list_of_seeds(self) -> list[int]:
+        return [int(seed) for seed in self.seeds.split(",")] if self.seeds is not None else []
+
+    def check(self) -> None:
+        seeds = [] if self.seeds is None else self.seeds.split(",")
+        numbers = {
+            int(seed)
+            for seed in seeds
+            if re.fullmatch("[0-9]{1,10}", seed) and int(seed) <= MOST_SEED
+        }
+        if len(numbers) < len(seeds):
+            raise ValueError(
+                f"--seeds must be different numbers up to {MOST_SEED}, such as 1,2, got"
+                f" {self.seeds}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig(FineTuningConfig):
+    """Of programs with a dev set of its own."""
+
+    evaluation: DevSettings
+
+    @property
+    def does_eval(self) -> bool:
+        return self.evaluation.do_eval
+
+    @property
+    def eval_batch_size(self) -> int:
+        return self.evaluation.eval_batch_size

@@ -2,18 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, overload
+from typing import overload
 
+from bert.configuration import BertConfig
 from bert.heads import TAGGER
 from bert.text.characters import word_spans
-from tasks.cache import in_memory
-from tasks.predict import Predictor
-from tasks.predictors.loading import LoadSettings, TrainedPredictor, checked_texts, warn_of_unknown
+from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
 from tasks.tagger.reading import Sentence
 from tasks.tagger.scoring import Entity, entities
 from tasks.tagger.settings import SentenceSettings
-from tasks.tagger.task import TagTask, best_and_losses, tables, tags_of
+from tasks.tagger.task import TagTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +43,8 @@ class Tagger(TrainedPredictor):
     settings_class = TaggingSettings
     longest = 128
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        length = self.settings.max_seq_length
-        self.labels: tuple[str, ...] = self._model.config.labels
-        self._predictor = Predictor(
-            self._model, TagTask(length).batch, length, self._job, compiles=False
-        )
+    def make_task(self, bert_config: BertConfig) -> TagTask:
+        return TagTask(self.settings, bert_config.labels)
 
     @overload
     def __call__(self, texts: str) -> list[Entity]: ...  # type: ignore[overload-overlap]
@@ -65,29 +58,20 @@ class Tagger(TrainedPredictor):
         if isinstance(texts, list) and not texts:
             return []
         items, is_single = checked_texts(texts, "texts", takes_empty=True)
-        results = self._entities([text for (text,) in items])
-        return results[0] if is_single else results
+        found = self._entities([text for (text,) in items])
+        return found[0] if is_single else found
 
     def _entities(self, texts: list[str]) -> list[list[Entity]]:
-        settings = self.settings
-        if settings.characters:
+        if self.settings.characters:
             spans = [[(place, place + 1) for place in range(len(text))] for text in texts]
         else:
             spans = [word_spans(text) for text in texts]
-        sentences = [
-            Sentence([text[start:end] for start, end in own])
-            for text, own in zip(texts, spans, strict=True)
-        ]
-        data = in_memory(tables(sentences, self.labels, settings, self._preparation))
-        warn_of_unknown(data.facts["unknown_share"], self._tokenizer)
-        rows = data.tables["rows"]
-        kept: Any = self._predictor(
-            rows, settings.batch_size, partial(best_and_losses, rows.column("tags"))
-        )
-        tagged = tags_of(
-            sentences, self.labels, settings.characters, rows, [best for best, _ in kept]
-        )
-        return [
-            entities(text, sentence.words, [start for start, _ in own], tags)
-            for text, sentence, own, tags in zip(texts, sentences, spans, tagged, strict=True)
-        ]
+        sentences = []
+        for text, own in zip(texts, spans, strict=True):
+            sentences.append(Sentence([text[start:end] for start, end in own]))
+        tagged, _ = self.results(self.set_of(sentences))
+        found = []
+        for text, sentence, own, tags in zip(texts, sentences, spans, tagged, strict=True):
+            starts = [start for start, _ in own]
+            found.append(entities(text, sentence.words, starts, tags))
+        return found

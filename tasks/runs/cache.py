@@ -19,7 +19,7 @@ from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.files import build_folder, remove_folder
-from tasks.environment import cache_folder
+from tasks.runs.environment import cache_folder
 
 Tables = dict[str, pa.Table]
 # The digest that names the folder, and what makes its tables.

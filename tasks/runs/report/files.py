@@ -11,8 +11,8 @@ from typing import Any
 
 from ringbase.errors import InputError
 from ringbase.files import parse_json, read_json, read_object, read_text
-from tasks.details import REPORT, Section
-from tasks.environment import result_file
+from tasks.runs.details import REPORT, Section
+from tasks.runs.environment import result_file
 
 NO_SCORES = ("step", "time", "rows")  # of a line in metrics.jsonl
 LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, and becomes NaN
@@ -33,7 +33,7 @@ class RunFiles:
       scores: from result.json or, where it has none, predict_result.json; None before the end of
         the run.
       step_times: of each rank, the seconds of the parts of a step.
-      sections: what the program shows of its predictions (tasks/details.py).
+      sections: what the program shows of its predictions (tasks/runs/details.py).
       group: runs of several seeds have their folder's name in common.
     """
 

@@ -21,10 +21,10 @@ from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_object
 from ringbase.settings import Settings, fields_of, flat, made
-from tasks.environment import result_file
-from tasks.remote import Mirror, is_remote, local_folder, local_inputs
-from tasks.report.page import PAGE, write_page
-from tasks.settings import MachineSettings
+from tasks.runs.environment import result_file
+from tasks.runs.remote import Mirror, is_remote, local_folder, local_inputs
+from tasks.runs.report.page import PAGE, write_page
+from tasks.runs.settings import MachineSettings
 
 ADVICE = {
     OutOfMemory: (
@@ -101,7 +101,7 @@ def run_on_ranks(
     def attempt() -> None:
         goes_on = any(world.all_gather(has_trained.is_set()))
         products = set_precision(machine.precision, machine.tf32)
-        collectives = open_collectives(world, machine.device.backend)
+        collectives = open_collectives(world, machine.collectives.backend)
         world.agree({"the configuration": values, "the versions of packages": versions()})
         inputs = local_inputs(values, world)
         local = made(type(config), values | inputs) if inputs else config

@@ -15,7 +15,7 @@ from typing import Any
 from bert import set_xla_flags
 from distributed.devices import imported_tensorflow
 from ringbase.errors import InputError
-from tasks import flags
+from tasks.runs import flags
 
 # Keras imports these where they are installed, for features that no program uses. They take as long
 # as TensorFlow.

@@ -1,0 +1,117 @@
+"""Labels of texts and of pairs of texts, by the same code as bert-classifier."""
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar, overload
+
+from bert.configuration import BertConfig
+from bert.heads import CLASSIFIER
+from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
+from tasks.classifier.named_tasks import is_on_pairs
+from tasks.classifier.reading import Texts
+from tasks.classifier.settings import ExampleSettings
+from tasks.classifier.task import LabelTask
+from tasks.runs.labels import CLASSIFICATION, labels_of
+from tasks.runs.task import DataSet
+
+TextOrPair = str | tuple[str, str]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSettings(LoadSettings, ExampleSettings):
+    """How texts become rows and batches."""
+
+
+class TextPredictor(TrainedPredictor, Generic[Result]):
+    """What `Classifier` and `Features` share."""
+
+    @overload
+    def __call__(self, texts: TextOrPair) -> Result: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, texts: Iterable[TextOrPair]) -> list[Result]: ...
+    def __call__(self, texts: TextOrPair | Iterable[TextOrPair]) -> Result | list[Result]:
+        """The result for a text, for a pair of texts, which is a tuple, or for each item in a list
+        of these."""
+        if isinstance(texts, list) and not texts:
+            return []
+        items, is_single = checked_texts(texts, "texts", takes_pairs=True, takes_empty=True)
+        results = self.results_of(items, self.rows_of(items))
+        return results[0] if is_single else results
+
+    def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[Result]:
+        """What the predictor says of texts and their rows."""
+        raise NotImplementedError
+
+    def rows_of(self, items: list[tuple[str, ...]]) -> DataSet:
+        """The rows of texts. Warns when some are cut to `max_seq_length` tokens."""
+        first, second = zip(*((*item, None)[:2] for item in items), strict=True)
+        data = self.set_of(Texts([*first], [*second], None, [""] * len(items)))
+        if cut := data.prepared.facts["tokens_cut"]:
+            most = self.settings.max_seq_length
+            warnings.warn(f"{cut:,} tokens beyond max_seq_length {most} are cut off", stacklevel=3)
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The most probable label of a text or a pair of texts, its probability (the softmax over the
+    scores of all labels, which is not calibrated), and the probability of each label, in the
+    model's order.
+
+    `labels` are all that the text has: that one, or of a model for several labels those above their
+    thresholds, perhaps none; the probabilities are then each label's own.
+
+    Of a regression model `value` is the predicted number, `label` the number as text, `probability`
+    NaN and `probabilities` empty.
+    """
+
+    label: str
+    probability: float
+    probabilities: Mapping[str, float]
+    value: float | None = None
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True, eq=False)
+class Classifier(TextPredictor[Prediction]):
+    """Labels texts: `Classifier(folder)(texts)`. The probabilities are those of bert-classifier.
+
+    Args:
+      folder, precision, model_revision: as those of `QuestionAnswering`; bert-classifier trains the
+        model.
+      batch_size: texts of `max_seq_length` tokens in a batch; more if they are shorter.
+      max_seq_length: the most tokens of a text or pair; longer ones are cut, with a warning. None:
+        as in the run
+        that wrote the folder, else as many as the model has positions.
+    A call warns of single texts if the run that wrote the folder was trained on pairs. The
+    attribute `labels` has their names in the model's order; it is empty for a regression model.
+    Raises ringbert.InputError, one line that names the argument.
+    """
+
+    head, trained_by = CLASSIFIER, "bert-classifier"
+    settings_class = LabelSettings
+
+    def make_task(self, bert_config: BertConfig) -> LabelTask:
+        has_several = bert_config.problem_type == CLASSIFICATION[1]
+        task = LabelTask(self.settings, labels_of(bert_config), has_several)
+        return task.taught(self.options)
+
+    def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[Prediction]:
+        if is_on_pairs(self.options) and any(len(item) == 1 for item in items):
+            warnings.warn(
+                "the model was trained on pairs of texts: give tuples (text, second text)",
+                stacklevel=3,
+            )
+        scores_BL = self.results(data)
+        if not self.labels:
+            values = scores_BL[:, 0].tolist()
+            return [Prediction(str(value), math.nan, {}, value) for value in values]
+        shares_BL, chosen = self.task.labelled(scores_BL)
+        results = []
+        for best, row, own in zip(scores_BL.argmax(1), shares_BL.tolist(), chosen, strict=True):
+            name, probabilities = self.labels[best], dict(zip(self.labels, row, strict=True))
+            results.append(Prediction(name, probabilities[name], probabilities, labels=own))
+        return results

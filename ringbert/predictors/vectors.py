@@ -1,0 +1,112 @@
+"""Vectors of texts and of pairs of texts, by the same code as bert-features."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from bert.configuration import BertConfig
+from bert.heads import FEATURES
+from ringbase.errors import InputError
+from ringbase.settings import setting
+from ringbert.predictors.base import checked_texts
+from ringbert.predictors.texts import LabelSettings, TextOrPair, TextPredictor
+from tasks.features.task import FeaturesTask, states_of
+from tasks.runs.task import DataSet
+
+Pooling = Literal["mean", "cls"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorSettings(LabelSettings):
+    """How texts become rows and batches, and which vectors are computed."""
+
+    layer: int = setting(-1)
+    pooling: Pooling = setting("mean")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextFeatures:
+    """The vectors of a text, or of a pair of texts, of n tokens.
+
+    Attributes:
+      tokens: [CLS], the text's as the vocabulary writes them (`##ing`), [SEP], and for a pair the
+        second's, [SEP].
+      offsets: int32 [n, 2], the start and end of each token in its text (characters); (0, 0) for
+        [CLS] and [SEP].
+      vectors: float32 [n, H], the hidden state of each token.
+      pooled: float32 [H]: the mean of `vectors`, [CLS] and [SEP] included, or the vector of [CLS].
+    """
+
+    tokens: tuple[str, ...]
+    offsets: np.ndarray
+    vectors: np.ndarray
+    pooled: np.ndarray
+
+
+@dataclass(kw_only=True, eq=False)
+class Features(TextPredictor[TextFeatures]):
+    """Vectors of texts: `Features(folder)(texts)`, or only one per text:
+    `Features(folder).pooled(texts)`.
+
+    The vectors are those of bert-features, there rounded to six decimals.
+
+    Args:
+      layer: the layer whose output is taken: 0 is the first layer, -1 the last.
+      pooling: how token vectors become one: "mean", or "cls" for the vector of [CLS].
+      the others: as those of `Classifier`.
+    Raises ringbert.InputError, one line that names the argument.
+    """
+
+    layer: int = -1
+    pooling: Pooling = "mean"
+
+    head = FEATURES
+    settings_class = VectorSettings
+
+    def make_task(self, bert_config: BertConfig) -> FeaturesTask:
+        return FeaturesTask(self.settings.max_seq_length)
+
+    def forward(self) -> Callable[..., Any]:
+        layers = self._model.config.num_hidden_layers
+        if not -layers <= self.layer < layers:
+            raise InputError(
+                f"layer must be an integer from {-layers} to {layers - 1}, got {self.layer}"
+            )
+        # 0 is the embeddings' output
+        return states_of(self._model, [self.layer % layers + 1])
+
+    def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[TextFeatures]:
+        tokenizer = self._preparation.tokenizer
+        special = np.zeros((1, 2), np.int32)
+        (ids, offsets), heads = data.rows.column("input_ids"), data.rows.column("sentence_a_tokens")
+
+        def features(number: int, states_T1H: np.ndarray) -> TextFeatures:
+            tokens = tokenizer.pieces(ids[offsets[number] : offsets[number + 1]])
+            first, *second = tokenizer.encode(items[number])[1]
+            parts = [special, first[: heads[number] - 2], special]
+            for spans in second:
+                more = tokenizer.separators - 1
+                parts += [special] * more + [
+                    spans[: len(tokens) - heads[number] - more - 1],
+                    special,
+                ]
+            pooled = self._pooled(number, states_T1H)
+            return TextFeatures(
+                tuple(tokens), np.concatenate(parts), states_T1H[:, 0].copy(), pooled
+            )
+
+        found: Any = self._predictor(data.rows, self.settings.batch_size, features, "features")
+        return found
+
+    def pooled(self, texts: TextOrPair | Iterable[TextOrPair]) -> np.ndarray:
+        """Only the pooled vectors, float32 [H] for a single text, [n, H] for a list. Token vectors
+        are dropped at once, so that long lists fit in memory."""
+        items, is_single = checked_texts(texts, "texts", takes_pairs=True, takes_empty=True)
+        rows, batch_size = self.rows_of(items).rows, self.settings.batch_size
+        found: Any = self._predictor(rows, batch_size, self._pooled, "features")
+        return found[0] if is_single else np.stack(found)
+
+    def _pooled(self, _: int, states_T1H: np.ndarray) -> np.ndarray:
+        return states_T1H[0, 0].copy() if self.pooling == "cls" else states_T1H[:, 0].mean(0)

@@ -1,0 +1,1 @@
+"""What a run of any task is: flags, settings, ranks, weights, rows, training, prediction, page."""

@@ -1,0 +1,96 @@
+"""A trained model in this process, without joining any ranks: for Python and for export."""
+
+import contextlib
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+
+from bert import hub, weights
+from bert.heads import Head
+from bert.model import Bert
+from distributed.collectives import Collectives
+from distributed.run import Unwritten
+from distributed.world import World
+from ringbase.errors import InputError, one_line
+from ringbase.settings import made
+from tasks.runs.job import POLICIES, Job
+from tasks.runs.settings import ModelSettings, Precision
+from tasks.runs.start import TOKENIZER_FILES, Needs, Start, find_start, start_of_model
+from tasks.runs.trained import CHECKPOINTS
+
+CONFIG_FILES = ("config.json", "bert_config.json")
+FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
+
+
+class Session(Unwritten):
+    """A run that writes nothing, and shows warnings as Python's."""
+
+    def say(self, text: str) -> None:
+        if text.startswith("warning: "):
+            warnings.warn(without_dashes(text.removeprefix("warning: ")), stacklevel=2)
+
+    def shows(self, total: int) -> bool:
+        return total >= FEWEST_SHOWN
+
+
+def find_model(name: str, revision: str | None) -> Start:
+    """Where the model in a folder is: of a run's folder in `model/`, else in its best or newest
+    checkpoint."""
+    path, needs = Path(name).expanduser(), Needs(max_seq_length=1)
+    run, is_complete = Session(path), (path / "model/config.json").is_file()
+    source = str(path / "model") if is_complete else name
+    settings = made(ModelSettings, {"model": source, "model_revision": revision})
+    if (path / CHECKPOINTS).is_dir() and not is_complete:
+        return find_start(settings, "auto", run, trains=False, needs=needs)
+    place = hub.find(source, revision)
+    for files in (CONFIG_FILES, TOKENIZER_FILES):
+        if not any(any((place if place.is_dir() else place.parent).glob(file)) for file in files):
+            raise InputError(
+                f"folder {name} has no {' or '.join(files)}: it is no model, nor a run with one"
+            )
+    return start_of_model(settings, run.say, needs)
+
+
+def alone() -> Job:
+    """A job of this process alone, which writes nothing."""
+    return Job(World(), Collectives(), Session())
+
+
+def load_model(
+    start: Start, head: Head, precision: Precision = "fp32", trained_by: str | None = None
+) -> Bert:
+    """The trained model. Raises InputError: its weights have no such head."""
+    before = keras.config.dtype_policy()  # the process's, which is restored
+    keras.config.set_dtype_policy(POLICIES[precision])
+    try:
+        model = start.model(head)
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert start.weights is not None
+    try:
+        weights.load(model, start.weights)
+    except weights.MissingTensors as error:
+        advice = f"; {trained_by} trains such a model" if trained_by else ""
+        raise InputError(f"{error}{advice}") from error
+    return model
+
+
+@contextlib.contextmanager
+def about_arguments(name: str) -> Iterator[None]:
+    """Makes errors about flags errors about arguments, with the folder's name."""
+    try:
+        yield
+    except ValueError as error:
+        text = without_dashes(one_line(error))
+        raise InputError(text if name in text else f"folder {name}: {text}") from error
+
+
+def without_dashes(message: str) -> str:
+    """A message with arguments for flags: `--max_seq_length` is `max_seq_length`, `--model` is
+    `folder`."""
+    message = re.sub(r" \((--\w+(, )?)+\)", "", message)
+    message = re.sub(r"(?<![\w-])--(model|init_checkpoint)\b", "folder", message)
+    return re.sub(r"(?<![\w-])--(?=[a-z])", "", message)

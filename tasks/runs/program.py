@@ -1,0 +1,224 @@
+"""A program that trains, evaluates and predicts, the same for all tasks: `run_task`."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from distributed.run import Run
+from distributed.train import HeldOut
+from ringbase.errors import InputError
+from ringbase.settings import flat
+from tasks.runs.details import REPORT
+from tasks.runs.environment import result_file
+from tasks.runs.job import Job
+from tasks.runs.predict import Predictor
+from tasks.runs.settings import FineTuningConfig, SelectionSettings
+from tasks.runs.start import Start
+from tasks.runs.task import DataSet, Scores, Task, open_set
+from tasks.runs.texts import Preparation
+from tasks.runs.trained import TASK_FILE
+from tasks.runs.training import Training, TrainingData
+
+Config = TypeVar("Config", bound=FineTuningConfig)
+Results = dict[DataSet, Any]  # of the sets, on rank 0; None on other ranks
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The sets that a command needs. Those of `predict` that are in `dev` too are computed once."""
+
+    train: DataSet | None = None
+    dev: Sequence[DataSet] = ()
+    predict: Sequence[DataSet] = ()
+
+
+def open_sets(task: Task, sources: Mapping[str, Sequence[Any]], preparation: Preparation) -> Sets:
+    """The sets of the sources of "train", one or none, "dev" and "predict". A source in both of
+    these is opened once."""
+    opened, kinds = dict[int, DataSet](), dict[str, list[DataSet]]()
+    for kind, named in sources.items():
+        for source in named:
+            if id(source) not in opened:
+                opened[id(source)] = open_set(task, source, preparation)
+        kinds[kind] = [opened[id(source)] for source in named]
+    train = next(iter(kinds.get("train", ())), None)
+    return Sets(train, kinds.get("dev", ()), kinds.get("predict", ()))
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One run of a program: where it starts, its seed, and the job with its folder."""
+
+    seed: int
+    job: Job
+    start: Start
+
+
+def runs_of(config: Config, job: Job, found: Callable[[Config, Job], Start]) -> list[SeedRun]:
+    """The runs of a command: this one, or one for each of `--seeds` in a folder of its own.
+    `found` finds where a job starts. Raises InputError as it does, or if two start from different
+    models."""
+    jobs = {config.training.loop.seed: job}
+    if config.seeds is not None:
+        jobs = {seed: _job_of_seed(config, job, seed) for seed in config.list_of_seeds}
+    runs = [SeedRun(seed, each, found(config, each)) for seed, each in jobs.items()]
+    for one in runs:
+        if one.start.identity != runs[0].start.identity:
+            raise InputError(
+                f"{one.job.run.folder} starts from another model or tokenizer than the first"
+                " seed's folder: give another --output_dir, or --resume never"
+            )
+    return runs
+
+
+def _job_of_seed(config: FineTuningConfig, job: Job, seed: int) -> Job:
+    folder = job.run.folder / f"seed-{seed}"
+    values = flat(config) | {"seed": seed, "output_dir": str(folder), "seeds": None}
+    return replace(job, run=Run(folder, job.world), config=values)
+
+
+def run_task(
+    task: Task, sets: Sets, runs: Sequence[SeedRun], config: FineTuningConfig, job: Job
+) -> Scores:
+    """Trains, evaluates and predicts as the flags say, once for each run, on every rank. The model
+    is made, traced and compiled once. Returns the scores, or their means over several seeds."""
+    model = runs[0].start.model(task.head)
+    training = None
+    if sets.train:
+        data = TrainingData.of(task, sets.train)
+        training = Training(model, task, data, config.training, job)
+    evaluation = Evaluation(
+        task, Predictor(model, task, job), sets.dev, config.eval_batch_size, job
+    )
+    if config.seeds is None:
+        return run_once(training, evaluation, sets, runs[0], config)
+    job.run.remove(result_file(config.do_train))
+    results = dict[int, Scores]()
+    for one in runs:
+        job.world.on_first(job.run.lock_again)  # after a death
+        job.run.say(f"seed {one.seed}")
+        with closing(one.job.run):
+            results[one.seed] = run_once(training, evaluation, sets, one, config)
+    return summed_up(config, job, results)
+
+
+class Evaluation:
+    """The dev sets, and what the model last said about them."""
+
+    def __init__(
+        self, task: Task, predictor: Predictor, sets: Sequence[DataSet], batch_size: int, job: Job
+    ):
+        self.task, self.predictor, self.model = task, predictor, predictor.model
+        self._sets, self._batch_size, self._world = sets, batch_size, job.world
+        self.results = Results()
+
+    def measure(self) -> Scores:
+        """The scores of all sets, the same on every rank."""
+        scores = Scores()
+        for data in self._sets:
+            self.results[data] = self.predictor.results(self.task, data, self._batch_size)
+            found = self._world.on_first(self.task.scores, "eval", data, self.results[data])
+            scores |= found
+        return scores
+
+    def held_out(self, settings: SelectionSettings) -> HeldOut | None:
+        """How a training is evaluated; the best model is that of the highest `task.metric`."""
+        if not settings.during_training:
+            return None
+        return HeldOut(
+            measure=self._measure_training,
+            num_rows=sum(len(data.rows) for data in self._sets),
+            every=settings.eval_steps or "epoch",
+            best=self.task.metric if settings.keeps_best else None,
+            patience=settings.early_stopping_patience,
+        )
+
+    def _measure_training(self) -> Scores:
+        scores = self.measure()
+        if not scores:
+            raise InputError(f"{self._sets[0].source}: nothing to score while training: no answers")
+        return scores
+
+    def calibrated(self) -> dict[str, object]:
+        """What the last evaluation teaches. On rank 0."""
+        learned = dict[str, object]()
+        for data, results in self.results.items():
+            learned |= self.task.calibrated(data, results)
+        return learned
+
+    def details(self, task: Task) -> dict[str, Any]:
+        """What result.json holds of the last evaluation besides scores. On rank 0."""
+        facts, sections = dict[str, Any](), list[dict]()
+        for data, results in self.results.items():
+            details = task.details(data, results)
+            facts |= details.facts
+            sections += details.sections
+        return facts | {REPORT: sections}
+
+
+def run_once(
+    training: Training | None,
+    evaluation: Evaluation,
+    sets: Sets,
+    one: SeedRun,
+    config: FineTuningConfig,
+) -> Scores:
+    """One run: trains or loads, evaluates, predicts, and writes the files. Returns the scores."""
+    task, job, start = evaluation.task, one.job, one.start
+    world, run = job.world, job.run
+    if training:
+        held_out = evaluation.held_out(config.evaluation)
+        steps: int | None = training.run(start, job, one.seed, held_out)
+    else:
+        steps = start.load(evaluation.model, world, run)
+        task = task.taught(world.on_first(start.settings))
+    scores, facts, evaluated = Scores(), dict[str, Any](), Results()
+    if config.does_eval:
+        scores = evaluation.measure()
+        evaluated = evaluation.results
+    if scores:
+        # as run_classifier.py, with loss and step where there is a loss
+        loss = {"loss": scores["eval_loss"], "global_step": steps} if "eval_loss" in scores else {}
+        write_eval_results(run, scores | loss)
+        learned = world.on_first(evaluation.calibrated)
+        facts = learned | world.on_first(evaluation.details, task.taught(learned))
+        if training and learned:
+            task = task.taught(learned)
+            run.write_json(f"model/{TASK_FILE}", {**task.settings, **learned})
+    for data in sets.predict:
+        results = evaluated.get(data)
+        if data not in evaluated:
+            results = evaluation.predictor.results(task, data, config.predict_batch_size)
+            scores |= world.on_first(task.scores, "predict", data, results)
+        world.on_first(task.write, run, data, results)
+    if timing := evaluation.predictor.timing:
+        facts["prediction"] = timing
+        rows, seconds = timing["rows"], timing["seconds"]
+        run.say(f"predicted {rows:,} rows in {seconds:.1f} s, {rows / seconds:.1f} a second")
+    job.finish(config.do_train, scores, facts)
+    return scores
+
+
+def write_eval_results(run: Run, values: Mapping[str, float | None]) -> None:
+    """eval_results.txt as Google's scripts write it, without values that are None."""
+    lines = (f"{name} = {value}\n" for name, value in sorted(values.items()) if value is not None)
+    run.write("eval_results.txt", "".join(lines))
+
+
+def summed_up(config: FineTuningConfig, job: Job, results: Mapping[int, Scores]) -> Scores:
+    """Writes means and standard deviations of the seeds' scores into `output_dir`. Returns the
+    means."""
+    means, deviations, lines = Scores(), Scores(), []
+    for name in next(iter(results.values())):
+        values = [scores[name] for scores in results.values()]
+        means[name] = statistics.mean(values)
+        deviations[name] = statistics.stdev(values) if len(values) > 1 else 0.0
+        figures = f"{means[name]:.4f} ± {deviations[name]:.4f}"
+        lines.append(f"{name} = {figures} ({len(results)} seeds)")
+    job.world.on_first(job.run.lock_again)  # after a death
+    job.run.write("eval_results.txt", "\n".join(lines) + "\n")
+    job.run.say("\n".join(lines))
+    job.finish(config.do_train, means, {"standard_deviations": deviations, "seeds": results})
+    return means

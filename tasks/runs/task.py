@@ -1,0 +1,202 @@
+"""What a task is, said once: training, evaluation, prediction, the Python API, export and the page
+use one object.
+
+    source -> read -> examples -> tables -> rows -> batch -> model -> scores of a row
+           -> decoder -> results of the examples -> scores, files, sections of the page
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from bert.batch import Batch, Grouping
+from bert.heads import Head
+from distributed.rows import Rows
+from distributed.run import Run
+from ringbase.files import digest
+from tasks.runs.cache import Prepared, Recipe, Tables, in_memory
+from tasks.runs.details import Details
+from tasks.runs.texts import Preparation
+
+Examples = TypeVar("Examples")
+Results = TypeVar("Results")
+Made = TypeVar("Made", covariant=True)
+Scores = dict[str, float]
+
+
+class Trains(Protocol):
+    """What `Training` needs of a task: a head with its rows, targets and loss."""
+
+    @property
+    def head(self) -> Head: ...  # of bert/heads.py
+    @property
+    def max_seq_length(self) -> int: ...  # the most tokens of a row
+    @property
+    def terms(self) -> Sequence[str]: ...  # the names of the loss terms
+    @property
+    # what prediction must know, by flag; kept beside the model
+    def settings(self) -> Mapping[str, object]: ...
+
+    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+        """Rows, with their numbers "row" and "epoch" -> the model's input (bert/batch.py), and the
+        targets."""
+        ...
+
+    def weights(self, batch: Batch) -> Mapping[str, float]:
+        """The weight of each loss term in a batch. The sum over all ranks divides the term."""
+        ...
+
+    def loss(self, scores: Any, batch: dict[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        """The sum of each loss term over a batch, from the model's scores."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet(Generic[Examples]):
+    """The examples of a source, and their rows."""
+
+    source: Any  # its text names the flag and the file
+    prepared: Prepared
+    table: str  # the one whose rows the model reads
+    examples: Callable[[], Examples]  # which are read once, by the ranks that ask for them
+
+    @property
+    def rows(self) -> Rows:
+        return self.prepared.tables[self.table]
+
+    @property
+    def tables(self) -> Mapping[str, Rows]:
+        return self.prepared.tables
+
+
+class Decoder(Protocol[Made]):
+    """Makes the scores of rows the results of examples."""
+
+    def keep(self, row: int, scores: np.ndarray) -> Any:
+        """What is kept of a row's scores, float32 [tokens, …] for a head per token. It is called
+        where they were computed, while the model computes the next batch."""
+        ...
+
+    def results(self, kept: Sequence[Any]) -> Made:
+        """The results of all examples, in their order, from what was kept of each row. On
+        rank 0."""
+        ...
+
+
+class EachRow:
+    """The decoder of a task with one row for each example: the scores of all, [examples, …]."""
+
+    def keep(self, row: int, scores: np.ndarray) -> np.ndarray:
+        return scores.copy()
+
+    def results(self, kept: Sequence[np.ndarray]) -> np.ndarray:
+        return np.array(kept)
+
+
+class Task(Generic[Examples, Results]):
+    """The base of all tasks but pretraining, which has no examples: its rows come from shards."""
+
+    name: ClassVar[str]
+    # increase when `read` or `tables` makes something else: old rows are not used
+    version: ClassVar[int] = 1
+    head: ClassVar[Head]
+    terms: ClassVar[Sequence[str]] = ("loss",)
+    table: ClassVar[str] = "rows"
+    max_seq_length: Any
+    settings: Any
+    labels: Any = ()  # the names of the model's outputs, if they have names
+
+    @property
+    def metric(self) -> str:
+        """The score whose highest value is that of the best model."""
+        raise NotImplementedError
+
+    # -- training: see `Trains` --------------------------------------------------------------------
+
+    @property
+    def fixed(self) -> Mapping[str, object]:
+        """The settings, by flag, that must not change when a training is resumed."""
+        return self.settings
+
+    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+        raise NotImplementedError
+
+    def weights(self, batch: Batch) -> Mapping[str, float]:
+        raise NotImplementedError
+
+    def loss(self, scores: Any, batch: dict[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        raise NotImplementedError
+
+    # -- from a source to rows ---------------------------------------------------------------------
+
+    def read(self, source: Any) -> Examples:
+        """The examples of a source. Raises InputError, which names the place."""
+        raise NotImplementedError
+
+    def key(self, source: Any, read: Callable[[], Examples]) -> object:
+        """All that the rows of a source depend on, besides the tokenizer. `read` reads it."""
+        return self.settings, read()
+
+    def tables(self, examples: Examples, preparation: Preparation) -> Tables:
+        """The rows of examples, with the facts "digest", of their content, "notes", to be printed,
+        and those of `Preparation.fit`."""
+        raise NotImplementedError
+
+    # -- from scores to results --------------------------------------------------------------------
+
+    def decoder(self, data: DataSet[Examples]) -> Decoder[Results]:
+        """What makes the scores of these rows results."""
+        decoder: Any = EachRow()
+        return decoder
+
+    def outputs(self, scores: tf.Tensor) -> dict[str, tf.Tensor]:
+        """What an exported model says, from the scores of rows [B, …], per token [B, T, …]."""
+        return {"logits": scores}
+
+    # -- what results are worth. On rank 0 ---------------------------------------------------------
+
+    def scores(self, kind: str, data: DataSet[Examples], results: Results) -> Scores:
+        """The scores of results; none if nobody knows the truth. `kind`, "eval" or "predict",
+        begins their names."""
+        return {}
+
+    def write(self, run: Run, data: DataSet[Examples], results: Results) -> None:
+        """Writes the predictions of a set."""
+        raise NotImplementedError
+
+    def details(self, data: DataSet[Examples], results: Results) -> Details:
+        """What result.json and the page show of an evaluation, besides its scores."""
+        return Details()
+
+    def calibrated(self, data: DataSet[Examples], results: Results) -> dict[str, object]:
+        """What an evaluation teaches, as further `settings` of the model."""
+        return {}
+
+    def taught(self, settings: Mapping[str, Any]) -> Self:
+        """The task with what an evaluation has taught, among the settings of a model."""
+        return self
+
+
+def open_set(task: Task, source: Any, preparation: Preparation) -> DataSet:
+    """The rows of a source on every rank; each machine makes them once and keeps them in its cache.
+    Raises InputError as `task.read` and `Preparation.rows`."""
+
+    def recipe() -> Recipe:
+        read = cache(partial(task.read, source))
+        key = task.key(source, read)
+        folder = digest(task.name, task.version, preparation.tokenizer.digest, key)
+        return folder, lambda: task.tables(read(), preparation)
+
+    prepared = preparation.rows(recipe, source)
+    # read again where they are needed: those to train on would only take memory
+    return DataSet(source, prepared, task.table, cache(partial(task.read, source)))
+
+
+def set_of(task: Task, examples: Any, preparation: Preparation) -> DataSet:
+    """The rows of examples that are in memory, without a cache."""
+    tables = in_memory(task.tables(examples, preparation))
+    return DataSet(None, tables, task.table, lambda: examples)
