@@ -232,7 +232,7 @@ def launch(
         )
     if status:
         # also after a progress bar
-        line = rf"^(?:.*\r)?{re.escape(job.program)}: error(?: on [^ :]+)?: (.*)"
+        line = rf"^(?:.*\r)?(?:bert-[a-z]+|{re.escape(job.program)}): error(?: on [^ :]+)?: (.*)"
         if errors := re.findall(line, printed, re.MULTILINE):
             raise InputError(errors[-1])
         last = "\n".join(printed.splitlines()[-LAST_LINES:])
