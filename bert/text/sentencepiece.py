@@ -52,7 +52,8 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
     Raises InputError: a special token or a piece is missing, or `tokenizers` cannot represent this
     kind of model; or an error of a library.
     """
-    model, source = _read(path), str(vocab_file or path)
+    model = _read(path)
+    source = str(vocab_file or path)
     order = pieces_of(vocab_file) if vocab_file else [piece.piece for piece in model.pieces]
     listed = set(order)
     unknown = next((p.piece for p in model.pieces if p.type == UNKNOWN and p.piece in listed), "")
@@ -68,8 +69,9 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
             f"{source} lacks {len(absent)} of the {len(usable)} pieces of {path}, such as"
             f" {absent[0]!r}: --vocab_file and --spm_model_file do not belong together"
         )
-    symbols = [piece for piece, entry in usable.items() if entry.type == USER_DEFINED]
-    backend = Tokenizer(_pieces_model(model, order, names[1], usable, symbols))
+    make_model = _unigram if model.trainer_spec.model_type == UNIGRAM else _bpe
+    backend = Tokenizer(make_model(model, order, names[1], usable))
+    symbols = _of_type(usable, USER_DEFINED)
     if steps := _normalizers(model.normalizer_spec, lower_case):
         backend.normalizer = normalizers.Sequence(steps)
         for symbol in symbols:
@@ -79,7 +81,7 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
                     " normalization"
                 )
     never = [piece for piece in order if piece not in usable]
-    steps = _pre_tokenizers(model.normalizer_spec.add_dummy_prefix, usable, symbols, never)
+    steps = _pre_tokenizers(model.normalizer_spec.add_dummy_prefix, usable, never)
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     backend.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
     controls = [p.piece for p in model.pieces if p.type == CONTROL and p.piece in listed]
@@ -92,11 +94,10 @@ def _read(path: Path) -> ModelProto:
     content = path.read_bytes()
     model = ModelProto.FromString(content)
     SentencePieceProcessor(model_proto=content)  # checks the pieces
-    spec, has_unused = model.trainer_spec, any(piece.type == UNUSED for piece in model.pieces)
-    has_other_blanks = (
-        spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces
-    )
-    if spec.model_type not in (UNIGRAM, BPE) or has_other_blanks or has_unused:
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    has_other_blanks = trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces
+    has_unused = any(piece.type == UNUSED for piece in model.pieces)
+    if trainer.model_type not in (UNIGRAM, BPE) or has_other_blanks or has_unused:
         raise InputError(
             f"{path}: only unigram and BPE models can be used, which mark the beginning of words by"
             f" {BLANK} and have no unused pieces: train it again"
@@ -104,33 +105,43 @@ def _read(path: Path) -> ModelProto:
     return model
 
 
-def _pieces_model(
-    model: ModelProto, order: list[str], unknown: str, usable: Mapping[str, Any], symbols: list[str]
-):
-    """The `tokenizers` model of these pieces, in the order of their ids; a text can produce those
-    in `usable`."""
-    byte_fallback, scores = (
-        model.trainer_spec.byte_fallback,
-        {piece: each.score for piece, each in usable.items()},
-    )
-    if model.trainer_spec.model_type == UNIGRAM:
-        best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
-        # so that they always win
-        scores |= {piece: len(piece.encode()) * best - 0.1 for piece in symbols}
-        pieces = [(piece, scores.get(piece, 0.0)) for piece in order]
-        return models.Unigram(pieces, order.index(unknown), byte_fallback)
-    normal = {piece: scores[piece] for piece, entry in usable.items() if entry.type == NORMAL}
-    cuts = ((piece, k, piece[:k], piece[k:]) for piece in normal for k in range(1, len(piece)))
-    # SentencePiece merges the pair whose result has the best score.
-    merges = sorted(
-        (-normal[piece], k, a, b) for piece, k, a, b in cuts if a in normal and b in normal
-    )
-    ids, pairs = (
+def _of_type(usable: Mapping[str, Any], kind: int) -> list[str]:
+    return [piece for piece, entry in usable.items() if entry.type == kind]
+
+
+def _unigram(
+    model: ModelProto, order: list[str], unknown: str, usable: Mapping[str, Any]
+) -> models.Unigram:
+    """Of all pieces in the order of their ids; a text can produce those in `usable`."""
+    scores = {piece: entry.score for piece, entry in usable.items()}
+    normal_scores = [piece.score for piece in model.pieces if piece.type == NORMAL]
+    best = max(normal_scores, default=0.0)
+    for symbol in _of_type(usable, USER_DEFINED):
+        scores[symbol] = len(symbol.encode()) * best - 0.1  # so that it always wins
+    pieces = [(piece, scores.get(piece, 0.0)) for piece in order]
+    return models.Unigram(pieces, order.index(unknown), model.trainer_spec.byte_fallback)
+
+
+def _bpe(
+    model: ModelProto, order: list[str], unknown: str, usable: Mapping[str, Any]
+) -> models.BPE:
+    """As `_unigram`. SentencePiece merges the pair whose result has the best score."""
+    normal = set(_of_type(usable, NORMAL))
+    merges = []
+    for piece in normal:
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in normal and right in normal:
+                merges.append((-usable[piece].score, cut, left, right))
+    merges.sort()
+    return models.BPE(
         {piece: number for number, piece in enumerate(order)},
-        [(a, b) for _, _, a, b in merges],
+        [(left, right) for _, _, left, right in merges],
+        unk_token=unknown,
+        fuse_unk=True,
+        byte_fallback=model.trainer_spec.byte_fallback,
+        ignore_merges=bool(_of_type(usable, USER_DEFINED)),  # these have no merges
     )
-    options = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": byte_fallback}
-    return models.BPE(ids, pairs, **options, ignore_merges=bool(symbols))  # symbols have no merges
 
 
 def lower_casing() -> normalizers.Normalizer:
@@ -168,34 +179,41 @@ def _normalizers(spec, lower_case: bool) -> list:
     return steps
 
 
-def _pre_tokenizers(
-    add_prefix: bool, usable: Mapping[str, Any], symbols: list[str], never: list[str]
-) -> list:
+def _pre_tokenizers(add_prefix: bool, usable: Mapping[str, Any], never: list[str]) -> list:
     """Cuts a text at blanks, around the user's symbols, and inside the pieces that it must `never`
-    produce.
+    produce."""
+    scheme = "always" if add_prefix else "never"
+    is_cut_at_blanks = not any(BLANK in piece[1:] for piece in usable)
+    steps: list = [pre_tokenizers.Metaspace(BLANK, scheme, is_cut_at_blanks)]
+    # The other symbols win without a cut.
+    symbols = [
+        symbol
+        for symbol in _of_type(usable, USER_DEFINED)
+        if len(symbol) > 1 or any(symbol in piece for piece in usable if piece != symbol)
+    ]
+    longest_first = sorted(symbols, key=len, reverse=True)
+    cuts = _cuts_inside(never, usable)
+    if _of_type(usable, BYTE):
+        cuts.append(CUT_OF_BYTES)
+    for pattern in ("|".join(map(re.escape, longest_first)), "|".join(cuts)):
+        if pattern:
+            steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
+    return steps
 
-    Such a piece is cut between two characters that are neighbours in no other piece, so that no
-    other is lost.
-    """
-    split, scheme = (
-        not any(BLANK in piece[1:] for piece in usable),
-        "always" if add_prefix else "never",
-    )
-    inside = [s for s in symbols if len(s) > 1 or any(s in piece for piece in usable if piece != s)]
-    pairs = {piece[i : i + 2] for piece in usable for i in range(len(piece) - 1)}
-    cuts = []
-    for string in (piece for piece in never if len(piece) > 1):
-        k = next((k for k in range(1, len(string)) if string[k - 1 : k + 1] not in pairs), 1)
-        cuts.append(f"(?<={re.escape(string[:k])})(?={re.escape(string[k:])})")
-    cuts += [CUT_OF_BYTES] * any(entry.type == BYTE for entry in usable.values())
-    patterns = [map(re.escape, sorted(inside, key=len, reverse=True)), cuts]
-    splits = [
-        pre_tokenizers.Split(Regex(each), "isolated") for each in map("|".join, patterns) if each
-    ]
-    return [
-        pre_tokenizers.Metaspace(replacement=BLANK, prepend_scheme=scheme, split=split),
-        *splits,
-    ]
+
+def _cuts_inside(never: list[str], usable: Iterable[str]) -> list[str]:
+    """Patterns of a place inside each of these pieces: between two characters that are neighbours
+    in no usable piece, so that none of those is lost."""
+    neighbours = {piece[i : i + 2] for piece in usable for i in range(len(piece) - 1)}
+    patterns = []
+    for piece in never:
+        places = range(1, len(piece))
+        if not places:
+            continue
+        place = next((k for k in places if piece[k - 1 : k + 1] not in neighbours), 1)
+        before, after = re.escape(piece[:place]), re.escape(piece[place:])
+        patterns.append(f"(?<={before})(?={after})")
+    return patterns
 
 
 # -- vocabulary files and special tokens, also of WordPiece ----------------------------------------
@@ -291,20 +309,31 @@ def trim(texts: Sequence[str], spans: Sequence[np.ndarray], blank: np.ndarray) -
     `tokenizers` at the start of a text. The spans of a text are int32 [n, 2]; `blank` is that of
     `blanks`.
     """
-    # All texts at once, separated by a letter.
+    # All texts at once, separated by a letter; each span by its places there.
     codes = np.frombuffer("a".join(texts).encode("utf-32-le"), np.uint32)
+    size = len(codes)
     is_blank = blank[np.minimum(codes, CODE_POINTS - 1)]  # the last one is no blank
-    size, numbers, lengths = len(codes), [*map(len, spans)], np.array([*map(len, texts)], np.int64)
+    lengths = np.array([len(text) for text in texts], np.int64)
     begins = np.cumsum(lengths + 1) - lengths - 1
-    begin, end = np.repeat(begins, numbers), np.repeat(begins + lengths, numbers)
+    counts = [len(of_text) for of_text in spans]
+    begin = np.repeat(begins, counts)  # of each span's text
+    end = begin + np.repeat(lengths, counts)
     flat = np.concatenate([np.zeros((0, 2), np.int32), *spans]) + begin[:, None]
-    kept, gaps = (np.append(np.flatnonzero(each), size) for each in (~is_blank, is_blank))
+
+    # From the first character that is kept to behind the last one; at least one character.
+    kept = np.append(np.flatnonzero(~is_blank), size)
+    behind_kept = np.append(0, kept + 1)
     start = kept[np.searchsorted(kept, flat[:, 0])]
-    stop = np.maximum(np.append(0, kept + 1)[np.searchsorted(kept, flat[:, 1])], start + 1)
+    stop = behind_kept[np.searchsorted(kept, flat[:, 1])]
+    stop = np.maximum(stop, start + 1)
+
+    # Accents that were composed with the last character stand before the next blank and span.
+    gaps = np.append(np.flatnonzero(is_blank), size)
     next_gap = gaps[np.searchsorted(gaps, np.minimum(stop, size))]
-    following = np.minimum(np.append(flat[1:, 0], size), end)
-    stop = np.maximum(stop, np.minimum(next_gap, following))
-    trimmed = (
-        np.where((start < end)[:, None], np.stack([start, stop], axis=1), flat) - begin[:, None]
-    )
-    return np.split(trimmed.astype(np.int32), np.cumsum(numbers)[:-1]) if numbers else []
+    next_start = np.minimum(np.append(flat[1:, 0], size), end)
+    stop = np.maximum(stop, np.minimum(next_gap, next_start))
+
+    is_empty = start >= end  # nothing but blanks up to the end of the text: as it was
+    trimmed = np.where(is_empty[:, None], flat, np.stack([start, stop], axis=1))
+    trimmed = (trimmed - begin[:, None]).astype(np.int32)
+    return np.split(trimmed, np.cumsum(counts)[:-1]) if counts else []
