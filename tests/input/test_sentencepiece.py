@@ -98,6 +98,7 @@ def test_albert_gives_the_ids_of_its_library_and_of_google_s_lower_casing():
             "normalization_rule_name": "identity",
         },
         {"user_defined_symbols": ["영화", "the", "(("], "split_by_whitespace": False},
+        {"user_defined_symbols": ["(("], "remove_extra_whitespaces": False},
     ],
 )
 def test_trained_models_give_the_ids_of_the_library(kind, options, tmp_path):
@@ -109,6 +110,8 @@ def test_trained_models_give_the_ids_of_the_library(kind, options, tmp_path):
     texts = [*nsmc()[:500], *contexts()[500:1200], "((the영화 theme))", "☃☃ é", "a  b"]
     # Ties, as above; of BPE pairs that overlap with themselves ("ㅋㅋㅋ") too.
     assert len(differing(ours, texts, theirs.encode)) <= 0.01 * len(texts)
+    blanks = ["", " ", "   ", " the cat", "\tthe\n\n cat ", "\u3000영화 ((", " (( a ", "the  cat  "]
+    assert differing(ours, blanks, theirs.encode) == []
 
 
 def test_special_tokens_written_in_a_text_are_text(tmp_path):
