@@ -5,7 +5,13 @@ LONGEST_LINE = 1500
 
 class InputError(ValueError):
     """The user's input cannot be used. The message says what it was, what is needed and which flag
-    to change."""
+    to change.
+
+    >>> raise InputError("--max_seq_length must be at most the model's 512 positions, got 600")
+    Traceback (most recent call last):
+        ...
+    ringbase.errors.InputError: --max_seq_length must be at most the model's 512 positions, got 600
+    """
 
 
 class Preempted(SystemExit):

@@ -50,11 +50,9 @@ class LaunchedJob:
         if settings is None:
             return
         implied = ", ".join(f"{part} by {' or '.join(names)}" for part, names in parts.items())
-        text = f"{cls.__doc__} Unless a job names parts of its work, they are implied: {implied}."
-        example = (
-            f"In Python flags are keywords: {cls.__name__}(output_dir='run', do_train=True, …)."
-        )
-        cls.__doc__ = flags.help_of(fields_of(settings), program, f"{text} {example}")
+        summary, _, example = str(cls.__doc__).partition("\n\n")
+        text = f"{summary} Unless a job names parts of its work, they are implied: {implied}."
+        cls.__doc__ = f"{flags.help_of(fields_of(settings), program, text)}\n\n{example}"
 
     def __init__(self, /, **arguments: Any) -> None:
         self._read(arguments)
@@ -100,7 +98,12 @@ class Squad(
     do_train=("train_file", "dataset_name"),
     do_predict=("predict_file", "dataset_name"),
 ):
-    """Fine-tunes BERT on SQuAD, answers questions and scores the answers."""
+    """Fine-tunes BERT on SQuAD, answers questions and scores the answers.
+
+    >>> Squad(output_dir="run", model="minilm", train_file="train.json", num_train_epochs=2)
+    Squad: bert-squad --output_dir=run --model=minilm --train_file=train.json \
+--num_train_epochs=2 --do_train
+    """
 
 
 class Classification(
@@ -111,7 +114,12 @@ class Classification(
     do_eval=("dev_file", "task_name"),
     do_predict=("predict_file",),
 ):
-    """Fine-tunes BERT to label texts or pairs of texts."""
+    """Fine-tunes BERT to label texts or pairs of texts.
+
+    >>> Classification(output_dir="run", model="minilm", task_name="MRPC", data_dir="glue_data")
+    Classification: bert-classifier --output_dir=run --model=minilm --task_name=MRPC \
+--data_dir=glue_data --do_train --do_eval
+    """
 
 
 class Tagging(
@@ -122,7 +130,12 @@ class Tagging(
     do_eval=("dev_file", "dataset_name"),
     do_predict=("predict_file",),
 ):
-    """Fine-tunes BERT to tag words or characters, such as named entities."""
+    """Fine-tunes BERT to tag words or characters, such as named entities.
+
+    >>> Tagging(output_dir="run", model="minilm", train_file="a.conll", dev_file="b.conll")
+    Tagging: bert-tagger --output_dir=run --model=minilm --train_file=a.conll \
+--dev_file=b.conll --do_train --do_eval
+    """
 
 
 class Pretraining(
@@ -132,12 +145,21 @@ class Pretraining(
     do_train=("input_file",),
     do_eval=("eval_input_file",),
 ):
-    """Pretrains BERT on the shards of a corpus."""
+    """Pretrains BERT on the shards of a corpus.
+
+    >>> Pretraining(output_dir="run", bert_config_file="bert.json", input_file="corpus/*")
+    Pretraining: bert-pretraining --output_dir=run --bert_config_file=bert.json \
+'--input_file=corpus/*' --do_train
+    """
 
 
 class Script(LaunchedJob, program="", settings=None):
     """A program of one's own, whose task is a `ringbert.Task`:
-    `Script("own_task.py", output_dir="stars", do_train=True, …)`. Its flags are keywords."""
+    `Script("own_task.py", output_dir="stars", do_train=True, …)`. Its flags are keywords.
+
+    >>> Script("own_task.py", output_dir="stars", do_train=True, train_file="reviews.csv")
+    Script: own_task --output_dir=stars --do_train=True --train_file=reviews.csv
+    """
 
     def __init__(self, path: str | os.PathLike[str], /, **arguments: Any) -> None:
         self.path = Path(path).expanduser()
@@ -156,7 +178,12 @@ class Script(LaunchedJob, program="", settings=None):
 
 @dataclass(frozen=True)
 class Result:
-    """What a job has found."""
+    """What a job has found.
+
+    >>> Result({"f1": 0.88}, Path("run"), 12.0, 2, {})
+    f1 = 0.8800
+    (12 s on 2 ranks, run)
+    """
 
     # those of eval_results.txt, means over several seeds; empty if nothing was scored
     scores: dict[str, float]
@@ -196,6 +223,12 @@ def launch(
 
     Raises InputError, with the program's message, if the job, its files or these arguments cannot
     be used, and RuntimeError, with the last lines that were printed, if the job ends otherwise.
+
+    >>> job = Squad(output_dir="run", model="minilm", train_file="none.json", max_seq_length=128)
+    >>> launch(job, progress=False)
+    Traceback (most recent call last):
+        ...
+    ringbase.errors.InputError: --train_file none.json: No such file or directory
     """
     if not isinstance(job, LaunchedJob):
         raise InputError(

@@ -123,6 +123,10 @@ class TaskPredictor(TrainedPredictor):
       task_of: makes the task (`ringbert.Task`) of the settings, by flag, that its model was saved
         with (`Task.settings`); `max_seq_length` is among them.
     Raises ringbert.InputError, one line that names the argument.
+
+    >>> from own_task import Reviews, of_settings  # examples/own_task.py
+    >>> TaskPredictor("stars", of_settings)(Reviews(["a fine film", "two dull hours"])).shape
+    (2, 1)
     """
 
     task_of: Callable[[Mapping[str, Any]], Task] = field(kw_only=False)

@@ -28,6 +28,9 @@ class Answer:
       null_odds: the score of "no answer" minus the score of the best text, as in null_odds.json;
         above
         `null_score_diff_threshold` there is no answer. None if every question has an answer.
+
+    >>> Answer("1843", 16, 20, 0.9, 12.5).text
+    '1843'
     """
 
     text: str
@@ -67,6 +70,12 @@ class QuestionAnswering(TrainedPredictor):
         The default of these seven is as in the run that wrote the folder, else that of bert-squad,
           in parentheses.
     Raises ringbert.InputError, one line that names the argument.
+
+    >>> answers = QuestionAnswering("squad_output")
+    >>> context = "Ada wrote it in 1843."
+    >>> answer = answers("Who wrote it?", context)
+    >>> answer.text == context[answer.start : answer.end]
+    True
     """
 
     doc_stride: int | None = None

@@ -34,6 +34,11 @@ class Tagger(TrainedPredictor):
         The default of these three is as in the run that wrote the folder, else that of bert-tagger.
     The attribute `labels` has the tags in the model's order. Raises ringbert.InputError, one line
     that names the argument.
+
+    >>> text = "Ada wrote it in London."
+    >>> entities = Tagger("names")(text)
+    >>> all(entity.text == text[entity.start : entity.end] for entity in entities)
+    True
     """
 
     doc_stride: int | None = None

@@ -64,6 +64,9 @@ class Prediction:
     `labels` are all that the text has: that one, or of a model for several labels those above their
     thresholds, perhaps none; the probabilities are then each label's own.
 
+    >>> Prediction("good", 0.9, {"good": 0.9, "bad": 0.1}, labels=("good",)).label
+    'good'
+
     Of a regression model `value` is the predicted number, `label` the number as text, `probability`
     NaN and `probabilities` empty.
     """
@@ -89,6 +92,11 @@ class Classifier(TextPredictor[Prediction]):
     A call warns of single texts if the run that wrote the folder was trained on pairs. The
     attribute `labels` has their names in the model's order; it is empty for a regression model.
     Raises ringbert.InputError, one line that names the argument.
+
+    >>> classifier = Classifier("reviews")
+    >>> found = classifier(["a fine film", "two dull hours"])
+    >>> [each.label in classifier.labels for each in found]
+    [True, True]
     """
 
     head, trained_by = CLASSIFIER, "bert-classifier"

@@ -37,6 +37,9 @@ class TextFeatures:
         [CLS] and [SEP].
       vectors: float32 [n, H], the hidden state of each token.
       pooled: float32 [H]: the mean of `vectors`, [CLS] and [SEP] included, or the vector of [CLS].
+
+    >>> TextFeatures(("[CLS]", "[SEP]"), np.zeros((2, 2)), np.ones((2, 4)), np.ones(4)).tokens
+    ('[CLS]', '[SEP]')
     """
 
     tokens: tuple[str, ...]
@@ -57,6 +60,12 @@ class Features(TextPredictor[TextFeatures]):
       pooling: how token vectors become one: "mean", or "cls" for the vector of [CLS].
       the others: as those of `Classifier`.
     Raises ringbert.InputError, one line that names the argument.
+
+    >>> features = Features("reviews")
+    >>> len(features("a fine film").vectors) >= 5  # [CLS], the text's tokens, [SEP]
+    True
+    >>> len(features.pooled(["a fine film", "two dull hours"]))
+    2
     """
 
     layer: int = -1

@@ -71,7 +71,13 @@ def export(
 ) -> list[str]:
     """Writes a trained model as a SavedModel into the new folder `out`, and returns its signature
     as lines. `task_of`: of a model with a task of one's own, as for `TaskPredictor`. Raises
-    InputError: there is no model in `folder`, or `out` exists."""
+    InputError: there is no model in `folder`, or `out` exists.
+
+    >>> for line in export("reviews", "exported"):
+    ...     print(line)
+    exported: a SavedModel, its tokenizer in assets.extra
+      input_ids, token_type_ids, attention_mask -> label, logits, probabilities
+    """
     name, path = os.fspath(folder), Path(out).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"OUT {path} exists already: give a new folder")

@@ -138,7 +138,10 @@ class Evaluation:
     def _measure_training(self) -> Scores:
         scores = self.measure()
         if not scores:
-            raise InputError(f"{self._sets[0].source}: nothing to score while training: no answers")
+            raise InputError(
+                f"{self._sets[0].source}: it says nothing about what is right, which the evaluation"
+                " while training needs"
+            )
         return scores
 
     def calibrated(self) -> dict[str, object]:
@@ -193,8 +196,8 @@ def run_once(
             results = evaluation.predictor.results(task, data, config.predict_batch_size)
             scores |= world.on_first(task.scores, "predict", data, results)
         world.on_first(task.write, run, data, results)
-    if timing := evaluation.predictor.timing:
-        facts["prediction"] = timing
+    if config.does_eval or sets.predict:
+        timing = facts["prediction"] = evaluation.predictor.timing
         rows, seconds = timing["rows"], timing["seconds"]
         run.say(f"predicted {rows:,} rows in {seconds:.1f} s, {rows / seconds:.1f} a second")
     job.finish(config.do_train, scores, facts)

@@ -26,7 +26,11 @@ from tasks.tagger.rows import Tagged
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """The characters `[start:end]` of a text. The probability is the lowest of its words' tags."""
+    """The characters `[start:end]` of a text. The probability is the lowest of its words' tags.
+
+    >>> Entity("Ada", "PER", 0, 3, 0.9).label
+    'PER'
+    """
 
     text: str
     label: str

@@ -1,6 +1,7 @@
 """bert-squad from its flags to its files, on a tiny model and generated questions; where a run
 starts from."""
 
+import json
 import shutil
 from functools import partial
 from os import truncate
@@ -228,3 +229,30 @@ def test_bad_input_is_one_line(squad, tmp_path, capsys, flag):
     before = files_in(tmp_path)
     refusal(capsys, "bert-squad", lambda: squad(tmp_path, *TRAIN, flag), *BAD[flag])
     assert files_in(tmp_path) == before
+
+
+def test_a_training_is_evaluated_keeps_the_best_model_and_runs_with_seeds(
+    squad, data, tmp_path, capsys
+):
+    learn = ("--do_train", f"--train_batch_size={BATCH}", "--num_train_steps=6", "--eval_steps=2")
+    # the rate is so high that the last model need not be the best
+    learn += ("--learning_rate=1e-2", "--load_best_model_at_end")
+    scores = squad(tmp_path, *learn, "--do_predict", "--seeds=1,2")
+    of_seeds = []
+    for folder in (tmp_path / "seed-1", tmp_path / "seed-2"):
+        measured = [line["f1"] for line in metrics_in(folder) if "f1" in line]
+        assert len(measured) == 3
+        of_seeds.append(read_json(folder / "result.json")["scores"]["f1"])
+        assert of_seeds[-1] == max(measured)
+        assert len(read_json(folder / "predictions.json")) == NUM_DEV
+    assert scores["f1"] == np.mean(of_seeds)
+    alone = squad(tmp_path / "alone", *learn, "--seed=2")
+    assert alone == {}  # only to choose the model: nothing is predicted
+    assert weights_in(tmp_path / "alone/model") == weights_in(tmp_path / "seed-2/model")
+
+    unlabelled = read_json(data / "dev.json")
+    for paragraph in unlabelled["data"][0]["paragraphs"]:
+        paragraph["qas"][0]["answers"] = []
+    (tmp_path / "new.json").write_text(json.dumps(unlabelled))
+    new = f"--predict_file={tmp_path}/new.json"
+    refusal(capsys, "bert-squad", lambda: squad(tmp_path / "new", *learn, new), "--predict_file")

@@ -1,0 +1,48 @@
+"""Every public name of `ringbert` has an example in its docstring that runs."""
+
+import doctest
+import importlib
+import sys
+
+import pytest
+from harness.models import save_model
+from harness.mpi import ROOT
+from harness.program_runs import weights_in
+
+import ringbert
+
+EXAMPLES = [name for name in ringbert.__all__ if name != "__version__"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The files that the examples name."""
+    folder = tmp_path_factory.mktemp("examples")
+    models = {
+        "minilm": ("features", {}),
+        "squad_output": ("span", {}),
+        "reviews": ("classifier", {"labels": ("good", "bad")}),
+        "names": ("tagger", {"labels": ("O", "B-PER", "I-PER")}),
+        "stars": ("classifier", {"labels": ("stars",)}),
+    }
+    for name, (head, changes) in models.items():
+        made = save_model(folder / "made" / name, head, **changes)
+        made.rename(folder / name)
+        assert weights_in(folder / name)
+    (folder / "own_task.py").symlink_to(ROOT / "examples/own_task.py")
+    return folder
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_of_a_public_name_runs(name, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    value = getattr(ringbert, name)
+    # outputs may be longer than a line
+    text = str(value.__doc__).replace("\\\n", "")
+    names = vars(importlib.import_module(value.__module__))
+    test = doctest.DocTestParser().get_doctest(text, dict(names), name, None, 0)
+    assert test.examples, f"ringbert.{name} has no example"
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(test, out=sys.stderr.write)
+    assert runner.failures == 0
