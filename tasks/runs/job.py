@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import TypeVar
 
@@ -59,6 +59,12 @@ class Job:
     @property
     def flags_of_data(self) -> dict[str, object]:
         return {name: self.config.get(name) for name in self.data_flags}
+
+    def of_seed(self, seed: int) -> "Job":
+        """The job of one of several `--seeds`, in a folder of its own."""
+        folder = self.run.folder / f"seed-{seed}"
+        config = {**self.config, "seed": seed, "output_dir": str(folder), "seeds": None}
+        return replace(self, run=Run(folder, self.world), config=config)
 
     def resume(self, wanted: str) -> str:
         """The value of `--resume`: a job that goes on continues, also if it began with `never`."""

@@ -3,13 +3,12 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from distributed.run import Run
 from distributed.train import HeldOut
 from ringbase.errors import InputError
-from ringbase.settings import flat
 from tasks.runs.details import REPORT
 from tasks.runs.environment import result_file
 from tasks.runs.job import Job
@@ -62,7 +61,7 @@ def runs_of(config: Config, job: Job, found: Callable[[Config, Job], Start]) -> 
     models."""
     jobs = {config.training.loop.seed: job}
     if config.seeds is not None:
-        jobs = {seed: _job_of_seed(config, job, seed) for seed in config.list_of_seeds}
+        jobs = {seed: job.of_seed(seed) for seed in config.list_of_seeds}
     runs = [SeedRun(seed, each, found(config, each)) for seed, each in jobs.items()]
     for one in runs:
         if one.start.identity != runs[0].start.identity:
@@ -71,12 +70,6 @@ def runs_of(config: Config, job: Job, found: Callable[[Config, Job], Start]) -> 
                 " seed's folder: give another --output_dir, or --resume never"
             )
     return runs
-
-
-def _job_of_seed(config: FineTuningConfig, job: Job, seed: int) -> Job:
-    folder = job.run.folder / f"seed-{seed}"
-    values = flat(config) | {"seed": seed, "output_dir": str(folder), "seeds": None}
-    return replace(job, run=Run(folder, job.world), config=values)
 
 
 def run_task(
