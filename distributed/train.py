@@ -215,7 +215,8 @@ class Log:
     def _write(self) -> None:
         if self._unlogged:
             state, values, times = self._unlogged
-            self._run.metrics(state.step, {"rows": state.position, **values, **times})
+            place = {"rows": state.position, "ranks": self._world.size}
+            self._run.metrics(state.step, {**place, **values, **times})
             self._times.append(times)
             self._unlogged = None
 

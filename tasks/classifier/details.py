@@ -18,6 +18,7 @@ from tasks.runs.details import (
     figures,
     marked,
     matrix,
+    of_all,
     table,
     table_of_figures,
 )
@@ -41,20 +42,22 @@ def several_labels(
     losses_B = (np.logaddexp(0, scores_BL) - true_BL * scores_BL).mean(1)
     true = [", ".join(itertools.compress(labels, row)) for row in true_BL]
     columns = {"true": true, "predicted": [", ".join(own) for own in chosen]}
+    in_all = of_all(int((tuned_BL != true_BL).any(1).sum()), len(texts.first))
     shown = dict(itertools.islice(by_label.items(), MOST_LABELS))
     order = np.argsort(-losses_B, kind="stable")
     totals = (int(part.sum()) for part in counts_L)
     return {"labels": by_label, "micro_f1": figures(*totals)["f1"]}, [
         table_of_figures("Labels", "with the thresholds chosen here", KINDS, shown),
-        examples("Most wrong", "the largest loss first", texts, order, columns),
+        examples("Most wrong", f"{in_all}. The largest loss first", texts, order, columns),
     ]
 
 
 def mistakes(
-    name: str, texts: Texts, true: np.ndarray, probabilities_BL: np.ndarray, labels: Sequence[str]
+    suffix: str, texts: Texts, true: np.ndarray, probabilities_BL: np.ndarray, labels: Sequence[str]
 ) -> tuple[dict[str, Any], list[Section]]:
     """The labels' figures and how often one is taken for another, and the texts about which the
-    model is wrong, or least sure."""
+    model is wrong, or least sure. `suffix`: of the set, where a task has several."""
+    name = suffix.replace("_", ", ")
     best_B, sure_B = probabilities_BL.argmax(1), probabilities_BL.max(1)
     lead_B = np.diff(np.sort(probabilities_BL, 1)[:, -2:])[:, 0]
     columns = {
@@ -63,12 +66,13 @@ def mistakes(
         "probability": [f"{value:.3f}" for value in sure_B.tolist()],
     }
     surest, nearest = (np.argsort(key, kind="stable") for key in (-sure_B, lead_B))
-    wrong, note = (
-        surest[best_B[surest] != true[surest]],
+    wrong = surest[best_B[surest] != true[surest]]
+    in_all, note = (
+        of_all(len(wrong), len(true), suffix),
         "the smallest lead over the second label first",
     )
     sections = [
-        examples(f"Wrong, the surest first{name}", "", texts, wrong, columns),
+        examples(f"Wrong, the surest first{name}", in_all, texts, wrong, columns),
         examples(f"Least sure{name}", note, texts, nearest, columns),
     ]
     counts_LL = np.zeros((len(labels), len(labels)), int)

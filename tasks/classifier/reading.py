@@ -56,6 +56,11 @@ class Source:
         )
 
     @property
+    def is_printed(self) -> bool:
+        """Whether predictions go to standard output only."""
+        return self.settings.reads_lines and self.split == "test"
+
+    @property
     def suffix(self) -> str:
         """Of scores and file names: empty but for MNLI's second sets, which run_classifier.py
         lacks."""
@@ -148,6 +153,16 @@ class Texts(NamedTuple):
     labels: list[Any] | None
     ids: list[str]  # those in the file, or the numbers from 0
     counts: Mapping[str, int] = {}  # of what the user may not expect, by its description
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The examples as objects: "id", "text", "text_pair" and "label", if there are any."""
+        columns: dict[str, Sequence[Any]] = {"id": self.ids, "text": self.first}
+        if self.second:
+            columns["text_pair"] = self.second
+        if self.labels:
+            columns["label"] = self.labels
+        for row in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, row, strict=True))
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,15 @@ entry in METRICS. Arrays have their shape as a suffix: B rows, L labels.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, log_softmax, softmax
 
-from tasks.classifier.several import HALF, in_a_cell
+from tasks.classifier.several import HALF
+from tasks.runs.task import Record
 
+NO_TABS = str.maketrans("\t\n\r", "   ")
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
 # scikit-learn and scipy.stats take a second to import, and the accuracy needs neither.
@@ -116,22 +119,51 @@ def labelled(
     return shares_BL, [tuple(itertools.compress(labels, row)) for row in above_BL]
 
 
-def written_labels(
-    labels: Sequence[str], shares_BL: np.ndarray, chosen: Sequence[Sequence[str]], has_several: bool
-) -> tuple[list[str], list[str]]:
-    """The labels of each text as files have them, and as they are printed: with probabilities."""
-    predictions = in_a_cell(chosen, labels) if has_several else [names[0] for names in chosen]
-    printed = []
-    for prediction, names, row in zip(predictions, chosen, shares_BL.tolist(), strict=True):
+# -- predictions as files have them ----------------------------------------------------------------
+
+Fields = dict[str, Any]
+
+
+def record_of_number(fields: Fields, value: float) -> Record:
+    """Of a regression; how wrong it is counts as its sureness."""
+    error = abs(value - fields["label"]) if "label" in fields else None
+    return Record(fields | {"prediction": value}, error)
+
+
+def record_of_label(fields: Fields, chosen: Sequence[str], shares: Mapping[str, float]) -> Record:
+    (prediction,) = chosen
+    is_right = fields.get("label", prediction) == prediction
+    said = {"prediction": prediction, "probabilities": shares}
+    return Record(fields | said, None if is_right else shares[prediction])
+
+
+def record_of_labels(fields: Fields, chosen: Sequence[str], shares: Mapping[str, float]) -> Record:
+    """Of several labels; as sure as the model was of the surest wrong one."""
+    wrong = set(chosen) ^ set(fields.get("label", chosen))
+    said = {"prediction": chosen, "probabilities": shares}
+    sureness = max((abs(shares[label] - HALF) for label in wrong), default=None)
+    return Record(fields | said, sureness)
+
+
+def shares_in_a_cell(
+    labels: Sequence[str], shares_BL: np.ndarray, chosen: Sequence[Sequence[str]]
+) -> list[str]:
+    """The probabilities of each text's labels, with commas between them."""
+    cells = []
+    for names, row in zip(chosen, shares_BL.tolist(), strict=True):
         share_of = dict(zip(labels, row, strict=True))
-        shares = ",".join(f"{share_of[name]:.4f}" for name in names)
-        printed.append(f"{prediction}\t{shares}")
-    return predictions, printed
+        cells.append(",".join(f"{share_of[name]:.4f}" for name in names))
+    return cells
 
 
-def written_numbers(
-    values: Sequence[float], limits: tuple[float, float] | None
-) -> tuple[list[str], list[str]]:
-    """Numbers as files have them, within the task's limits, and as they are printed."""
+def within(values: Sequence[float], limits: tuple[float, float] | None) -> list[str]:
+    """Numbers as files have them, within the task's limits."""
     low, high = limits or (-np.inf, np.inf)
-    return [f"{min(max(value, low), high):.3f}" for value in values], [*map(str, values)]
+    return [f"{min(max(value, low), high):.3f}" for value in values]
+
+
+def table_of(columns: Mapping[str, Sequence[object]]) -> str:
+    """Columns with tabs between them and a header; tabs and line ends of a cell become blanks."""
+    rows = [[*columns], *zip(*columns.values(), strict=True)]
+    lines = ["\t".join(str(cell).translate(NO_TABS) for cell in row) for row in rows]
+    return "".join(f"{line}\n" for line in lines)

@@ -3,7 +3,7 @@
 Tensors have their shape as a suffix: B rows, L labels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,15 +24,19 @@ from tasks.classifier.scoring import (
     labelled,
     loss_and_predictions,
     metrics,
-    written_labels,
-    written_numbers,
+    record_of_label,
+    record_of_labels,
+    record_of_number,
+    shares_in_a_cell,
+    table_of,
+    within,
 )
 from tasks.classifier.settings import ExampleSettings
-from tasks.classifier.several import THRESHOLDS, targets, thresholds_of
+from tasks.classifier.several import THRESHOLDS, in_a_cell, targets, thresholds_of
 from tasks.runs.cache import Tables
 from tasks.runs.details import Details
 from tasks.runs.labels import Labels, named_outputs
-from tasks.runs.task import DataSet, Scores, Task
+from tasks.runs.task import DataSet, Record, Scores, Task
 from tasks.runs.texts import Preparation
 
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
@@ -143,27 +147,52 @@ class LabelTask(Task[Texts, np.ndarray]):
         values = metrics(self.metrics, true, predictions) | {"loss": loss}
         return {f"{kind}{data.source.suffix}_{name}": value for name, value in values.items()}
 
+    def records(self, data: DataSet[Texts], scores_BL: np.ndarray) -> Iterable[Record]:
+        texts = data.examples()
+        if data.is_printed:
+            return ()  # they are printed
+        if self.labels is None:
+            return map(record_of_number, texts.rows(), scores_BL[:, 0].tolist())
+        shares_BL, chosen = self.labelled(scores_BL)
+        shares = [dict(zip(self.labels, row, strict=True)) for row in shares_BL.tolist()]
+        if self.has_several:
+            return map(record_of_labels, texts.rows(), chosen, shares)
+        return map(record_of_label, texts.rows(), chosen, shares)
+
     def write(self, run: Run, data: DataSet[Texts], scores_BL: np.ndarray) -> None:
         """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file
-        (ids and labels, or numbers clipped to the task's range). Prints a line for each line of
-        standard input: the label, a tab and its probability, or a number. Several labels of a text
-        are written by `in_a_cell`."""
+        (ids and labels, or numbers clipped to the task's range), of the user's own files a table
+        with the texts too. Of lines of standard input it only prints a line for each: the label, a
+        tab and its probability, or a number. Several labels of a text are written by `in_a_cell`.
+        """
         source: Source = data.source
+        printed: Sequence[tuple[Any, ...]]
+        shown, columns = scores_BL, dict[str, Any]()
         if self.labels is None:
-            shown = scores_BL
-            predictions, printed = written_numbers(shown[:, 0].tolist(), source.task.range)
+            numbers = scores_BL[:, 0].tolist()
+            columns["prediction"] = within(numbers, source.task.range)
+            printed = [(str(number),) for number in numbers]
         else:
             shown, chosen = self.labelled(scores_BL)
-            predictions, printed = written_labels(self.labels, shown, chosen, self.has_several)
-        ids = data.tables["ids"].column("id")
-        pairs = zip(ids, predictions, strict=True)
-        submission = "".join(f"{id_}\t{value}\n" for id_, value in pairs)
+            several = in_a_cell(chosen, self.labels)
+            columns["prediction"] = several if self.has_several else [own[0] for own in chosen]
+            columns["probability"] = shares_in_a_cell(self.labels, shown, chosen)
+            printed = [*zip(*columns.values(), strict=True)]
+        if data.is_printed:
+            print(*map("\t".join, printed), sep="\n", flush=True)
+            return
         results = "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist())
         run.write(f"test_results{source.suffix}.tsv", results)
-        name = source.part.submission or f"predictions{source.suffix}.tsv"
-        run.write(name, f"index\tprediction\n{submission}")
-        if source.settings.reads_lines:
-            print(*printed, sep="\n", flush=True)
+        columns = {"index": data.tables["ids"].column("id"), **columns}
+        if source.part.submission:
+            columns.pop("probability", None)
+            run.write(source.part.submission, table_of(columns))
+        else:
+            texts = data.examples()
+            columns["text"] = texts.first
+            if texts.second:
+                columns["second text"] = texts.second
+            run.write(f"predictions{source.suffix}.tsv", table_of(columns))
 
     def calibrated(self, data: DataSet[Texts], scores_BL: np.ndarray) -> dict[str, object]:
         """The threshold of each label, where a text may have several."""
@@ -185,7 +214,7 @@ class LabelTask(Task[Texts, np.ndarray]):
         if self.has_several:
             figures, sections = several_labels(self.labels, texts, true, scores_BL, chosen)
         else:
-            figures, sections = mistakes(name, texts, true, shares_BL, self.labels)
+            figures, sections = mistakes(data.suffix, texts, true, shares_BL, self.labels)
         return Details({f"eval{data.source.suffix}_labels": figures}, sections)
 
 

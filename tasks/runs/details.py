@@ -31,6 +31,11 @@ def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence
     }
 
 
+def of_all(mistakes: int, total: int, suffix: str = "") -> str:
+    """How many mistakes there are, and which file has them."""
+    return f"{mistakes:,} of {total:,}; all of them are in mistakes{suffix}.jsonl"
+
+
 def matrix(
     title: str, note: str, labels: Sequence[str], counts: Sequence[Sequence[int]]
 ) -> Section:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
@@ -19,8 +18,8 @@ from distributed.train import NoTargets, NotFinite
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, one_line
-from ringbase.files import read_object
 from ringbase.settings import Settings, fields_of, flat, made
+from tasks.runs import history
 from tasks.runs.environment import result_file
 from tasks.runs.remote import Mirror, is_remote, local_folder, local_inputs
 from tasks.runs.report.page import PAGE, write_page
@@ -74,13 +73,8 @@ class Job:
         self, trains: bool, scores: Mapping[str, float], more: Mapping[str, object] | None = None
     ) -> None:
         """Writes the file of `result_file`: the command is complete when it exists. Says so, and
-        draws the page of a training. One that was complete before keeps its seconds and ranks."""
-        facts = {
-            "seconds": round(time.monotonic() - self.run.began_s, 1),
-            "world_size": self.world.size,
-        }
-        if self.run.is_writer and (file := self.run.folder / result_file(trains)).is_file():
-            facts |= {name: value for name, value in read_object(file).items() if name in facts}
+        draws the page of a training."""
+        facts = self.world.on_first(history.end, self.run, self.world, trains)
         self.run.write_json(result_file(trains), {"scores": scores, **(more or {}), **facts})
         figures = "".join(f", {name} {value:.4g}" for name, value in scores.items())
         self.run.say(f"done: {self.run.folder}{figures}")

@@ -1,5 +1,6 @@
 """A program that trains, evaluates and predicts, the same for all tasks: `run_task`."""
 
+import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -9,13 +10,14 @@ from typing import Any, TypeVar
 from distributed.run import Run
 from distributed.train import HeldOut
 from ringbase.errors import InputError
+from tasks.runs import history
 from tasks.runs.details import REPORT
 from tasks.runs.environment import result_file
 from tasks.runs.job import Job
 from tasks.runs.predict import Predictor
 from tasks.runs.settings import FineTuningConfig, SelectionSettings
 from tasks.runs.start import Start
-from tasks.runs.task import DataSet, Scores, Task, open_set
+from tasks.runs.task import DataSet, Record, Scores, Task, open_set
 from tasks.runs.texts import Preparation
 from tasks.runs.trained import TASK_FILE
 from tasks.runs.training import Training, TrainingData
@@ -137,10 +139,17 @@ class Evaluation:
             )
         return scores
 
-    def calibrated(self) -> dict[str, object]:
-        """What the last evaluation teaches. On rank 0."""
+    def written(self, run: Run, scores: Scores, steps: int | None) -> dict[str, object]:
+        """Writes the files of the last evaluation, with these scores. Returns what it teaches."""
+        # as run_classifier.py, with loss and step where there is a loss
+        loss = {"loss": scores["eval_loss"], "global_step": steps} if "eval_loss" in scores else {}
+        write_eval_results(run, scores | loss)
+        return self._world.on_first(self._learned, run)
+
+    def _learned(self, run: Run) -> dict[str, object]:
         learned = dict[str, object]()
         for data, results in self.results.items():
+            write_mistakes(run, self.task, data, results, f"mistakes{data.suffix}.jsonl")
             learned |= self.task.calibrated(data, results)
         return learned
 
@@ -172,29 +181,53 @@ def run_once(
         task = task.taught(world.on_first(start.settings))
     scores, facts, evaluated = Scores(), dict[str, Any](), Results()
     if config.does_eval:
-        scores = evaluation.measure()
-        evaluated = evaluation.results
+        scores, evaluated = evaluation.measure(), evaluation.results
     if scores:
-        # as run_classifier.py, with loss and step where there is a loss
-        loss = {"loss": scores["eval_loss"], "global_step": steps} if "eval_loss" in scores else {}
-        write_eval_results(run, scores | loss)
-        learned = world.on_first(evaluation.calibrated)
+        learned = evaluation.written(run, scores, steps)
         facts = learned | world.on_first(evaluation.details, task.taught(learned))
         if training and learned:
             task = task.taught(learned)
             run.write_json(f"model/{TASK_FILE}", {**task.settings, **learned})
+    # mistakes.jsonl has those of the dev set, if there is one
+    mistakes = f"{'predict_' * config.does_eval}mistakes"
+    names = [str(data.source) for data in sets.predict if not data.is_printed]
+    if names and (replaced := world.on_first(history.predicted, run, names)):
+        run.say(f"note: {', '.join(names)} replaces the predictions of {replaced}")
     for data in sets.predict:
         results = evaluated.get(data)
         if data not in evaluated:
             results = evaluation.predictor.results(task, data, config.predict_batch_size)
-            scores |= world.on_first(task.scores, "predict", data, results)
-        world.on_first(task.write, run, data, results)
+            if found := world.on_first(task.scores, "predict", data, results):
+                scores |= found
+                name = f"{mistakes}{data.suffix}.jsonl"
+                world.on_first(write_mistakes, run, task, data, results, name)
+        world.on_first(write_predictions, run, task, data, results)
     if config.does_eval or sets.predict:
         timing = facts["prediction"] = evaluation.predictor.timing
         rows, seconds = timing["rows"], timing["seconds"]
         run.say(f"predicted {rows:,} rows in {seconds:.1f} s, {rows / seconds:.1f} a second")
     job.finish(config.do_train, scores, facts)
     return scores
+
+
+def write_predictions(run: Run, task: Task, data: DataSet, results: Any) -> None:
+    """Writes predictions.jsonl, a line for each example, and the task's other files. On rank 0."""
+    if lines := [line_of(record) for record in task.records(data, results)]:
+        run.write(f"predictions{data.suffix}.jsonl", "".join(lines))
+    task.write(run, data, results)
+
+
+def write_mistakes(run: Run, task: Task, data: DataSet, results: Any, name: str) -> None:
+    """Writes the lines of mistakes, the surest first. On rank 0."""
+    records = [*task.records(data, results)]
+    wrong = [record for record in records if record.mistake is not None]
+    wrong.sort(key=lambda record: -(record.mistake or 0))
+    if records:
+        run.write(name, "".join(map(line_of, wrong)))
+
+
+def line_of(record: Record) -> str:
+    return json.dumps(record.fields, ensure_ascii=False) + "\n"
 
 
 def write_eval_results(run: Run, values: Mapping[str, float | None]) -> None:

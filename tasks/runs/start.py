@@ -21,6 +21,7 @@ from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_json
+from tasks.runs import history
 from tasks.runs.environment import result_file
 from tasks.runs.job import Job
 from tasks.runs.settings import ModelSettings, ProgramConfig
@@ -72,6 +73,8 @@ class Start:
         command is not complete. Returns the number of steps that they were trained for; None if
         they are not those of a checkpoint."""
         assert self.weights is not None
+        step = self.state.step if self.state else 0
+        world.on_first(history.begin, run, world, "prediction", self.reason, step, {})
         run.remove(result_file(trains=False))
         load_on_all(model, self.weights, world, run)
         return self.state.step if self.state else None

@@ -5,10 +5,10 @@ use one object.
            -> decoder -> results of the examples -> scores, files, sections of the page
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -72,6 +72,16 @@ class DataSet(Generic[Examples]):
     def tables(self) -> Mapping[str, Rows]:
         return self.prepared.tables
 
+    @property
+    def is_printed(self) -> bool:
+        """Whether its predictions go to standard output only: those of standard input."""
+        return getattr(self.source, "is_printed", False)
+
+    @property
+    def suffix(self) -> str:
+        """Of the files of predictions, where a task has several sets."""
+        return getattr(self.source, "suffix", "")
+
 
 class Decoder(Protocol[Made]):
     """Makes the scores of rows the results of examples."""
@@ -85,6 +95,15 @@ class Decoder(Protocol[Made]):
         """The results of all examples, in their order, from what was kept of each row. On
         rank 0."""
         ...
+
+
+class Record(NamedTuple):
+    """A line of predictions.jsonl, and whether it is a mistake."""
+
+    # the input, the truth if there is one, the prediction, its probability or probabilities
+    fields: Mapping[str, object]
+    # of a mistake, how sure the model was; None if it is right, or nobody knows
+    mistake: float | None = None
 
 
 class EachRow:
@@ -164,9 +183,12 @@ class Task(Generic[Examples, Results]):
         begins their names."""
         return {}
 
+    def records(self, data: DataSet[Examples], results: Results) -> Iterable[Record]:
+        """The lines of predictions.jsonl, of which those of mistakes go to mistakes.jsonl too."""
+        return ()
+
     def write(self, run: Run, data: DataSet[Examples], results: Results) -> None:
-        """Writes the predictions of a set."""
-        raise NotImplementedError
+        """Writes the predictions of a set in other forms."""
 
     def details(self, data: DataSet[Examples], results: Results) -> Details:
         """What result.json and the page show of an evaluation, besides its scores."""

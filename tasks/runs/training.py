@@ -27,6 +27,7 @@ from distributed.run import Run
 from distributed.train import HeldOut, is_finished, train
 from distributed.versions import environment
 from ringbase.files import write_json
+from tasks.runs import history
 from tasks.runs.environment import result_file
 from tasks.runs.job import Job
 from tasks.runs.settings import TrainingSettings
@@ -138,6 +139,8 @@ class Training:
             # the schedule follows the progress
             if start.state is None or state.step != start.state.step:
                 step.optimizer.optimizer.iterations.assign(state.step)
+            what = "evaluation" if is_complete else history.TRAINING
+            world.on_first(history.begin, run, world, what, start.reason, state.step, job.config)
             if not is_complete:
                 run.remove(result_file(trains=False))  # of an older model
                 self._describe(start, job, plan)

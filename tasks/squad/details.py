@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tasks.runs.details import MOST_ROWS, Section, marked, table
+from tasks.runs.details import MOST_ROWS, Section, marked, of_all, table
 from tasks.squad.answers import Prediction
 from tasks.squad.metrics import Score
 from tasks.squad.reading import Examples, Question
@@ -32,18 +32,19 @@ def details(
         by_group("By length of the answer", [name for _, name in LENGTHS], lengths, scored)
     )
     rows = [*zip(questions, predictions, scored, strict=True)]
-    wrong = sorted((row for row in rows if row[2].f1 == 0), key=lambda row: -row[1].probability)
-    part = sorted(
-        (row for row in rows if row[2].f1 > 0 and not row[2].exact), key=lambda row: row[2].f1
-    )
+    mistakes = [row for row in rows if not row[2].exact]
+    wrong = [row for row in mistakes if row[2].f1 == 0]
+    wrong.sort(key=lambda row: -row[1].probability)
+    part = [row for row in mistakes if row[2].f1 > 0]
+    part.sort(key=lambda row: row[2].f1)
+    in_all = of_all(len(mistakes), len(rows))
+    columns = ["question", "context", "predicted", "answer", "probability", "F1"]
     for title, note, kept in (
-        ("Wrong, the surest first", "no word in common with an answer (green)", wrong),
+        ("Wrong, the surest first", f"{in_all}. No word in common with an answer (green)", wrong),
         ("Partly right, the lowest F1 first", "some words in common with an answer (green)", part),
     ):
-        columns = ["question", "context", "predicted", "answer", "probability", "F1"]
-        sections.append(
-            table(title, note, columns, (row_of(examples, *each) for each in kept[:MOST_ROWS]))
-        )
+        shown = [row_of(examples, *row) for row in kept[:MOST_ROWS]]
+        sections.append(table(title, note, columns, shown))
     return sections
 
 

@@ -4,7 +4,7 @@ Tensors have their shape as a suffix: B rows, T positions of a row, R of the hid
 start and end.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from distributed.run import Run
 from ringbase.ragged import padded
 from tasks.runs.cache import Tables
 from tasks.runs.details import Details
-from tasks.runs.task import DataSet, Scores, Task
+from tasks.runs.task import DataSet, Record, Scores, Task
 from tasks.runs.texts import Preparation
 from tasks.runs.trained import saved_settings
 from tasks.squad import windows as rows
@@ -119,6 +119,26 @@ class SpanTask(Task[Examples, Results]):
             return squad_v1(examples.references, texts, unit)
         odds: Any = dict(zip(ids, (each.null_odds for each in results), strict=True))
         return squad_v2(examples.references, texts, odds, unit)
+
+    def records(self, data: DataSet[Examples], results: Results) -> Iterator[Record]:
+        examples = data.examples()
+        _, scores = self._scored(examples, results)
+        for question, answer in zip(examples.questions, results, strict=True):
+            fields: dict[str, object] = {
+                "id": question.id,
+                "question": question.text,
+                "context": examples.paragraphs[question.paragraph],
+                "prediction": answer.text,
+                "start": answer.start,
+                "probability": answer.probability,
+            }
+            if not scores:
+                yield Record(fields)
+                continue
+            score = scores[question.id]
+            fields["answers"] = [*dict.fromkeys(text for text, _ in question.answers)]
+            fields["f1"] = score.f1
+            yield Record(fields, None if score.exact else answer.probability)
 
     def write(self, run: Run, data: DataSet[Examples], results: Results) -> None:
         """Writes Google's files."""

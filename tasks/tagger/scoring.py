@@ -17,6 +17,7 @@ from tasks.runs.details import (
     figures,
     marked,
     matrix,
+    of_all,
     table,
     table_of_figures,
 )
@@ -60,6 +61,13 @@ def entities(
         probability = min(tagged.shares[first : last + 1])
         found.append(Entity(text[start:end], label, start, end, probability))
     return found
+
+
+def sureness_of_mistake(true: Sequence[str], tagged: Tagged) -> float | None:
+    """How sure the model was of the entities that only one side has: the highest of the lowest
+    probabilities of their words' tags. None if the entities are the same."""
+    wrong = set(spans(true)) ^ set(spans(tagged.tags))
+    return max((min(tagged.shares[first : last + 1]) for _, first, last in wrong), default=None)
 
 
 class Comparison:
@@ -126,10 +134,11 @@ def details(characters: bool, sentences: Sequence[Sentence], found: Sequence[Tag
     rows = [_row(characters, sentences[number], found[number]) for number in wrong[:MOST_ROWS]]
     by_type = "a row for the true type of each word, a column for the predicted one"
     colors = "true entities are green, predicted ones red, both where they agree"
+    note = f"{of_all(len(wrong), len(errors))}. {colors}"
     sections = [
         table_of_figures("Types", "", ("type", "entities"), comparison.by_type),
         matrix("Confusion", by_type, types, confusion),
-        table("Most wrong", colors, ["text", "true", "predicted"], rows),
+        table("Most wrong", note, ["text", "true", "predicted"], rows),
     ]
     return Details({"eval_types": comparison.by_type}, sections)
 

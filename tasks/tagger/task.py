@@ -3,8 +3,7 @@
 Tensors have their shape as a suffix: R rows of the hidden state, B rows, T tokens, L labels.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,12 +17,12 @@ from ringbase.settings import flat
 from tasks.runs.cache import Tables
 from tasks.runs.details import Details
 from tasks.runs.labels import named_outputs
-from tasks.runs.task import DataSet, Scores, Task
+from tasks.runs.task import DataSet, Record, Scores, Task
 from tasks.runs.texts import Preparation
 from tasks.tagger import rows
 from tasks.tagger.reading import Sentence, Source, read, text_of
 from tasks.tagger.rows import NONE, TagDecoder, Tagged
-from tasks.tagger.scoring import details, entities, measure
+from tasks.tagger.scoring import details, entities, measure, sureness_of_mistake
 from tasks.tagger.settings import SentenceSettings
 
 Sentences = Sequence[Sentence]
@@ -82,18 +81,27 @@ class TagTask(Task[Sentences, Results]):
             return {}
         return measure(kind, self.labels, self.sentences.characters, sentences, *results)
 
+    def records(self, data: DataSet[Sentences], results: Results) -> Iterator[Record]:
+        """Texts and entities with their places."""
+        for sentence, tagged in zip(data.examples(), results[0], strict=True):
+            text, starts = text_of(sentence.words, self.sentences.characters)
+            found = entities(text, sentence.words, starts, tagged)
+            fields = {"text": text, "entities": [asdict(entity) for entity in found]}
+            mistake = None
+            if sentence.tags:
+                certain = Tagged(sentence.tags, [1.0] * len(sentence.tags))
+                true = entities(text, sentence.words, starts, certain)
+                fields["true_entities"] = [asdict(entity) for entity in true]
+                mistake = sureness_of_mistake(sentence.tags, tagged)
+            yield Record(fields, mistake)
+
     def write(self, run: Run, data: DataSet[Sentences], results: Results) -> None:
-        """Writes predictions.conll, words and tags, and predictions.jsonl, texts and entities with
-        their places."""
-        blocks, lines = list[str](), list[str]()
-        for each, tagged in zip(data.examples(), results[0], strict=True):
-            pairs = zip(each.words, tagged.tags, strict=True)
+        """Writes predictions.conll, words and tags."""
+        blocks = list[str]()
+        for sentence, tagged in zip(data.examples(), results[0], strict=True):
+            pairs = zip(sentence.words, tagged.tags, strict=True)
             blocks.append("".join(f"{word}\t{tag}\n" for word, tag in pairs))
-            text, starts = text_of(each.words, self.sentences.characters)
-            found = [asdict(entity) for entity in entities(text, each.words, starts, tagged)]
-            lines.append(json.dumps({"text": text, "entities": found}, ensure_ascii=False) + "\n")
         run.write("predictions.conll", "\n".join(blocks))
-        run.write("predictions.jsonl", "".join(lines))
 
     def details(self, data: DataSet[Sentences], results: Results) -> Details:
         return details(self.sentences.characters, data.examples(), results[0])

@@ -48,9 +48,13 @@ def command(module: str, *argv: str, ranks: int = 1) -> list[str]:
     return jobs.launch(ranks, sys.executable, "-m", module, *argv)
 
 
+def objects_in(path: Path) -> list[dict]:
+    """The objects in the lines of a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def metrics_in(folder: Path) -> list[dict]:
-    """The lines of metrics.jsonl."""
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return objects_in(folder / "metrics.jsonl")
 
 
 def weights_in(folder: Path) -> bytes:

@@ -21,7 +21,7 @@ from harness.classifier_runs import (
     write_rows,
 )
 from harness.models import save_model
-from harness.program_runs import files_in, metrics_in, weights_in
+from harness.program_runs import files_in, metrics_in, objects_in, weights_in
 from harness.texts import KINDS, write_lines
 from safetensors.numpy import load_file
 from scipy.stats import pearsonr, spearmanr
@@ -60,14 +60,39 @@ def test_a_run_learns_and_leaves_its_files(trained):
     assert probabilities.shape == (len(TEST), len(KINDS))
     np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-12)  # a softmax in float64
     header, *rows = table_in(folder / "predictions.tsv")
-    assert header == ["index", "prediction"]
-    assert rows == [
-        [str(row), sorted(KINDS)[best]] for row, best in enumerate(probabilities.argmax(1))
+    assert header == ["index", "prediction", "probability", "text", "second text"]
+    predicted = [sorted(KINDS)[best] for best in probabilities.argmax(1)]
+    shares = [f"{share:.4f}" for share in probabilities.max(1)]
+    inputs = [(example.first, example.second) for example in TEST]
+    columns = [map(str, range(len(TEST))), predicted, shares, *zip(*inputs, strict=True)]
+    assert rows == [list(row) for row in zip(*columns, strict=True)]
+    kinds = [example.kind for example in TEST]
+    assert np.mean([label == kind for label, kind in zip(predicted, kinds, strict=True)]) > 0.8
+    lines = objects_in(folder / "predictions.jsonl")
+    assert [(line["text"], line["text_pair"], line["prediction"]) for line in lines] == [
+        (*texts, label) for texts, label in zip(inputs, predicted, strict=True)
     ]
-    assert (
-        np.mean([label == example.kind for (_, label), example in zip(rows, TEST, strict=True)])
-        > 0.8
-    )
+    found = [[line["probabilities"][kind] for kind in sorted(KINDS)] for line in lines]
+    np.testing.assert_array_equal(found, probabilities)
+
+
+def test_mistakes_are_those_of_the_dev_set_the_surest_first(trained):
+    folder, scores = trained
+    mistakes = objects_in(folder / "mistakes.jsonl")
+    assert len(mistakes) == round((1 - scores["eval_accuracy"]) * len(DEV)) > 0
+    kind_of = {(example.first, example.second): example.kind for example in DEV}
+    sureness = []
+    for line in mistakes:
+        assert line["label"] == kind_of[line["text"], line["text_pair"]] != line["prediction"]
+        assert line["prediction"] == max(line["probabilities"], key=line["probabilities"].get)
+        sureness.append(line["probabilities"][line["prediction"]])
+    assert sureness == sorted(sureness, reverse=True)
+    page = (folder / "report.html").read_text()
+    assert f"{len(mistakes)} of {len(DEV)}; all of them are in mistakes.jsonl" in page
+
+
+def test_a_model_is_saved_for_transformers(trained):
+    folder, _ = trained
     losses = [line["loss"] for line in metrics_in(folder)]
     assert np.mean(losses[-2:]) < 0.5 * losses[0]
     config, labels = AutoConfig.from_pretrained(folder / "model"), dict(enumerate(sorted(KINDS)))
@@ -100,7 +125,7 @@ def test_a_head_for_other_labels_starts_anew_and_class_weights_reach_the_trainin
     assert not new["classifier.bias"].any()
     heavy = "--class_weights=a=0.0001,b=1000,c=0.0001,d=0.0001"
     classify(tmp_path / "heavy", *flags, "--num_train_steps=20", "--do_predict", heavy)
-    assert {label for _, label in table_in(tmp_path / "heavy/predictions.tsv")[1:]} == {"b"}
+    assert {row[1] for row in table_in(tmp_path / "heavy/predictions.tsv")[1:]} == {"b"}
 
 
 def test_seeds_start_from_one_model(data, tmp_path, capsys):
@@ -245,9 +270,8 @@ def test_standard_input_is_labelled_as_texts_of_a_file(
     classify(tmp_path / "file", *flags, f"--predict_file={tmp_path}/file.jsonl")
     assert capsys.readouterr().out == ""
     classify(tmp_path / "lines", *flags, "--predict_file=-")
-    for name in ("predictions.tsv", "test_results.tsv"):
-        assert (tmp_path / "lines" / name).read_bytes() == (tmp_path / "file" / name).read_bytes()
-    labels = [label for _, label in table_in(tmp_path / "file/predictions.tsv")[1:]]
+    assert not [*(tmp_path / "lines").glob("*.tsv"), *(tmp_path / "lines").glob("*.jsonl")]
+    labels = [row[1] for row in table_in(tmp_path / "file/predictions.tsv")[1:]]
     highest = np.loadtxt(tmp_path / "file/test_results.tsv").max(1)
     printed = [f"{label}\t{value:.4f}" for label, value in zip(labels, highest, strict=True)]
     assert capsys.readouterr().out.splitlines() == printed

@@ -133,7 +133,9 @@ def test_evaluation_alone_changes_nothing_that_the_training_wrote(corpus, traine
     found = pretrain(corpus, folder, "dynamic/*.arrow", "--do_eval", *SIZES)
     for path in (folder / "predict_result.json", trained / "result.json"):
         assert json.loads(path.read_text())["scores"] == found
-    assert files_in(folder, "predict_result.json") == files_in(trained)
+    assert files_in(folder, "predict_result.json", "history.json") == files_in(
+        trained, "history.json"
+    )
 
 
 def rows_in(shards):

@@ -115,7 +115,7 @@ def test_a_finished_run_is_not_trained_again(squad, trained, copy, capsys):
     (copy / "predictions.json").unlink()
     squad(copy, *TRAIN)
     assert f"checkpoint {copy}/checkpoints/{checkpoint(STEPS)}" in capsys.readouterr().err
-    new = ("result.json", "report.html")
+    new = ("result.json", "report.html", "history.json")
     assert files_in(copy, *new) == files_in(trained, *new)
     again, result = read_json(copy / "result.json"), read_json(trained / "result.json")
     assert [again[name] for name in kept] == [result[name] for name in kept]
@@ -134,6 +134,7 @@ def test_prediction_alone_changes_nothing_that_the_training_wrote(squad, trained
         read_json(copy / "predict_result.json")["scores"]
     )
     predicted = ("predictions.json", "nbest_predictions.json", "null_odds.json", "eval_results.txt")
+    predicted += ("predictions.jsonl", "mistakes.jsonl", "history.json")
     assert files_in(copy, *predicted, "predict_result.json") == files_in(trained, *predicted)
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from datasets import ClassLabel, Dataset, Features, List, Value
 from harness import tagger_files, texts
 from harness.parsing import main_of
-from harness.program_runs import bert, refusal
+from harness.program_runs import bert, objects_in, refusal
 from harness.refusals import refused
 from sklearn.metrics import f1_score
 
@@ -136,6 +136,27 @@ def test_the_program_learns_and_writes_entities(run):
     result = json.loads((folder / "result.json").read_text())
     assert set(result["eval_types"]) == {"animal", "tool"}
     assert "Confusion" in (folder / "report.html").read_text()
+
+
+def test_mistakes_are_sentences_with_wrong_entities(data, run, tmp_path):
+    """Of a file in which the tags of one sentence are wrong, that sentence."""
+    folder, _ = run
+    blocks = Path(data[1].partition("=")[2]).read_text().split("\n\n")
+    number = next(number for number, block in enumerate(blocks) if "B-animal" in block)
+    blocks[number] = blocks[number].replace("-animal", "-tool")
+    (tmp_path / "wrong.conll").write_text("\n\n".join(blocks))
+    flags = (f"--model={folder}/model", f"--predict_file={tmp_path}/wrong.conll", "--do_predict")
+    scores = bert("tagger", tmp_path / "out", *flags)
+    assert scores["predict_f1"] < 1
+    predictions = objects_in(tmp_path / "out/predictions.jsonl")
+    (mistake,) = objects_in(tmp_path / "out/mistakes.jsonl")
+    assert mistake == predictions[number]
+    found, true = (
+        {(each["text"], each["label"]) for each in mistake[kind]}
+        for kind in ("entities", "true_entities")
+    )
+    assert {text for text, _ in found} == {text for text, _ in true}
+    assert ("animal" in {label for _, label in found}) > ("animal" in {label for _, label in true})
 
 
 def test_tagger_finds_the_programs_entities(run):

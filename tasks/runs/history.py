@@ -1,0 +1,104 @@
+"""What a run's folder remembers of each start: `history.json`, a list with an entry for each.
+
+An entry: `began` (seconds since 1970), `what` was done, on how many `ranks` and which `machine`,
+what it started `from` and at which `step`, the flags that have `changed` since the training before,
+what was `predicted`, and its `seconds`. All of it stands on rank 0.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distributed.run import Run
+from distributed.world import World
+from ringbase.errors import InputError
+from ringbase.files import lines_of, parse_json, read_json, read_object
+
+FILE = "history.json"
+TRAINING = "training"
+NEW = ("output_dir", "seeds")  # flags that say nothing about a change
+
+Entry = dict[str, Any]
+
+
+def begin(
+    run: Run, world: World, what: str, origin: str, step: int, config: Mapping[str, Any]
+) -> None:
+    """Adds a start. One before it without an end, which was broken off, ends with the last step
+    that it has logged."""
+    entries = read(run.folder)
+    if entries and "seconds" not in entries[-1]:
+        entries[-1]["seconds"] = round(max(0.0, _last_sign(run.folder) - entries[-1]["began"]), 1)
+    entry: Entry = {
+        "began": round(time.time() - _elapsed(run), 1),
+        "what": what,
+        "ranks": world.size,
+        "machine": f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
+        "from": origin,
+        "step": step,
+    }
+    if what == TRAINING:
+        entry["changed"] = _changes(run.folder, config)
+    run.write_json(FILE, [*entries, entry])
+
+
+def predicted(run: Run, sources: Sequence[str]) -> str | None:
+    """Notes what this start predicts. Returns what the one before predicted, if that is other."""
+    *before, last = read(run.folder)
+    run.write_json(FILE, [*before, last | {"predicted": list(sources)}])
+    earlier = next((each["predicted"] for each in reversed(before) if "predicted" in each), None)
+    return ", ".join(earlier) if earlier not in (None, list(sources)) else None
+
+
+def end(run: Run, world: World, trains: bool) -> dict[str, float]:
+    """Ends this start. Returns the seconds and ranks for its result: of a training those of all
+    starts that trained, and the ranks of the last one."""
+    own = {"seconds": round(_elapsed(run), 1), "world_size": world.size}
+    if not (entries := read(run.folder)):
+        return own
+    entries[-1]["seconds"] = own["seconds"]
+    run.write_json(FILE, entries)
+    trainings = [entry for entry in entries if entry["what"] == TRAINING]
+    if not (trains and trainings):
+        return own
+    seconds = round(sum(entry["seconds"] for entry in trainings), 1)
+    return {"seconds": seconds, "world_size": trainings[-1]["ranks"]}
+
+
+def read(folder: Path) -> list[Entry]:
+    """The entries of a run's folder; none if it has none, or the file is damaged."""
+    try:
+        entries = read_json(folder / FILE)
+        assert all({"began", "what", "ranks", "from", "step"} <= entry.keys() for entry in entries)
+    except (InputError, OSError, AssertionError, AttributeError, TypeError):
+        return []
+    return entries
+
+
+def _elapsed(run: Run) -> float:
+    return time.monotonic() - run.began_s
+
+
+def _last_sign(folder: Path) -> float:
+    """When the last step was logged; 0 if none was."""
+    path = folder / "metrics.jsonl"
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in reversed(lines_of(text)):
+        try:
+            return float(parse_json(line)["time"])
+        except (InputError, KeyError, TypeError, ValueError):
+            continue
+    return 0.0
+
+
+def _changes(folder: Path, config: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The flags of a training that differ from those of the one before, with both values."""
+    try:
+        old = dict(read_object(folder / "run.json")["config"])
+    except (InputError, OSError, KeyError, TypeError, ValueError):
+        return {}
+    names = [name for name in config if name in old and name not in NEW]
+    return {name: [old[name], config[name]] for name in names if old[name] != config[name]}
