@@ -45,7 +45,8 @@ def make_run(folder, scores=None, evaluations=()):
 def page_of(*folders):
     with pytest.raises(SystemExit, match=r"^0$"):
         report.main([str(folder) for folder in folders])
-    return (folders[0] / "report.html").read_text()
+    own = folders[0] / "report.html"
+    return (own if len(folders) == 1 else Path("comparison.html")).read_text()
 
 
 def rows_of(page):
@@ -169,6 +170,32 @@ def test_runs_stand_side_by_side(tmp_path, monkeypatch):
     assert ["", "seeds seed-1", "seeds seed-10", "seeds: mean ± deviation"] in rows
     assert ["eval_accuracy", "0.7000", "0.9000", "0.8000 ± 0.14"] in rows
     assert ["--seed", "1", "10"] in rows
+
+
+def test_a_comparison_leaves_the_runs_own_pages_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/b", "runs/a", "alone"):
+        make_run(tmp_path / name, scores={"f1": 1.0})
+        (tmp_path / name / "report.html").write_text("its own page")
+    for words, written in (
+        (["runs/a", "alone"], "comparison.html"),
+        (["runs/a", "alone", "--output_file", "new.html"], "new.html"),
+        (["alone", "--output_file=one.html"], "one.html"),
+        (["runs"], "runs/report.html"),
+    ):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            report.main(words)
+        assert capsys.readouterr().out == f"{written}\n"
+        assert "<h1>" in Path(written).read_text()
+    assert ["", "a", "b"] in rows_of(Path("runs/report.html").read_text())
+    pages = [
+        (tmp_path / name / "report.html").read_text() for name in ("runs/a", "runs/b", "alone")
+    ]
+    assert set(pages) == {"its own page"}
+    refusal(capsys, "bert-report", lambda: report.main(["alone", "--output"]), "--output_file")
+    (tmp_path / "scores.json").write_text("{}")
+    words = ["alone", "--output_file=scores.json"]
+    refusal(capsys, "bert-report", lambda: report.main(words), "scores.json")
 
 
 @pytest.mark.parametrize(

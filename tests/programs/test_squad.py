@@ -121,6 +121,39 @@ def test_a_finished_run_is_not_trained_again(squad, trained, copy, capsys):
     assert [again[name] for name in kept] == [result[name] for name in kept]
 
 
+def test_a_run_remembers_its_starts(squad, data, trained, tmp_path, monkeypatch):
+    """Broken off after step 16, gone on with other flags, predicted twice."""
+    folder = without_newest_checkpoint(trained, tmp_path / "run")
+    first, *_ = read_json(folder / "history.json")
+    assert (first["what"], first["step"], first["from"]) == ("training", 0, "initial values")
+    assert first["predicted"] == [f"--predict_file {data}/dev.json"]
+    del first["seconds"]  # as of a job that was killed
+    (folder / "history.json").write_text(json.dumps([first]))
+    last_time = metrics_in(folder)[-1]["time"]
+    squad(folder, *TRAIN, "--log_steps=4")
+    before, again = read_json(folder / "history.json")
+    assert before["seconds"] == pytest.approx(last_time - first["began"], abs=0.2)
+    assert (again["what"], again["step"], again["ranks"]) == ("training", 16, 1)
+    assert again["from"].startswith("checkpoint ")
+    assert again["changed"] == {"log_steps": [2, 4]}
+    result = read_json(folder / "result.json")
+    assert result["seconds"] == pytest.approx(before["seconds"] + again["seconds"], abs=0.2)
+    page = (folder / "report.html").read_text()
+    assert "--log_steps 2 → 4" in page
+    assert page.count("restart, 1 ranks") == 2  # on the curves of loss and speed
+    assert "<td>initial values</td>" in page  # where the weights come from
+
+    lines = list[str]()
+    monkeypatch.setattr("distributed.run.Run.say", lambda run, text: lines.append(text))
+    squad(folder, "--do_predict")
+    assert not any("replaces the predictions" in line for line in lines)
+    write_squad(tmp_path / "other.json", make_entries(4, 3))
+    squad(folder, "--do_predict", f"--predict_file={tmp_path}/other.json")
+    (line,) = [line for line in lines if "replaces the predictions" in line]
+    assert line.index("other.json") < line.index("dev.json")
+    assert [each["what"] for each in read_json(folder / "history.json")[2:]] == ["prediction"] * 2
+
+
 def test_prediction_alone_changes_nothing_that_the_training_wrote(squad, trained, copy):
     """`--do_train=False --init_checkpoint=<the original>` of lambdal's recipe takes the run's own
     weights."""

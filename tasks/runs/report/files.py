@@ -1,5 +1,6 @@
 """What the report reads: the files of runs, also while they go on, and scores of other programs."""
 
+import itertools
 import math
 import os
 import statistics
@@ -11,6 +12,7 @@ from typing import Any
 
 from ringbase.errors import InputError
 from ringbase.files import parse_json, read_json, read_object, read_text
+from tasks.runs import history
 from tasks.runs.details import REPORT, Section
 from tasks.runs.environment import result_file
 
@@ -49,7 +51,8 @@ class RunFiles:
     num_damaged: int = 0
     step_times: Sequence[Mapping[str, float]] = ()
     sections: Sequence[Section] = ()
-    seconds: float | None = None  # from the start of the ranks to the end
+    seconds: float | None = None  # of all starts that trained, each from the start of its ranks
+    starts: Sequence[history.Entry] = ()  # its history
 
     def median(self, key: str) -> float:
         """The median of a figure over the logged steps; 0 if it was not logged."""
@@ -70,9 +73,28 @@ class RunFiles:
         return int(line["step"]), names[0]
 
     def began(self) -> str:
-        """Date and time of the first logged step."""
-        began_s = self.steps[0].get("time")
-        return "" if began_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(began_s))
+        """Date and time of the first start, or of the first logged step."""
+        began_s = self.starts[0]["began"] if self.starts else self.steps[0].get("time")
+        return "" if began_s is None else date(began_s)
+
+    def origin(self) -> str:
+        """What the first start began from."""
+        return str(self.starts[0]["from"]) if self.starts else self.start
+
+    def interruptions(self) -> list[tuple[float, str]]:
+        """The steps at which the training was started again, or went on with other ranks."""
+        again = [entry for entry in self.starts[1:] if entry["what"] == history.TRAINING]
+        starts = [entry["step"] for entry in again]
+        marks = {entry["step"]: f"restart, {entry['ranks']} ranks" for entry in again}
+        for before, after in itertools.pairwise(self.steps):
+            is_other = "ranks" in before and before["ranks"] != after.get("ranks")
+            if is_other and not any(before["step"] <= step < after["step"] for step in starts):
+                marks[after["step"]] = f"{after['ranks']:.0f} ranks"
+        return [(float(step), text) for step, text in sorted(marks.items())]
+
+
+def date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def is_score(name: str) -> bool:
@@ -82,9 +104,9 @@ def is_score(name: str) -> bool:
 
 
 def read_runs(places: Sequence[Path]) -> list[RunFiles]:
-    """Reads the runs in folders, of a run with several seeds each of these, and the scores in JSON
-    files of other programs. Names each by its folder, or by its whole path if two have the same
-    name."""
+    """Reads the runs in folders, of a run with several seeds each of these, of a folder of runs all
+    of them, and the scores in JSON files of other programs. Names each by its folder, or by its
+    whole path if two have the same name."""
     names = [
         place.resolve().stem if place.suffix == ".json" else place.resolve().name
         for place in places
@@ -95,15 +117,22 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
         name = os.fsencode(given).decode(errors="replace")
         if place.suffix == ".json" and place.is_file():
             runs.append(RunFiles(name=name, scores=scores_in(place)))
-        elif seeds := sorted(
-            place.glob("seed-*/run.json"), key=lambda file: (len(file.parent.name), file)
-        ):
-            runs += [
-                read_run(file.parent, f"{name} {file.parent.name}", group=name) for file in seeds
-            ]
-        else:
+        elif (place / "run.json").is_file() or not (parts := runs_in(place)):
             runs.append(read_run(place, name))
+        elif all(part.name.startswith("seed-") for part in parts):
+            runs += [read_run(part, f"{name} {part.name}", group=name) for part in parts]
+        else:
+            runs += read_runs(parts)
     return runs
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folders of runs in a folder, those of seeds by number."""
+    runs = []
+    for child in folder.glob("*/"):
+        if (child / "run.json").is_file() or any(child.glob("seed-*/run.json")):
+            runs.append(child)
+    return sorted(runs, key=lambda run: (len(run.name) * run.name.startswith("seed-"), run.name))
 
 
 def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
@@ -143,6 +172,7 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
             step_times=[dict(each) for each in read_json(times)] if times.is_file() else (),
             sections=list(next((result[REPORT] for result in results if result.get(REPORT)), ())),
             seconds=results[0].get("seconds") if results else None,
+            starts=history.read(folder),
         )
     except DAMAGED as error:
         raise InputError(

@@ -1,11 +1,13 @@
 """bert-report: one HTML file, without anything outside it, that shows how runs went.
 
-    bert-report squad_output [other_output …] [other_program.json …]
+    bert-report squad_output
+    bert-report squad_output other_output … [other_program.json …] [--output_file NEW.html]
 
-writes report.html into the first folder; every run writes its own at its end. It reads run.json,
-metrics.jsonl, step_times.json and result.json (or predict_result.json), and needs neither
-TensorFlow nor MPI. It also works while a run is still going on. A JSON file {"scores": {"f1":
-88.5}} is a column of scores of another program.
+The page of one run, of its seeds, or of a folder of runs is report.html in that folder; every run
+writes its own at its end. That of several is comparison.html in the working directory. It reads
+run.json, history.json, metrics.jsonl, step_times.json and result.json (or predict_result.json), and
+needs neither TensorFlow nor MPI. It also works while a run is still going on. A JSON file
+{"scores": {"f1": 88.5}} is a column of scores of another program.
 """
 
 import html
@@ -13,6 +15,7 @@ import itertools
 import shlex
 import statistics
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,9 +23,10 @@ from ringbase.errors import InputError
 from ringbase.files import write_text
 from tasks.runs import flags
 from tasks.runs.report.charts import Curve, chart, key, smoothed
-from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, is_score, read_runs
+from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, date, is_score, read_runs
 from tasks.runs.report.sections import section, table
 
+COMPARISON = "comparison.html"  # of several places
 PAGE, STYLE = "report.html", Path(__file__).with_name("style.css")
 PARTS = {
     "data_s": "data",
@@ -47,21 +51,34 @@ NOT_COMPARED = ("output_dir", "seeds")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    places = [Path(name) for name in (sys.argv[1:] if argv is None else argv)]
-    if not places or str(places[0]) in ("-h", "--help"):
-        usage = "usage: bert-report OUTPUT_DIR [OUTPUT_DIR or FILE.json ...]\n\n"
-        flags.stop(usage + str(__doc__), 0 if places else 2)
+    words = deque(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        usage = (
+            "usage: bert-report OUTPUT_DIR [OUTPUT_DIR or FILE.json ...] [--output_file FILE]\n\n"
+        )
+        flags.stop(usage + str(__doc__), 0 if words else 2)
+    places, output_file = list[Path](), None
     with flags.reporting("bert-report"):
-        path = write_page(places)
+        while words:
+            name, equals, value = words.popleft().partition("=")
+            if name in ("--output_file", "-output_file"):
+                output_file = Path(value if equals else words.popleft() if words else "")
+            elif name.startswith("-"):
+                raise InputError(f"unknown flag {name[:80]}: the only one is --output_file")
+            else:
+                places.append(Path(name + equals + value))
+        path = write_page(places, output_file)
     flags.stop(str(path), 0)
 
 
-def write_page(places: Sequence[Path]) -> Path:
-    """Writes the page of these runs into the first folder. Raises InputError: a file is missing or
-    damaged."""
-    if not places[0].is_dir():
-        raise InputError(f"{places[0]}: no such folder; the first place must be that of a run")
-    path = places[0] / PAGE
+def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
+    """Writes the page of these runs, of one into its folder. Raises InputError: a file is missing
+    or damaged."""
+    if not places or not places[0].is_dir():
+        raise InputError(f"{places[0] if places else 'OUTPUT_DIR'}: no such folder of a run")
+    path = output_file or (places[0] / PAGE if len(places) == 1 else Path(COMPARISON))
+    if path.exists() and path.suffix != ".html":
+        raise InputError(f"--output_file {path} must be an HTML file")
     write_text(path, page_of(read_runs(places)))
     return path
 
@@ -79,6 +96,7 @@ def page_of(places: Sequence[RunFiles]) -> str:
         differences(runs),
         *(part for run in runs for part in sections_of(run, len(runs) > 1)),
         f"<h2>How {'it was' if len(runs) == 1 else 'they were'} run</h2>{facts_table(runs)}",
+        *map(history_of, runs),
         *map(command_of, runs),
     ]
     head = (
@@ -189,6 +207,7 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
         return [Curve(run.name * several, points(run.steps, key), colors[run.name]) for run in runs]
 
     marks = [(float(best[0]), f"best {best[1]}") for run in runs[:1] if (best := run.best())]
+    breaks = [] if several else runs[0].interruptions()
     losses = curves("loss")
     drawn = [Curve("", loss.points, loss.color, "raw") for loss in losses]
     drawn += [
@@ -204,7 +223,7 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
                 label = f"{run.name} {name}" if several else name
                 curve = Curve(label, points(run.evaluations, name), color % MOST_COLORS, "dots")
                 (drawn if is_loss else scores).append(curve)
-    yield chart("loss, mean over all ranks", drawn, marks)
+    yield chart("loss, mean over all ranks", drawn, [*marks, *breaks])
     yield chart("scores on held-out data", scores, marks, from_zero=False)
     speed = curves("examples_per_s")
     if not several:
@@ -212,7 +231,7 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
         speed.append(
             Curve("with evaluations and checkpoints", with_pauses(runs[0].steps), 1, "raw")
         )
-    yield chart("examples per second, over all ranks", speed)
+    yield chart("examples per second, over all ranks", speed, breaks)
     yield chart("learning rate", curves("learning_rate"), from_zero=False)
     yield chart("gradient norm before clipping", curves("gradient_norm"))
 
@@ -307,7 +326,7 @@ def facts_table(runs: Sequence[RunFiles]) -> str:
         "examples/s (median)": [f"{run.median('examples_per_s'):.1f}" for run in runs],
         "precision": [str(run.config.get("precision", "")) for run in runs],
         "model": [", ".join(by_flags(run, MODEL_FLAGS)) for run in runs],
-        "weights from": [run.start for run in runs],
+        "weights from": [run.origin() for run in runs],
         "data": [", ".join(by_flags(run, DATA_FLAGS)) for run in runs],
         "started": [run.began() for run in runs],
         "took": [duration(run.seconds) for run in runs],
@@ -318,6 +337,21 @@ def facts_table(runs: Sequence[RunFiles]) -> str:
         ["", *(run.name for run in runs)],
         [[name, *cells] for name, cells in facts.items() if any(cells)],
     )
+
+
+def history_of(run: RunFiles) -> str:
+    """A row for each start, if there were several."""
+    if len(run.starts) < 2:
+        return ""
+    rows = []
+    for entry in run.starts:
+        what = ", ".join([str(entry["what"]), *entry.get("predicted", ())])
+        changes = [f"--{k} {old} → {new}" for k, (old, new) in entry.get("changed", {}).items()]
+        took = duration(entry.get("seconds"))
+        place = entry["step"], entry["ranks"], str(entry.get("machine", ""))
+        rows.append([date(entry["began"]), what, *place, took, entry["from"], ", ".join(changes)])
+    columns = ["started", "what", "step", "ranks", "machine", "took", "from", "flags that changed"]
+    return f"<h2>Starts of {html.escape(run.name)}</h2>{table(columns, rows)}"
 
 
 def versions_of(run: RunFiles) -> str:
