@@ -43,6 +43,7 @@ class Head:
 
     name: str
     transformers: str  # how the name of the class ends that loads such a model there
+    pipeline: str  # what such a model is for, by the hub's name
     reads: tuple[str, ...] | None  # the batch's arrays with the rows that it reads; None: all rows
     per: Literal["token", "example"]  # what an output belongs to
     reads_words: bool = False  # its scores need the embeddings of all words
@@ -132,12 +133,19 @@ def pooled(first_BH: tf.Tensor, tensors: Tensors, one_pass: OnePass) -> tf.Tenso
     return ACTIVATIONS[pooler.activation](ops.biased(*product(first_BH, tensors, POOLER)))
 
 
-FEATURES = Features("features", "Model", None, "token")
-SPAN = Span("span", "ForQuestionAnswering", None, "token")
-TAGGER = Tagger("tagger", "ForTokenClassification", None, "token")
-CLASSIFIER = Classifier("classifier", "ForSequenceClassification", ("first_tokens",), "example")
+FEATURES = Features("features", "Model", "feature-extraction", None, "token")
+SPAN = Span("span", "ForQuestionAnswering", "question-answering", None, "token")
+TAGGER = Tagger("tagger", "ForTokenClassification", "token-classification", None, "token")
+CLASSIFIER = Classifier(
+    "classifier", "ForSequenceClassification", "text-classification", ("first_tokens",), "example"
+)
 PRETRAINING = Pretraining(
-    "pretraining", "ForPreTraining", ("masked_tokens", "first_tokens"), "example", reads_words=True
+    "pretraining",
+    "ForPreTraining",
+    "fill-mask",
+    ("masked_tokens", "first_tokens"),
+    "example",
+    reads_words=True,
 )
 HEADS = {head.name: head for head in (FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING)}
 

@@ -20,6 +20,7 @@ from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.settings import Settings, fields_of, flat, made
 from tasks.runs import history
+from tasks.runs.card import CARD, card_of
 from tasks.runs.environment import result_file
 from tasks.runs.remote import Mirror, is_remote, local_folder, local_inputs
 from tasks.runs.report.page import PAGE, write_page
@@ -80,9 +81,12 @@ class Job:
         self.run.say(f"done: {self.run.folder}{figures}")
         if self.run.is_writer and trains:
             try:
+                if (self.run.folder / "model").is_dir():
+                    self.run.write(CARD, card_of(self.run.folder))
                 self.run.say(f"report: {write_page([self.run.folder])}")
             except Exception as error:  # the training is complete, whatever its page lacks
-                self.run.say(f"warning: no {PAGE}: {one_line(error) or type(error).__name__}")
+                reason = one_line(error) or type(error).__name__
+                self.run.say(f"warning: no {CARD} or {PAGE}: {reason}")
 
 
 def run_on_ranks(

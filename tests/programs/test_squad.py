@@ -115,7 +115,7 @@ def test_a_finished_run_is_not_trained_again(squad, trained, copy, capsys):
     (copy / "predictions.json").unlink()
     squad(copy, *TRAIN)
     assert f"checkpoint {copy}/checkpoints/{checkpoint(STEPS)}" in capsys.readouterr().err
-    new = ("result.json", "report.html", "history.json")
+    new = ("result.json", "report.html", "history.json", "model/README.md")
     assert files_in(copy, *new) == files_in(trained, *new)
     again, result = read_json(copy / "result.json"), read_json(trained / "result.json")
     assert [again[name] for name in kept] == [result[name] for name in kept]
