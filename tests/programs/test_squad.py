@@ -121,7 +121,7 @@ def test_a_finished_run_is_not_trained_again(squad, trained, copy, capsys):
     assert [again[name] for name in kept] == [result[name] for name in kept]
 
 
-def test_a_run_remembers_its_starts(squad, data, trained, tmp_path, monkeypatch):
+def test_a_run_remembers_its_starts(squad, data, trained, tmp_path, capsys):
     """Broken off after step 16, gone on with other flags, predicted twice."""
     folder = without_newest_checkpoint(trained, tmp_path / "run")
     first, *_ = read_json(folder / "history.json")
@@ -143,12 +143,11 @@ def test_a_run_remembers_its_starts(squad, data, trained, tmp_path, monkeypatch)
     assert page.count("restart, 1 ranks") == 2  # on the curves of loss and speed
     assert "<td>initial values</td>" in page  # where the weights come from
 
-    lines = list[str]()
-    monkeypatch.setattr("distributed.run.Run.say", lambda run, text: lines.append(text))
     squad(folder, "--do_predict")
-    assert not any("replaces the predictions" in line for line in lines)
+    assert "replaces the predictions" not in capsys.readouterr().err
     write_squad(tmp_path / "other.json", make_entries(4, 3))
     squad(folder, "--do_predict", f"--predict_file={tmp_path}/other.json")
+    lines = capsys.readouterr().err.splitlines()
     (line,) = [line for line in lines if "replaces the predictions" in line]
     assert line.index("other.json") < line.index("dev.json")
     assert [each["what"] for each in read_json(folder / "history.json")[2:]] == ["prediction"] * 2
