@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import tensorflow as tf
 
 from bert import ops
+from bert.batch import Batch
 from bert.configuration import BertConfig
 from bert.layers import (
     Shapes,
@@ -31,6 +32,11 @@ class OnePass(Protocol):
     """What a head sees of a pass through the model (bert/model.py)."""
 
     config: BertConfig
+    batch: Batch
+
+    def in_places(self, x_RW: tf.Tensor) -> list[tf.Tensor]:
+        """For each group of rows of attention [B, T, W]."""
+        ...
 
     def dropped(self, x: tf.Tensor, number: int) -> tf.Tensor:
         """x after the head's dropout of this number."""
@@ -65,6 +71,23 @@ class Features(Head):
 
     def scores(self, states, tensors, one_pass):
         return states[0]
+
+
+@dataclass(frozen=True)
+class Embedding(Head):
+    """A vector for each text [B, H]: the mean of the states of its tokens, [CLS] and [SEP] too, or
+    that of [CLS]; of length 1 if `normalizes`."""
+
+    normalizes: bool = True
+
+    def shapes(self, config):
+        return {}
+
+    def scores(self, states, tensors, one_pass):
+        vectors_BH = tf.cast(states[0], tf.float32)
+        if self.reads is None:
+            vectors_BH = mean_of_tokens(vectors_BH, one_pass)
+        return tf.math.l2_normalize(vectors_BH, -1) if self.normalizes else vectors_BH
 
 
 class Span(Head):
@@ -125,6 +148,20 @@ class Pretraining(Head):
         }
 
 
+def mean_of_tokens(states_RH: tf.Tensor, one_pass: OnePass) -> tf.Tensor:
+    """The mean of the states of each row of attention [B, H]; 0 for one without a token."""
+    mask_P1 = tf.cast(one_pass.batch["attention_mask"], states_RH.dtype)[:, None]
+    start, means = 0, []
+    for states_BTH in one_pass.in_places(states_RH):
+        rows, length, _ = tf.unstack(tf.shape(states_BTH))
+        size = rows * length
+        mask_BT1 = tf.reshape(mask_P1[start : start + size], [rows, length, 1])
+        sums_BH = tf.reduce_sum(states_BTH * mask_BT1, 1)
+        means.append(sums_BH / tf.maximum(tf.reduce_sum(mask_BT1, 1), 1.0))
+        start += size
+    return tf.concat(means, 0)
+
+
 def pooled(first_BH: tf.Tensor, tensors: Tensors, one_pass: OnePass) -> tf.Tensor:
     """The pooler's output for each example."""
     pooler = one_pass.config.architecture.pooler
@@ -147,6 +184,19 @@ PRETRAINING = Pretraining(
     "example",
     reads_words=True,
 )
+# by what a vector is made of, and whether it has length 1
+EMBEDDINGS = {
+    (pooling, normalizes): Embedding(
+        f"embedding_{pooling}",
+        "Model",
+        "sentence-similarity",
+        None if pooling == "mean" else ("first_tokens",),
+        "example",
+        normalizes=normalizes,
+    )
+    for pooling in ("mean", "cls")
+    for normalizes in (True, False)
+}
 HEADS = {head.name: head for head in (FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING)}
 
 

@@ -140,6 +140,9 @@ class Pass:
             mask_BT[:, None, None] for mask_BT in split_groups(tf.cast(masked, dtype), batch)
         ]
 
+    def in_places(self, x_RW: tf.Tensor) -> list[tf.Tensor]:
+        return in_places(x_RW, self.batch)
+
     def dropped(self, x: tf.Tensor, number: int) -> tf.Tensor:
         """x after the head's dropout of this number, behind those of the layers."""
         rate = self.config.classifier_dropout

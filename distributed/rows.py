@@ -59,10 +59,6 @@ class BatchRows:
             lengths[places] = offsets[within + 1] - offsets[within]
         return lengths
 
-    def longest(self, name: str) -> int | None:
-        """The most values of a row in a list column; None where telling would take too long."""
-        return None
-
     def _by_batch(
         self, indices: np.ndarray
     ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
@@ -97,9 +93,6 @@ class Rows(BatchRows):
     def column(self, name: str) -> np.ndarray | Ragged:
         """A whole column, in the same form as from `take`."""
         return _to_numpy(self.table.column(name))
-
-    def longest(self, name: str) -> int:
-        return int(self.lengths_at(name, np.arange(len(self))).max(initial=0))
 
 
 def _groups(numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

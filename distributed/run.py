@@ -27,7 +27,7 @@ from distributed import launcher
 from distributed.devices import imported_tensorflow
 from distributed.world import World
 from ringbase.errors import InputError, one_line
-from ringbase.files import parse_json, replace_folder, write_json, write_text
+from ringbase.files import parse_json, replace_folder, write_bytes, write_json, write_text
 
 LOCK = ".lock"
 LINE_INTERVAL_S = 30.0
@@ -138,6 +138,10 @@ class Run:
         """Writes a whole file, or leaves the old one untouched."""
         if self.is_writer:
             replaced(self.folder / name, write_text, text)
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        if self.is_writer:
+            replaced(self.folder / name, write_bytes, content)
 
     def write_json(self, name: str, value: object) -> None:
         if self.is_writer:

@@ -47,6 +47,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file, or leaves the old one untouched."""
+    with replacing(path) as file:
+        file.write(content)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replaces a file with this text."""
     with replacing(path) as file:

@@ -23,13 +23,14 @@ from ringbase.ragged import padded
 from tasks.pretraining.settings import HeldOutSettings
 from tasks.runs.job import Job
 from tasks.runs.predict import batches_of
+from tasks.runs.task import Trains
 
 NOT_MASKED = -1  # the id of padding among the masked tokens of a batch
 MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
 
 
 @dataclass(frozen=True)
-class MaskedTask:
+class MaskedTask(Trains):
     """Examples of a corpus; see `tasks.runs.task.Trains`. `masking` is None if the rows have their
     masks."""
 

@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from bert.batch import Batch, Grouping
 from bert.heads import Head
-from distributed.rows import Rows
+from distributed.joint import Texts
+from distributed.rows import BatchRows, Rows
 from distributed.run import Run
 from ringbase.files import digest
 from tasks.runs.cache import Prepared, Recipe, Tables, in_memory
@@ -28,31 +29,42 @@ Made = TypeVar("Made", covariant=True)
 Scores = dict[str, float]
 
 
-class Trains(Protocol):
-    """What `Training` needs of a task: a head with its rows, targets and loss."""
+class Trains:
+    """What training needs of a task: a head with its rows, targets and loss."""
 
-    @property
-    def head(self) -> Head: ...  # of bert/heads.py
-    @property
-    def max_seq_length(self) -> int: ...  # the most tokens of a row
-    @property
-    def terms(self) -> Sequence[str]: ...  # the names of the loss terms
-    @property
-    # what prediction must know, by flag; kept beside the model
-    def settings(self) -> Mapping[str, object]: ...
+    head: ClassVar[Head]  # of bert/heads.py
+    max_seq_length: Any  # the most tokens of a row
+    terms: Any = ("loss",)  # the names of the loss terms
+    settings: Any  # what prediction must know, by flag; kept beside the model
+    # the most rows of attention that a row of data has
+    texts_per_row: Any = 1
+    # a loss that joins the rows of all ranks, instead of `loss`
+    joint: Any = None
+
+    def files(self, width: int) -> Mapping[str, object]:
+        """JSON files beside a trained model of this hidden size, by name."""
+        return {}
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         """Rows, with their numbers "row" and "epoch" -> the model's input (bert/batch.py), and the
         targets."""
-        ...
+        raise NotImplementedError
+
+    def lengths(self, rows: BatchRows, numbers: np.ndarray) -> np.ndarray:
+        """The tokens of each row of attention of these rows of data, int64."""
+        return rows.lengths_at("input_ids", numbers)
 
     def weights(self, batch: Batch) -> Mapping[str, float]:
         """The weight of each loss term in a batch. The sum over all ranks divides the term."""
-        ...
+        raise NotImplementedError
 
     def loss(self, scores: Any, batch: dict[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """The sum of each loss term over a batch, from the model's scores."""
-        ...
+        raise NotImplementedError
+
+    def texts_of(self, batch: Batch) -> tuple[Texts, np.ndarray]:
+        """For a joint loss: which texts a batch has, and which rows of attention have one."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,17 +128,14 @@ class EachRow:
         return np.array(kept)
 
 
-class Task(Generic[Examples, Results]):
+class Task(Trains, Generic[Examples, Results]):
     """The base of all tasks but pretraining, which has no examples: its rows come from shards."""
 
     name: ClassVar[str]
     # increase when `read` or `tables` makes something else: old rows are not used
     version: ClassVar[int] = 1
-    head: ClassVar[Head]
-    terms: ClassVar[Sequence[str]] = ("loss",)
-    table: ClassVar[str] = "rows"
-    max_seq_length: Any
-    settings: Any
+    table: ClassVar[str] = "rows"  # whose rows are predicted
+    train_table: ClassVar[str | None] = None  # whose rows are trained on, if they are others
     labels: Any = ()  # the names of the model's outputs, if they have names
 
     @property
@@ -134,21 +143,10 @@ class Task(Generic[Examples, Results]):
         """The score whose highest value is that of the best model."""
         raise NotImplementedError
 
-    # -- training: see `Trains` --------------------------------------------------------------------
-
     @property
     def fixed(self) -> Mapping[str, object]:
         """The settings, by flag, that must not change when a training is resumed."""
         return self.settings
-
-    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
-        raise NotImplementedError
-
-    def weights(self, batch: Batch) -> Mapping[str, float]:
-        raise NotImplementedError
-
-    def loss(self, scores: Any, batch: dict[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
-        raise NotImplementedError
 
     # -- from a source to rows ---------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from bert.trained_words import AllWords, TrainedWords
 from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
 from distributed.elastic import surviving
 from distributed.gradient import TrainingStep
+from distributed.joint import JointStep
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.order import Order, divided
 from distributed.plan import Plan, first_state, make_plan, rate_warning
@@ -56,7 +57,7 @@ class TrainingData:
     def of(cls, task: Task, data: DataSet) -> "TrainingData":
         """The rows of a set."""
         return cls(
-            rows=data.rows,
+            rows=data.tables[task.train_table or task.table],
             key=data.prepared.facts["digest"],
             settings={f"--{name}": value for name, value in task.fixed.items()},
             commit=getattr(data.source, "commit", None),
@@ -170,15 +171,19 @@ class Training:
                 numbers = order.rows_at(position, position + plan.global_batch_size)
                 lengths = rows.lengths_at("input_ids", numbers)
                 ranks = divided(lengths, plan.size, plan.accumulation)
-                sample += [lengths[piece] for rank in ranks for piece in rank]
+                pieces = [numbers[piece] for rank in ranks for piece in rank]
+                sample += [self._task.lengths(rows, piece) for piece in pieces]
         # after deaths a micro-batch may have more rows
         plans = [self._plan.on_ranks(size) for size in range(1, plan.size + 1)]
         most_rows = max(-(-p.global_batch_size // (p.size * p.accumulation)) for p in plans)
-        return Layouts(sample, most_rows, self._longest_row())
+        return Layouts(sample, most_rows * self._task.texts_per_row, self._longest_row())
 
     def _longest_row(self) -> int:
-        """The most tokens of a row in this training."""
-        return self._data.rows.longest("input_ids") or self._task.max_seq_length
+        """The most tokens of a row of attention in this training."""
+        rows = self._data.rows
+        if not isinstance(rows, Rows):  # telling would take too long
+            return self._task.max_seq_length
+        return int(self._task.lengths(rows, np.arange(len(rows))).max())
 
     def _training_step(self, job: Job, is_optimized: bool) -> TrainingStep:
         """The step of BERT's optimizer with the plan's schedule."""
@@ -199,13 +204,19 @@ class Training:
         def loss(batch: dict, key: tf.Tensor) -> Mapping[str, tf.Tensor]:
             return task.loss(scores(batch | {"longest": longest}, key), batch)
 
-        make_step = partial(TrainingStep, loss, task.weights, optimizer, self.words.write_back)
+        def vectors(batch: dict, key: tf.Tensor) -> tf.Tensor:
+            return scores(batch | {"longest": longest}, key)
+
+        own = task.weights, optimizer, self.words.write_back
+        make_step: Callable[..., TrainingStep] = partial(TrainingStep, loss, *own)
+        if task.joint:
+            make_step = partial(JointStep, task.joint, vectors, task.texts_of, *own)
         if self._layouts is None:
             return make_step("graph" if is_optimized else "as traced")
         # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are
         # faster.
         is_summed_by_xla = job.collectives.in_graph and config.loop.xla == "on"
-        can_be_whole = world.size == 1 or is_summed_by_xla
+        can_be_whole = not task.joint and (world.size == 1 or is_summed_by_xla)
         return make_step("step" if world.device.is_gpu and can_be_whole else "gradient")
 
     def _load(self, start: Start, run: Run, seed: int, checkpoints: Checkpoints) -> None:
@@ -241,7 +252,10 @@ class Training:
 
         def fill(folder: Path) -> None:
             weights.copied(self.model, start.tokenizer)(folder)
-            write_json(folder / TASK_FILE, self._task.settings)
+            files = self._task.files(self.model.config.hidden_size)
+            for name, value in {TASK_FILE: self._task.settings, **files}.items():
+                (folder / name).parent.mkdir(exist_ok=True)
+                write_json(folder / name, value)
 
         run.replace_folder("model", fill)
 

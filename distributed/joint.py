@@ -1,0 +1,189 @@
+"""A training step whose loss joins the rows of all ranks: every text of the global batch is a
+negative of every other, so the loss is no sum of the ranks' losses. The gradient is exact on any
+number of ranks and micro-batches (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size
+under Memory Limited Setup", GradCache):
+
+1. the vectors of all own micro-batches, one gather over ranks;
+2. the gradient of the loss with respect to the own vectors, computed from all of them;
+3. the backward pass of the sum of vectors times that gradient, and then a step as any other.
+
+Each rank computes its own rows and columns of the matrix of scores, so the cost falls with the
+ranks; the log-sums of rows and columns travel in a second small gather. Vectors are float32.
+
+Shapes, as suffixes: A own anchors, N anchors of all ranks, C own candidates, M candidates of all
+ranks, W the width of a vector.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from distributed.gradient import TrainingStep, naming_memory, traced_once
+from distributed.optimizer import Tensors
+from distributed.rows import Batch
+from distributed.world import World
+
+ANCHOR, POSITIVE = 0, 1  # slots of a row's texts; further ones are its hard negatives
+MASKED = -1e30  # the score of what is no negative
+
+
+class Texts(NamedTuple):
+    """Texts of a step by role: arrays [n] of the row that each belongs to, of its slot in it, and
+    int64 digests of the text itself and of its row's anchor and positive: equal for equal texts."""
+
+    row: np.ndarray
+    slot: np.ndarray
+    digest: np.ndarray
+    anchor: np.ndarray
+    positive: np.ndarray
+
+    def chosen(self, which: np.ndarray) -> "Texts":
+        return Texts(*(array[which] for array in self))
+
+
+class Vectors(NamedTuple):
+    """Vectors [n, W], and what texts they are of."""
+
+    values: np.ndarray
+    texts: Texts
+
+    def anchors(self) -> "Vectors":
+        return self._chosen(self.texts.slot == ANCHOR)
+
+    def candidates(self) -> "Vectors":
+        return self._chosen(self.texts.slot >= POSITIVE)
+
+    def _chosen(self, chosen: np.ndarray) -> "Vectors":
+        return Vectors(self.values[chosen], self.texts.chosen(chosen))
+
+
+def joined(parts: Sequence[Vectors]) -> Vectors:
+    values = np.concatenate([part.values for part in parts])
+    columns = zip(*(part.texts for part in parts), strict=True)
+    return Vectors(values, Texts(*map(np.concatenate, columns)))
+
+
+@dataclass(frozen=True)
+class InBatchLoss:
+    """The cross-entropy of each anchor's positive among the positives and hard negatives of all
+    rows: the sum over anchors of log sum_j exp(s_ij) - s_ip, where s is the product of two vectors
+    divided by the temperature. With `both_ways` the mean of that and of the same for each positive
+    among all anchors. A text that equals the positive, or that stands beside an equal anchor, is no
+    negative.
+    """
+
+    temperature: float = 0.05
+    both_ways: bool = False
+
+    def gradient(self, own: Vectors, world: World) -> tuple[np.ndarray, float]:
+        """The gradient of the loss over all ranks with respect to the own vectors, [n, W], and the
+        loss of the own anchors. All ranks call it together."""
+        everyone = joined(world.all_gather(own)) if world.size > 1 else own
+        own_a, own_c = own.anchors(), own.candidates()
+        all_a, all_c = everyone.anchors(), everyone.candidates()
+        scores_AM = self._scores(own_a, all_c)
+        scores_NC = self._scores(all_a, own_c)
+        sums_A, sums_C = log_sums(scores_AM, 1), log_sums(scores_NC, 0)
+        gathered = world.all_gather((sums_A, sums_C)) if world.size > 1 else [(sums_A, sums_C)]
+        sums_N, sums_M = (np.concatenate(part) for part in zip(*gathered, strict=True))
+
+        is_own_AM, is_own_NC = _pairs(own_a, all_c), _pairs(all_a, own_c)
+        way = 0.5 if self.both_ways else 1.0
+        slopes_AM = way * (np.exp(scores_AM - sums_A[:, None]) - is_own_AM)
+        slopes_NC = way * (np.exp(scores_NC - sums_N[:, None]) - is_own_NC)
+        loss = way * (sums_A.sum() - scores_AM[is_own_AM].sum(dtype=np.float64))
+        if self.both_ways:
+            is_positive_M, is_positive_C = (each.texts.slot == POSITIVE for each in (all_c, own_c))
+            back_AM = np.exp(scores_AM - sums_M) * is_positive_M - is_own_AM
+            back_NC = np.exp(scores_NC - sums_C) * is_positive_C - is_own_NC
+            slopes_AM, slopes_NC = slopes_AM + way * back_AM, slopes_NC + way * back_NC
+            loss += way * (sums_C[is_positive_C].sum() - scores_NC[is_own_NC].sum(dtype=np.float64))
+        result = np.zeros_like(own.values)
+        result[own.texts.slot == ANCHOR] = slopes_AM @ all_c.values / self.temperature
+        result[own.texts.slot >= POSITIVE] = slopes_NC.T @ all_a.values / self.temperature
+        return result, float(loss)
+
+    def _scores(self, anchors: Vectors, candidates: Vectors) -> np.ndarray:
+        """float32 [anchors, candidates]; those that are no negatives have `MASKED`."""
+        scores = anchors.values @ candidates.values.T / np.float32(self.temperature)
+        a, c = anchors.texts, candidates.texts
+        repeats = (c.digest == a.digest[:, None]) | (c.digest == a.positive[:, None])
+        repeats |= (c.anchor == a.digest[:, None]) & (c.slot == POSITIVE)
+        return np.where(repeats & ~_pairs(anchors, candidates), np.float32(MASKED), scores)
+
+
+def _pairs(anchors: Vectors, candidates: Vectors) -> np.ndarray:
+    """Whether a candidate is the positive of an anchor's row, bool [anchors, candidates]."""
+    same_row = candidates.texts.row == anchors.texts.row[:, None]
+    return same_row & (candidates.texts.slot == POSITIVE)
+
+
+def log_sums(scores: np.ndarray, axis: int) -> np.ndarray:
+    """log sum exp, float64; MASKED where nothing is summed."""
+    highest = scores.max(axis, initial=MASKED, keepdims=True)
+    sums = np.exp(scores - highest).sum(axis, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log(sums) + highest.squeeze(axis), MASKED)
+
+
+class JointStep(TrainingStep):
+    """A `TrainingStep` with a joint loss. `vectors(batch, dropout key)` gives a vector for each row
+    of attention, float32 [B, W], and `texts(batch)` which texts these are, and which rows have
+    one."""
+
+    def __init__(
+        self,
+        loss: InBatchLoss,
+        vectors: Callable[[Batch, tf.Tensor], tf.Tensor],
+        texts: Callable[[Batch], tuple[Texts, np.ndarray]],
+        weights: Callable[[Batch], Mapping[str, float]],
+        *others: Any,
+    ):
+        """`others` are those of `TrainingStep` behind `weights`."""
+        super().__init__(lambda batch, key: {}, weights, *others)
+        self._joint, self._texts = loss, texts
+        by_xla = self.compiled == "gradient"
+        traced = tf.function(vectors, jit_compile=True, autograph=False) if by_xla else None
+        self._vectors = traced or traced_once(vectors)
+        self._pull = (
+            tf.function(self._pulled, jit_compile=True, autograph=False)
+            if by_xla
+            else traced_once(self._pulled)
+        )
+        self._plain_vectors = vectors
+
+    def _own(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Tensors:
+        """[*gradients, loss sums] over this rank's micro-batches."""
+        parts, texts_of_parts = [], []
+        for batch, key in zip(batches, keys, strict=True):
+            with naming_memory(batch):
+                values = self._vectors(batch, key).numpy()
+            texts, has_text = self._texts(batch)
+            parts.append(Vectors(values[has_text], texts))
+            texts_of_parts.append(has_text)
+        with self.optimizer.world.operation("the joint loss"):
+            slopes, loss = self._joint.gradient(joined(parts), self.optimizer.world)
+        slopes = slopes * inverse_weights.numpy()[0]
+        total: Tensors = []
+        edges = np.cumsum([len(part.values) for part in parts])[:-1]
+        for batch, key, has_text, own in zip(
+            batches, keys, texts_of_parts, np.split(slopes, edges), strict=True
+        ):
+            slopes_BW = np.zeros((len(has_text), own.shape[1]), np.float32)
+            slopes_BW[has_text] = own
+            with naming_memory(batch):
+                part = self._pull(batch, key, slopes_BW)
+                total = [a + b for a, b in zip(total, part, strict=True)] if total else part
+        sums = tf.constant([loss], self.optimizer.dtype)
+        return [*total, sums]
+
+    def _pulled(self, batch: Batch, key: tf.Tensor, slopes_BW: tf.Tensor) -> Tensors:
+        """The gradients of the sum of vectors times slopes, in the graph."""
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(self._plain_vectors(batch, key) * slopes_BW)
+        variables = [variable.value for variable in self.optimizer.trainable]
+        gradients = tape.gradient(total, variables, unconnected_gradients="zero")
+        return [*map(tf.convert_to_tensor, gradients)]

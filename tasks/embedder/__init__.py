@@ -1,0 +1,1 @@
+"""bert-embedder; see `program`."""

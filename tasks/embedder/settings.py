@@ -1,0 +1,114 @@
+"""The flags of bert-embedder."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ringbase.settings import LONGEST_ROW, Settings, setting
+from tasks.runs.settings import TaskConfig
+
+STS_B = "sts-b"
+Pooling = Literal["mean", "cls"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSettings(Settings):
+    """Which pairs of texts are read, and from which columns."""
+
+    train_file: str | None = setting(
+        None,
+        "CSV, TSV, JSON lines or Parquet file of pairs to train on: an anchor and its positive,"
+        " perhaps with hard negatives, or two texts and a score",
+        "data",
+    )
+    dev_file: str | None = setting(None, "the same, to evaluate on", "data")
+    predict_file: str | None = setting(
+        None, "file of texts, of which the vectors are written: the column anchor", "data"
+    )
+    corpus_file: str | None = setting(
+        None,
+        "file of more documents (the column positive) among which the dev set's anchors search",
+        "data",
+    )
+    dataset_name: str | None = setting(
+        None, "hub data set or folder with such columns, splits train, validation and test", "data"
+    )
+    dataset_revision: str | None = setting(None, "commit, tag or branch of --dataset_name", "data")
+    task_name: Literal["sts-b"] | None = setting(
+        None, "sts-b: the pairs and scores of GLUE's STS-B in --data_dir", "data"
+    )
+    data_dir: str | None = setting(None, "folder of the task's files, in GLUE's layout", "data")
+    anchor_column: str = setting("anchor", "column with the first text of a pair", "data")
+    positive_column: str = setting("positive", "column with the second text of a pair", "data")
+    negative_columns: str = setting(
+        "negative",
+        "columns with hard negatives, with commas between them, if there are any",
+        "data",
+    )
+    score_column: str = setting("score", "column with the score of a pair, if there is one", "data")
+    score_scale: float = setting(
+        1.0,
+        "the score of equal texts, by which scores are divided (STS-B: 5)",
+        "data",
+        at_least=1e-6,
+    )
+    max_train_examples: int | None = setting(None, "train on the first N pairs", "data", at_least=1)
+    max_predict_examples: int | None = setting(
+        None, "evaluate and predict the first N pairs or texts", "data", at_least=1
+    )
+
+    def check(self) -> None:
+        if self.dataset_revision and not self.dataset_name:
+            raise ValueError("--dataset_revision needs --dataset_name")
+        if bool(self.task_name) != bool(self.data_dir):
+            raise ValueError("--task_name sts-b and --data_dir need each other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorSettings(Settings):
+    """How texts become vectors."""
+
+    max_seq_length: int = setting(
+        128,
+        "maximum number of tokens per text",
+        "data",
+        at_least=3,
+        at_most=LONGEST_ROW,
+        is_saved=True,
+    )
+    pooling: Pooling | None = setting(
+        None,
+        "mean of a text's tokens, or cls",
+        "model",
+        shown_default="what the model's folder says, else mean",
+        is_saved=True,
+    )
+    normalize: bool = setting(True, "give vectors the length 1", "model", is_saved=True)
+    allow_unknown: bool = setting(
+        False, "continue even if more than 10 % of the tokens are [UNK]", "data"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSettings(Settings):
+    """The loss of pairs without scores. With scores it is the squared error of the cosine."""
+
+    temperature: float = setting(
+        0.05, "products of vectors are divided by it", "training", at_least=1e-3, at_most=100
+    )
+    both_ways: bool = setting(
+        False, "each positive also chooses among all anchors of the global batch", "training"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedderConfig(TaskConfig):
+    """Train BERT to embed texts as vectors, over all MPI ranks."""
+
+    pairs: PairSettings
+    vectors: VectorSettings
+    loss: LossSettings
+
+    def check(self) -> None:
+        super().check()
+        instead = "task_name" if self.pairs.task_name else "dataset_name"
+        self.check_files(self.pairs, instead)
