@@ -1,17 +1,21 @@
 """Entities in texts by a model that bert-tagger has trained, by the same code as bert-tagger."""
 
+import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import overload
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, overload
 
 from bert.configuration import BertConfig
 from bert.heads import TAGGER
 from bert.text.characters import word_spans
-from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
+from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts, frame_of
 from tasks.tagger.reading import Sentence
 from tasks.tagger.scoring import Entity, entities
 from tasks.tagger.settings import SentenceSettings
 from tasks.tagger.task import TagTask
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,8 @@ class Tagger(TrainedPredictor):
     >>> entities = Tagger("names")(text)
     >>> all(entity.text == text[entity.start : entity.end] for entity in entities)
     True
+    >>> list(Tagger("names").frame([text]))
+    ['text', 'label', 'start', 'end', 'probability']
     """
 
     doc_stride: int | None = None
@@ -65,6 +71,17 @@ class Tagger(TrainedPredictor):
         items, is_single = checked_texts(texts, "texts", takes_empty=True)
         found = self._entities([text for (text,) in items])
         return found[0] if is_single else found
+
+    def frame(self, texts: str | Iterable[str]) -> "pandas.DataFrame":
+        """The entities as a data frame of pandas, with a row for each. Its index says which text
+        they are in: the number of the text, or of a series of texts its index."""
+        items, _ = checked_texts(texts, "texts", takes_empty=True)
+        found = self._entities([text for (text,) in items])
+        numbers = [number for number, entities in enumerate(found) for _ in entities]
+        rows = [*itertools.chain.from_iterable(found)]
+        names = [field.name for field in fields(Entity)]
+        columns = {name: [getattr(entity, name) for entity in rows] for name in names}
+        return frame_of(columns, texts, numbers)
 
     def _entities(self, texts: list[str]) -> list[list[Entity]]:
         if self.settings.characters:

@@ -4,17 +4,20 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from bert.configuration import BertConfig
 from bert.heads import CLASSIFIER
-from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
+from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts, frame_of
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.reading import Texts
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.task import LabelTask
 from tasks.runs.labels import CLASSIFICATION, labels_of
 from tasks.runs.task import DataSet
+
+if TYPE_CHECKING:
+    import pandas
 
 TextOrPair = str | tuple[str, str]
 Result = TypeVar("Result")
@@ -97,6 +100,8 @@ class Classifier(TextPredictor[Prediction]):
     >>> found = classifier(["a fine film", "two dull hours"])
     >>> [each.label in classifier.labels for each in found]
     [True, True]
+    >>> list(classifier.frame(["a fine film", "two dull hours"]))
+    ['text', 'label', 'probability', 'probability_good', 'probability_bad']
     """
 
     head, trained_by = CLASSIFIER, "bert-classifier"
@@ -123,3 +128,21 @@ class Classifier(TextPredictor[Prediction]):
             name, probabilities = self.labels[best], dict(zip(self.labels, row, strict=True))
             results.append(Prediction(name, probabilities[name], probabilities, labels=own))
         return results
+
+    def frame(self, texts: TextOrPair | Iterable[TextOrPair]) -> "pandas.DataFrame":
+        """The predictions as a data frame of pandas: `text` (of pairs also `text_pair`), `label`,
+        `probability`, and `probability_NAME` of each label; of a model for several labels also
+        `labels`; of a regression model `value` instead. A series of texts gives its index."""
+        items, _ = checked_texts(texts, "texts", takes_pairs=True, takes_empty=True)
+        results = self.results_of(items, self.rows_of(items))
+        columns: dict[str, Any] = {"text": [item[0] for item in items]}
+        if max(map(len, items)) > 1:
+            columns["text_pair"] = [item[1] if len(item) > 1 else None for item in items]
+        names = ["label", "probability"] if self.labels else ["value"]
+        if self.task.has_several:
+            names.append("labels")
+        for name in names:
+            columns[name] = [getattr(each, name) for each in results]
+        for label in self.labels:
+            columns[f"probability_{label}"] = [each.probabilities[label] for each in results]
+        return frame_of(columns, texts, range(len(items)))
