@@ -6,7 +6,6 @@ notebook's, and may have loaded TensorFlow. What the ranks print is shown here.
 
 import codecs
 import html
-import inspect
 import os
 import re
 import shlex
@@ -15,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -44,7 +44,7 @@ class LaunchedJob:
     program: str  # the command; the module tasks.NAME is bert-NAME
     settings: ClassVar[Any]
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
-    __signature__: ClassVar[inspect.Signature]
+    __signature__: ClassVar[Signature]
     output_dir: str
     do_train: bool
 
@@ -60,7 +60,7 @@ class LaunchedJob:
         text = f"{summary} Unless a job names parts of its work, they are implied: {implied}."
         cls.__doc__ = f"{flags.help_of(fields, program, text)}\n\n{example}"
         # for help and editors
-        cls.__signature__ = inspect.Signature([*map(parameter_of, fields)])
+        cls.__signature__ = Signature([*map(parameter_of, fields)])
 
     def __init__(self, /, **arguments: Any) -> None:
         self._read(arguments)
@@ -78,24 +78,25 @@ class LaunchedJob:
     def _read(self, arguments: Mapping[str, Any]) -> None:
         """Makes the arguments flags."""
         fields = fields_of(self.settings) if self.settings else ()
-        lists = {name for field in fields if field.is_list for name in field.names}
-        known: dict[str, Any] = {}
+        lists = [field.name for field in fields if field.is_list]
+        values = dict(arguments)
         for name, value in arguments.items():
-            if name in TABLES and not isinstance(value, str | os.PathLike | None):
+            if isinstance(value, str):
+                continue
+            # the flags of a script are its own
+            takes_list = name in lists or not fields
+            if name in TABLES and not isinstance(value, os.PathLike | None):
                 from ringbert.in_memory import file_of  # pyarrow takes 0.3 s, and most have files
 
-                known[name] = str(file_of(value, name))
-            # the flags of a script are its own
-            elif isinstance(value, list | tuple | range) and (name in lists or not fields):
-                known[name] = ",".join(map(str, value))
-            elif isinstance(value, Sized) and not isinstance(value, str):
+                values[name] = file_of(value, name)
+            elif takes_list and isinstance(value, list | tuple | range):
+                values[name] = ",".join(map(str, value))
+            elif isinstance(value, Sized):
                 raise InputError(f"{name} must be one value, got {shown(value)}")
-            else:
-                known[name] = value
-        words = ", ".join(f"{name}={value!r}" for name, value in known.items())
+        words = ", ".join(f"{name}={value!r}" for name, value in values.items())
         self._call = f"ringbert.{type(self).__name__}({words})"
         self.argv = [
-            f"--{name}={'null' if value is None else value}" for name, value in known.items()
+            f"--{name}={'null' if value is None else value}" for name, value in values.items()
         ]
 
     @property
@@ -107,16 +108,15 @@ class LaunchedJob:
         return f"{type(self).__name__}: {shlex.join([self.program, *self.argv])}"
 
 
-def parameter_of(field: Field) -> inspect.Parameter:
+def parameter_of(field: Field) -> Parameter:
     """A flag as a keyword of its job."""
     kind = field.type
     if field.is_list:
-        kind |= list[Any]
+        kind |= list
     if field.name in TABLES:
         kind = Any  # a file, or data in memory
-    default = inspect.Parameter.empty if field.is_required else field.default
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(field.name, keyword, default=default, annotation=kind)
+    default = Parameter.empty if field.is_required else field.default
+    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 class Squad(
@@ -227,12 +227,9 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
-        rows = [
-            f"<tr><th>{html.escape(name)}</th><td>{value:.4f}</td></tr>"
-            for name, value in self.scores.items()
-        ]
+        rows = "".join(f"<tr><th>{each}<td>{self.scores[each]:.4f}" for each in self.scores)
         summary = html.escape(repr(self).splitlines()[-1])
-        return f"<table><caption>{summary}</caption>{''.join(rows)}</table>"
+        return f"<table>{rows}</table>{summary}"
 
 
 def launch(

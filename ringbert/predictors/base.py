@@ -2,9 +2,9 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bert.configuration import BertConfig
 from bert.heads import Head
@@ -24,11 +24,6 @@ from tasks.runs.predict import Predictor
 from tasks.runs.settings import Precision, batch_size
 from tasks.runs.task import DataSet, Task, set_of
 from tasks.runs.texts import Preparation
-
-if TYPE_CHECKING:
-    import pandas
-
-NO_VALUES = ("None", "nan", "<NA>")  # of Python, NumPy and pandas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,11 +172,10 @@ def checked_texts(
         is_empty = is_valid and not all(map(str.strip, one))
         if len(one) not in (1, 2) or not is_valid or (is_empty and not takes_empty):
             place = name if is_single else f"{name}[{number}]"
-            needed = f"Unicode text that is not empty{', or a pair of these' * takes_pairs}"
-            if any(str(text) in NO_VALUES for text in one if not isinstance(text, str)):
-                advice = f"leave out what has no text; each must be {needed}"
-                raise InputError(f"{place} is {shown(item)}: {advice}")
-            raise InputError(f"{place} must be {needed}, got {shown(item)}")
+            kinds = ", or a pair of these" * takes_pairs
+            raise InputError(
+                f"{place} is {shown(item)}: it must be Unicode text that is not empty{kinds}"
+            )
         texts.append(tuple(map(str, one)))  # plain strings also for NumPy's
         num_empty += is_empty
     if num_empty:
@@ -189,15 +183,3 @@ def checked_texts(
             f"{num_empty:,} of {len(texts):,} items in {name} have an empty text", stacklevel=3
         )
     return texts, is_single
-
-
-def frame_of(columns: Mapping[str, Any], texts: Any, numbers: Sequence[int]) -> "pandas.DataFrame":
-    """A data frame whose rows belong to the texts of these `numbers`. It has the index of `texts`
-    if they are a series, so that its rows find those of the user's frame. Raises InputError: pandas
-    is not installed."""
-    try:
-        import pandas
-    except ImportError:
-        raise InputError("a frame needs pandas: pip install pandas") from None
-    is_series = hasattr(texts, "iloc")
-    return pandas.DataFrame(columns, texts.index.take(numbers) if is_series else numbers)

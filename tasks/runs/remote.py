@@ -85,10 +85,9 @@ def fetched(flag: str, url: str) -> str:
 
 def fetched_model(url: str) -> str:
     """The local copy of a remote model; of a run's folder only its `model/`, once that is there."""
-    model = f"{url.rstrip('/')}/model"
     with store_of("model", url) as (store, path):
-        is_run = store.exists(str(PurePosixPath(path, "model/config.json")))
-    return fetched("model", model if is_run else url)
+        is_run = store.exists(f"{path}/model/config.json")
+    return fetched("model", f"{url.rstrip('/')}/model" if is_run else url)
 
 
 def local_folder(url: str) -> Path:
