@@ -179,5 +179,5 @@ def test_the_snippet_of_the_documentation_runs(tmp_path, monkeypatch, capsys):
     assert 1 - len(mistakes) / 60 == pytest.approx(float(accuracy), abs=1e-4)
     assert (mistakes.label != mistakes.truth).all()
     assert mistakes.probability.is_monotonic_decreasing
-    assert table[0].split() == ["text", "truth", "label", "probability"]
-    assert len(table) == 1 + min(10, len(mistakes))
+    assert table[0].split() == ["truth", "label", "probability", "text"]
+    assert len(table) == 1 + min(10, len(mistakes)) > 1
