@@ -12,7 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -81,17 +81,16 @@ class LaunchedJob:
         lists = [field.name for field in fields if field.is_list]
         values = dict(arguments)
         for name, value in arguments.items():
-            if isinstance(value, str):
+            if isinstance(value, str | os.PathLike | None):
                 continue
-            # the flags of a script are its own
-            takes_list = name in lists or not fields
-            if name in TABLES and not isinstance(value, os.PathLike | None):
+            if name in TABLES:
                 from ringbert.in_memory import file_of  # pyarrow takes 0.3 s, and most have files
 
                 values[name] = file_of(value, name)
-            elif takes_list and isinstance(value, list | tuple | range):
+            # the flags of a script are its own
+            elif isinstance(value, list | tuple | range) and (name in lists or not fields):
                 values[name] = ",".join(map(str, value))
-            elif isinstance(value, Sized):
+            elif hasattr(value, "__len__"):
                 raise InputError(f"{name} must be one value, got {shown(value)}")
         words = ", ".join(f"{name}={value!r}" for name, value in values.items())
         self._call = f"ringbert.{type(self).__name__}({words})"
