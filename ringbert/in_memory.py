@@ -41,8 +41,10 @@ def _table_of(rows: Any) -> pa.Table:
     if hasattr(rows, "features"):  # a Dataset or an IterableDataset, but no DatasetDict
         rows = [row for _, row in of_data_set(rows, "", rows.column_names or ()).rows]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        forms = "the name of a file, a data frame, a list of dicts or a datasets.Dataset"
-        raise InputError(f"it must be {forms}, got {shown(rows)}")
+        raise InputError(
+            "it must be the name of a file, a data frame, a list of dicts or a datasets.Dataset,"
+            f" got {shown(rows)}"
+        )
     columns = {}
     # of all rows: pyarrow's from_pylist takes those of the first
     for name in dict.fromkeys(itertools.chain.from_iterable(rows)):

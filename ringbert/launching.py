@@ -146,6 +146,13 @@ class Classification(
     >>> Classification(output_dir="run", model="minilm", task_name="MRPC", data_dir="glue_data")
     Classification: bert-classifier --output_dir=run --model=minilm --task_name=MRPC \
 --data_dir=glue_data --do_train --do_eval
+
+    The files may be data in memory: a data frame of pandas, a list of dicts, a `datasets.Dataset`.
+
+    >>> reviews = [{"text": "fine", "label": "good"}, {"text": "dull", "label": "bad"}]
+    >>> Classification(output_dir="run", model="minilm", train_file=reviews, seeds=[1, 2])
+    Classification: bert-classifier --output_dir=run --model=minilm --train_file=...parquet \
+--seeds=1,2 --do_train
     """
 
 
@@ -162,6 +169,9 @@ class Tagging(
     >>> Tagging(output_dir="run", model="minilm", train_file="a.conll", dev_file="b.conll")
     Tagging: bert-tagger --output_dir=run --model=minilm --train_file=a.conll \
 --dev_file=b.conll --do_train --do_eval
+
+    The files may be data in memory, with lists of words and tags as `tokens` and `ner_tags`; see
+    `Classification`.
     """
 
 

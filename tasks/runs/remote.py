@@ -86,8 +86,9 @@ def fetched(flag: str, url: str) -> str:
 def fetched_model(url: str) -> str:
     """The local copy of a remote model; of a run's folder only its `model/`, once that is there."""
     with store_of("model", url) as (store, path):
-        is_run = store.exists(f"{path}/model/config.json")
-    return fetched("model", f"{url.rstrip('/')}/model" if is_run else url)
+        if store.exists(f"{path}/model/config.json"):
+            url = f"{url.rstrip('/')}/model"
+    return fetched("model", url)
 
 
 def local_folder(url: str) -> Path:
