@@ -81,6 +81,7 @@ class Field:
     # a trained model is saved with it, and predictions with the model take it by default
     is_saved: bool = False
     needs: tuple[str, ...] = ()  # they take it only with one of these flags
+    is_list: bool = False  # values with commas between them, in Python also a list
 
     @property
     def names(self) -> tuple[str, ...]:

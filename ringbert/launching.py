@@ -5,6 +5,7 @@ notebook's, and may have loaded TensorFlow. What the ranks print is shown here.
 """
 
 import codecs
+import html
 import os
 import re
 import shlex
@@ -13,13 +14,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, ClassVar
 
 from distributed.launcher import COMMAND, TERMINAL, columns, launched_size
 from ringbase.errors import InputError
 from ringbase.files import read_object
-from ringbase.settings import fields_of, flat
+from ringbase.settings import Field, fields_of, flat, shown
 from tasks.classifier.settings import ClassifierConfig
 from tasks.pretraining.settings import PretrainingConfig
 from tasks.runs import flags
@@ -31,6 +33,8 @@ from tasks.tagger.settings import TaggerConfig
 PYTHON = (sys.executable, "-P", "-m")  # whatever lies in the working directory
 LAST_LINES = 20  # of a crashed program, in the message
 MOST_CHARACTERS = 1 << 16  # that are kept of what is printed
+# the arguments that may be data in memory
+TABLES = ("train_file", "dev_file", "validation_file", "predict_file", "test_file")
 
 
 class LaunchedJob:
@@ -40,6 +44,7 @@ class LaunchedJob:
     program: str  # the command; the module tasks.NAME is bert-NAME
     settings: ClassVar[Any]
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
+    __signature__: ClassVar[Signature]
     output_dir: str
     do_train: bool
 
@@ -49,10 +54,13 @@ class LaunchedJob:
         cls.program, cls.settings, cls.parts = program, settings, parts
         if settings is None:
             return
+        fields = fields_of(settings)
         implied = ", ".join(f"{part} by {' or '.join(names)}" for part, names in parts.items())
         summary, _, example = str(cls.__doc__).partition("\n\n")
         text = f"{summary} Unless a job names parts of its work, they are implied: {implied}."
-        cls.__doc__ = f"{flags.help_of(fields_of(settings), program, text)}\n\n{example}"
+        cls.__doc__ = f"{flags.help_of(fields, program, text)}\n\n{example}"
+        # for help and editors
+        cls.__signature__ = Signature([*map(parameter_of, fields)])
 
     def __init__(self, /, **arguments: Any) -> None:
         self._read(arguments)
@@ -69,17 +77,25 @@ class LaunchedJob:
 
     def _read(self, arguments: Mapping[str, Any]) -> None:
         """Makes the arguments flags."""
+        fields = fields_of(self.settings) if self.settings else ()
+        lists = [field.name for field in fields if field.is_list]
+        values = dict(arguments)
         for name, value in arguments.items():
-            if isinstance(value, list | tuple | dict | set):
-                raise InputError(f"{name} must be one value, got {value!r:.80}")
-            if hasattr(value, "to_csv"):
-                raise InputError(
-                    f"{name} must be the name of a file: save this with .to_csv(…, index=False)"
-                )
-        words = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+            if isinstance(value, str | os.PathLike | None):
+                continue
+            if name in TABLES:
+                from ringbert.in_memory import file_of  # pyarrow takes 0.3 s, and most have files
+
+                values[name] = file_of(value, name)
+            # the flags of a script are its own
+            elif isinstance(value, list | tuple | range) and (name in lists or not fields):
+                values[name] = ",".join(map(str, value))
+            elif hasattr(value, "__len__"):
+                raise InputError(f"{name} must be one value, got {shown(value)}")
+        words = ", ".join(f"{name}={value!r}" for name, value in values.items())
         self._call = f"ringbert.{type(self).__name__}({words})"
         self.argv = [
-            f"--{name}={'null' if value is None else value}" for name, value in arguments.items()
+            f"--{name}={'null' if value is None else value}" for name, value in values.items()
         ]
 
     @property
@@ -89,6 +105,17 @@ class LaunchedJob:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {shlex.join([self.program, *self.argv])}"
+
+
+def parameter_of(field: Field) -> Parameter:
+    """A flag as a keyword of its job."""
+    kind = field.type
+    if field.is_list:
+        kind |= list
+    if field.name in TABLES:
+        kind = Any  # a file, or data in memory
+    default = Parameter.empty if field.is_required else field.default
+    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 class Squad(
@@ -119,6 +146,13 @@ class Classification(
     >>> Classification(output_dir="run", model="minilm", task_name="MRPC", data_dir="glue_data")
     Classification: bert-classifier --output_dir=run --model=minilm --task_name=MRPC \
 --data_dir=glue_data --do_train --do_eval
+
+    The files may be data in memory: a data frame of pandas, a list of dicts, a `datasets.Dataset`.
+
+    >>> reviews = [{"text": "fine", "label": "good"}, {"text": "dull", "label": "bad"}]
+    >>> Classification(output_dir="run", model="minilm", train_file=reviews, seeds=[1, 2])
+    Classification: bert-classifier --output_dir=run --model=minilm --train_file=...parquet \
+--seeds=1,2 --do_train
     """
 
 
@@ -135,6 +169,9 @@ class Tagging(
     >>> Tagging(output_dir="run", model="minilm", train_file="a.conll", dev_file="b.conll")
     Tagging: bert-tagger --output_dir=run --model=minilm --train_file=a.conll \
 --dev_file=b.conll --do_train --do_eval
+
+    The files may be data in memory, with lists of words and tags as `tokens` and `ner_tags`; see
+    `Classification`.
     """
 
 
@@ -196,6 +233,12 @@ class Result:
         shown = [f"{name} = {value:.4f}" for name, value in self.scores.items()] or ["no scores"]
         count = f"{self.ranks} rank{'s' * (self.ranks != 1)}"
         return "\n".join([*shown, f"({self.seconds:.0f} s on {count}, {self.output_dir})"])
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        rows = "".join(f"<tr><th>{each}<td>{self.scores[each]:.4f}" for each in self.scores)
+        summary = html.escape(repr(self).splitlines()[-1])
+        return f"<table>{rows}</table>{summary}"
 
 
 def launch(

@@ -171,12 +171,10 @@ def checked_texts(
         is_valid = all(isinstance(text, str) and not SURROGATE.search(text) for text in one)
         is_empty = is_valid and not all(map(str.strip, one))
         if len(one) not in (1, 2) or not is_valid or (is_empty and not takes_empty):
-            place, kinds = (
-                name if is_single else f"{name}[{number}]",
-                ", or a pair of these" * takes_pairs,
-            )
+            place = name if is_single else f"{name}[{number}]"
+            kinds = ", or a pair of these" * takes_pairs
             raise InputError(
-                f"{place} must be Unicode text that is not empty{kinds}, got {shown(item)}"
+                f"{place} is {shown(item)}: it must be Unicode text that is not empty{kinds}"
             )
         texts.append(tuple(map(str, one)))  # plain strings also for NumPy's
         num_empty += is_empty

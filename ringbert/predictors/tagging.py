@@ -1,13 +1,13 @@
 """Entities in texts by a model that bert-tagger has trained, by the same code as bert-tagger."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import overload
 
 from bert.configuration import BertConfig
 from bert.heads import TAGGER
-from bert.text.characters import word_spans
-from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
+from bert.text.characters import Span, word_spans
+from ringbert.predictors.base import LoadSettings
+from ringbert.predictors.texts import TextPredictor
+from tasks.runs.task import DataSet
 from tasks.tagger.reading import Sentence
 from tasks.tagger.scoring import Entity, entities
 from tasks.tagger.settings import SentenceSettings
@@ -20,9 +20,9 @@ class TaggingSettings(LoadSettings, SentenceSettings):
 
 
 @dataclass(kw_only=True, eq=False)
-class Tagger(TrainedPredictor):
+class Tagger(TextPredictor[str, list[Entity]]):
     """Finds entities: `Tagger(folder)(texts)`. The tags are those of bert-tagger for the same
-    words.
+    words, which here are runs of letters, marks and numbers, and other characters alone.
 
     Args:
       folder, precision, model_revision: as those of `QuestionAnswering`; bert-tagger trains the
@@ -39,44 +39,37 @@ class Tagger(TrainedPredictor):
     >>> entities = Tagger("names")(text)
     >>> all(entity.text == text[entity.start : entity.end] for entity in entities)
     True
+    >>> list(Tagger("names").frame([text]))
+    ['text', 'label', 'start', 'end', 'probability']
     """
 
     doc_stride: int | None = None
     characters: bool | None = None
 
     head, trained_by = TAGGER, "bert-tagger"
+    takes_pairs, columns = False, Entity.__slots__
     settings_class = TaggingSettings
     longest = 128
 
     def make_task(self, bert_config: BertConfig) -> TagTask:
         return TagTask(self.settings, bert_config.labels)
 
-    @overload
-    def __call__(self, texts: str) -> list[Entity]: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(self, texts: Iterable[str]) -> list[list[Entity]]: ...
-    def __call__(self, texts: str | Iterable[str]) -> list[Entity] | list[list[Entity]]:
-        """The entities of a text, or of each text of a list.
-
-        Words are runs of letters, marks and numbers, and other characters alone.
-        """
-        if isinstance(texts, list) and not texts:
-            return []
-        items, is_single = checked_texts(texts, "texts", takes_empty=True)
-        found = self._entities([text for (text,) in items])
-        return found[0] if is_single else found
-
-    def _entities(self, texts: list[str]) -> list[list[Entity]]:
+    def _spans(self, text: str) -> list[Span]:
+        """Where the words, or the characters, of a text are."""
         if self.settings.characters:
-            spans = [[(place, place + 1) for place in range(len(text))] for text in texts]
-        else:
-            spans = [word_spans(text) for text in texts]
+            return [(place, place + 1) for place in range(len(text))]
+        return word_spans(text)
+
+    def rows_of(self, items: list[tuple[str, ...]]) -> DataSet:
         sentences = []
-        for text, own in zip(texts, spans, strict=True):
-            sentences.append(Sentence([text[start:end] for start, end in own]))
-        tagged, _ = self.results(self.set_of(sentences))
+        for (text,) in items:
+            sentences.append(Sentence([text[start:end] for start, end in self._spans(text)]))
+        return self.set_of(sentences)
+
+    def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[list[Entity]]:
+        tagged, _ = self.results(data)
         found = []
-        for text, sentence, own, tags in zip(texts, sentences, spans, tagged, strict=True):
-            starts = [start for start, _ in own]
+        for (text,), sentence, tags in zip(items, data.examples(), tagged, strict=True):
+            starts = [start for start, _ in self._spans(text)]
             found.append(entities(text, sentence.words, starts, tags))
         return found

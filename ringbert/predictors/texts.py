@@ -3,11 +3,12 @@
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar, overload
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from bert.configuration import BertConfig
 from bert.heads import CLASSIFIER
+from ringbase.errors import InputError
 from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.reading import Texts
@@ -16,7 +17,11 @@ from tasks.classifier.task import LabelTask
 from tasks.runs.labels import CLASSIFICATION, labels_of
 from tasks.runs.task import DataSet
 
+if TYPE_CHECKING:
+    import pandas
+
 TextOrPair = str | tuple[str, str]
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -25,21 +30,51 @@ class LabelSettings(LoadSettings, ExampleSettings):
     """How texts become rows and batches."""
 
 
-class TextPredictor(TrainedPredictor, Generic[Result]):
-    """What `Classifier` and `Features` share."""
+class TextPredictor(TrainedPredictor, Generic[Item, Result]):
+    """What `Classifier`, `Features` and `Tagger` share."""
+
+    takes_pairs: ClassVar = True
+    # of a frame without rows
+    columns: ClassVar[Any] = ()
 
     @overload
-    def __call__(self, texts: TextOrPair) -> Result: ...  # type: ignore[overload-overlap]
+    def __call__(self, texts: Item) -> Result: ...
     @overload
-    def __call__(self, texts: Iterable[TextOrPair]) -> list[Result]: ...
-    def __call__(self, texts: TextOrPair | Iterable[TextOrPair]) -> Result | list[Result]:
+    def __call__(self, texts: Iterable[Item]) -> list[Result]: ...
+    def __call__(self, texts: Item | Iterable[Item]) -> Result | list[Result]:
         """The result for a text, for a pair of texts, which is a tuple, or for each item in a list
         of these."""
         if isinstance(texts, list) and not texts:
             return []
-        items, is_single = checked_texts(texts, "texts", takes_pairs=True, takes_empty=True)
+        items, is_single = checked_texts(texts, "texts", self.takes_pairs, takes_empty=True)
         results = self.results_of(items, self.rows_of(items))
         return results[0] if is_single else results
+
+    def frame(self, texts: Any) -> "pandas.DataFrame":
+        """The results as a data frame of pandas: `text`, of pairs also `text_pair`, and what a
+        result has, with a column `probabilities_LABEL` for each label. A row is a text, or of
+        `Tagger` an entity.
+
+        The index says to which text a row belongs: it is that of `texts` if they are a series of
+        pandas, else the number of the text. Raises InputError also if pandas is not installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("a frame needs pandas: pip install pandas") from None
+        items, _ = checked_texts(texts, "texts", self.takes_pairs, takes_empty=True)
+        results: list[Any] = self.results_of(items, self.rows_of(items))
+        rows = []
+        numbers = []
+        for number, found in enumerate(results):
+            text = dict(zip(("text", "text_pair"), items[number], strict=False))
+            for result in found if isinstance(found, list) else [found]:
+                rows.append({**text, **asdict(result)})
+                numbers.append(number)
+        frame = pandas.json_normalize(rows, sep="_").dropna(axis=1, how="all")
+        if not rows:
+            frame = pandas.DataFrame(columns=self.columns)
+        index = texts.index.take(numbers) if hasattr(texts, "iloc") else numbers
+        return frame.set_axis(index)
 
     def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[Result]:
         """What the predictor says of texts and their rows."""
@@ -79,7 +114,7 @@ class Prediction:
 
 
 @dataclass(kw_only=True, eq=False)
-class Classifier(TextPredictor[Prediction]):
+class Classifier(TextPredictor[TextOrPair, Prediction]):
     """Labels texts: `Classifier(folder)(texts)`. The probabilities are those of bert-classifier.
 
     Args:
@@ -97,6 +132,8 @@ class Classifier(TextPredictor[Prediction]):
     >>> found = classifier(["a fine film", "two dull hours"])
     >>> [each.label in classifier.labels for each in found]
     [True, True]
+    >>> list(classifier.frame(["a fine film"]))
+    ['text', 'label', 'probability', 'labels', 'probabilities_good', 'probabilities_bad']
     """
 
     head, trained_by = CLASSIFIER, "bert-classifier"

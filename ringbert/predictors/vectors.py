@@ -49,7 +49,7 @@ class TextFeatures:
 
 
 @dataclass(kw_only=True, eq=False)
-class Features(TextPredictor[TextFeatures]):
+class Features(TextPredictor[TextOrPair, TextFeatures]):
     """Vectors of texts: `Features(folder)(texts)`, or only one per text:
     `Features(folder).pooled(texts)`.
 

@@ -48,7 +48,9 @@ class TextSettings(Settings):
     text_pair_column: str | None = setting(
         None, "name of the column with the second text", "data", is_saved=True
     )
-    label_column: str = setting("label", "name of the column with the label", "data", is_saved=True)
+    label_column: str = setting(
+        "label", "name of the column with the label", "data", is_saved=True, is_list=True
+    )
     regression: bool = setting(
         False, "predict numbers: the label column holds numbers", "data", is_saved=True
     )

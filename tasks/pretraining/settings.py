@@ -134,10 +134,12 @@ class PretrainingConfig(ProgramConfig):
     training: PretrainingSettings
     evaluation: HeldOutSettings
     input_file: str = setting(
-        help="shards to train on: comma-separated globs, .arrow or TFRecord files", group="data"
+        help="shards to train on: comma-separated globs, .arrow or TFRecord files",
+        group="data",
+        is_list=True,
     )
     eval_input_file: str | None = setting(
-        None, "shards to evaluate on", "data", shown_default="--input_file"
+        None, "shards to evaluate on", "data", shown_default="--input_file", is_list=True
     )
 
     def check(self) -> None:

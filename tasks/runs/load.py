@@ -17,6 +17,7 @@ from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.settings import made
 from tasks.runs.job import POLICIES, Job
+from tasks.runs.remote import fetched_model, is_remote
 from tasks.runs.settings import ModelSettings, Precision
 from tasks.runs.start import TOKENIZER_FILES, Needs, Start, find_start, start_of_model
 from tasks.runs.trained import CHECKPOINTS
@@ -38,7 +39,9 @@ class Session(Unwritten):
 
 def find_model(name: str, revision: str | None) -> Start:
     """Where the model in a folder is: of a run's folder in `model/`, else in its best or newest
-    checkpoint."""
+    checkpoint. A remote one is copied into the cache."""
+    if is_remote(name):
+        name = fetched_model(name)
     path, needs = Path(name).expanduser(), Needs(max_seq_length=1)
     run, is_complete = Session(path), (path / "model/config.json").is_file()
     source = str(path / "model") if is_complete else name

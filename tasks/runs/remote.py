@@ -83,6 +83,14 @@ def fetched(flag: str, url: str) -> str:
     return str(folder if is_folder else folder / PurePosixPath(path).name)
 
 
+def fetched_model(url: str) -> str:
+    """The local copy of a remote model; of a run's folder only its `model/`, once that is there."""
+    with store_of("model", url) as (store, path):
+        if store.exists(f"{path}/model/config.json"):
+            url = f"{url.rstrip('/')}/model"
+    return fetched("model", url)
+
+
 def local_folder(url: str) -> Path:
     """The local folder of a run; for a remote one in the cache."""
     return cache_folder() / "runs" / digest(url) if is_remote(url) else Path(url).expanduser()

@@ -195,6 +195,7 @@ class FineTuningConfig(ProgramConfig):
         None,
         "train once per seed, such as 1,2,3, in OUTPUT_DIR/seed-N; report mean and deviation",
         "training",
+        is_list=True,
     )
     do_predict: bool = setting(False, "predict the test set", "prediction")
     predict_batch_size: int = batch_size("rows", "prediction")

@@ -1,5 +1,6 @@
 """Reads and checks SQuAD's questions, from JSON files of SQuAD v1.1 and v2.0 (and KorQuAD 1.0,
-which has the same format), plain or `.gz`, or from a hub data set with SQuAD's columns."""
+which has the same format), plain or `.gz`, or from a hub data set or a Parquet file with SQuAD's
+columns."""
 
 import itertools
 import re
@@ -13,11 +14,12 @@ from bert import hub
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_json
 from ringbase.settings import shown
-from tasks.runs.tables import of_data_set
+from tasks.runs.tables import Table, ending_of, of_data_set, open_table
 from tasks.squad.settings import QuestionSettings
 
 WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
 KINDS = {list: "a list", str: "text", int: "an integer", bool: "true or false"}
+COLUMNS = ("id", "context", "question", "answers")  # of a Parquet file
 HUB_KEYS = ("text", "answer_start")  # of which answers on the hub have a list each
 NO_PLACE = -1  # of an answer that is not trained on
 MAX_MISPLACED_SHARE = 0.05
@@ -88,10 +90,11 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
     Raises InputError also for more than 5 % of answers that are not at their position."""
     paragraphs: list[str] = []
     questions: list[Question] = []
-    if source.split:
-        version, found = "", _of_hub(source, allow_impossible)
+    path = Path(source.path).expanduser()
+    if source.split or ending_of(path) == ".parquet":
+        version, found = "", _of_table(_table(source, path), allow_impossible)
     else:
-        data = read_json(Path(source.path).expanduser(), str(source))
+        data = read_json(path, str(source))
         version, found = (
             str(data.get("version", "")) if isinstance(data, dict) else "",
             _of_file(data, str(source)),
@@ -160,12 +163,17 @@ def _of_file(data: Any, source: str) -> Iterator[tuple[str, list[Any]]]:
             yield _part(paragraph, "context", str, where), _part(paragraph, "qas", list, where)
 
 
-def _of_hub(source: Source, allow_impossible: bool) -> Iterator[tuple[str, list[Any]]]:
-    """As `_of_file`, of a split of a data set, with a paragraph for successive rows of one
-    context."""
+def _table(source: Source, path: Path) -> Table:
+    """A split of a data set of the hub, or a Parquet file."""
+    if not source.split:
+        return open_table(path, str(source), COLUMNS)
     flag = f"--dataset_name {source.path}"
-    data = hub.load_data_set(source.path, None, str(source.split), flag, source.revision)
-    table = of_data_set(data, flag)
+    data = hub.load_data_set(source.path, None, source.split, flag, source.revision)
+    return of_data_set(data, flag)
+
+
+def _of_table(table: Table, allow_impossible: bool) -> Iterator[tuple[str, list[Any]]]:
+    """As `_of_file`, with a paragraph for successive rows of one context."""
 
     def qa(row: dict[str, Any]) -> dict[str, Any]:
         answers = row.get("answers") or []

@@ -13,10 +13,10 @@ MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compare
 class QuestionSettings(Settings):
     """Which questions are read."""
 
-    train_file: str | None = setting(None, "SQuAD JSON to train on, plain or .gz", "data")
-    predict_file: str | None = setting(
-        None, "SQuAD JSON to predict and score, plain or .gz", "data"
+    train_file: str | None = setting(
+        None, "SQuAD JSON to train on, plain or .gz, or Parquet with SQuAD's columns", "data"
     )
+    predict_file: str | None = setting(None, "file of the same kinds to predict and score", "data")
     dataset_name: str | None = setting(
         None, "hub data set or folder with SQuAD's columns and splits train and validation", "data"
     )

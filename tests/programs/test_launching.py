@@ -1,15 +1,17 @@
 """`ringbert.launch` and its jobs: arguments, what is shown of the ranks, how they end, and what is
 raised."""
 
+import inspect
 import json
 import os
+import re
 import signal
 import sys
 from functools import partial
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
 from harness.jobs import assert_gone, started
 from harness.program_runs import ROOT
@@ -65,13 +67,54 @@ def test_a_job_shows_its_command():
         (lambda: squad(), ["nothing to do"]),
         (lambda: squad(train_file="a", learning_rate="fast"), ["learning_rate", "fast"]),
         (lambda: squad(train_file=["a", "b"]), ["train_file", "a", "b"]),
-        (lambda: squad(train_file=pandas.DataFrame({"text": ["a"]})), ["train_file", "to_csv"]),
+        (lambda: squad(train_file="a", max_seq_length=[9]), ["max_seq_length", "[9]"]),
+        (lambda: squad(train_file="a", seeds=[1, 1]), ["seeds", "1,1"]),
         (lambda: ringbert.launch(ringbert.Squad), ["job", "ringbert.Squad"]),
         (lambda: ringbert.launch(JOB, ranks=5, hosts={"a": 2, "b": 2}), ["-np", "4", "5"]),
     ],
 )
 def test_jobs_and_launches_that_are_refused(call, named):
     refused(call, *named)
+
+
+def test_flags_with_commas_take_lists():
+    assert squad(train_file="a", seeds=[1, 2]).argv == squad(train_file="a", seeds="1,2").argv
+    assert squad(train_file="a", seeds=range(2)).seeds == "0,1"
+    several = ringbert.Classification(
+        output_dir="out", train_file="a", multi_label=True, label_column=("toxic", "insult")
+    )
+    assert several.label_column == "toxic,insult"
+    shards = ringbert.Pretraining(
+        output_dir="out", input_file=["a/*", "b/*"], eval_input_file=["c"]
+    )
+    assert (shards.input_file, shards.eval_input_file) == ("a/*,b/*", "c")
+    own = ringbert.Script(ROOT / "examples/own_task.py", output_dir="out", seeds=[1, 2])
+    assert "--seeds=1,2" in own.argv
+
+
+@pytest.mark.parametrize("kind", ["Squad", "Classification", "Tagging", "Pretraining"])
+def test_a_job_s_signature_has_its_flags(kind):
+    """Those of --help, with type and default."""
+    job = getattr(ringbert, kind)
+    parameters = inspect.signature(job).parameters
+    # the first of a flag's names, as argparse writes them
+    listed = re.findall(r"^  --(?:\[no\])?(\w+)", job.__doc__, re.MULTILINE)
+    assert set(listed) == {*parameters, "config", "flagfile", "version"}
+    needed = {name for name, each in parameters.items() if each.default is each.empty}
+    assert needed - {"input_file"} == {"output_dir"}
+    assert (parameters["learning_rate"].annotation, parameters["output_dir"].annotation) == (
+        float,
+        str,
+    )
+
+
+def test_a_result_is_a_table_in_notebooks():
+    result = ringbert.Result({"eval_f1": 0.88, "loss": 1.5}, Path("a<b"), 12.0, 2, {})
+    shown = []
+    parser = HTMLParser()
+    parser.handle_data = shown.append
+    parser.feed(result._repr_html_())
+    assert shown == ["eval_f1", "0.8800", "loss", "1.5000", "(12 s on 2 ranks, a<b)"]
 
 
 def with_tensorflow(folder, source):

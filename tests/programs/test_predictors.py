@@ -7,12 +7,14 @@ import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import fsspec
 import keras
 import numpy as np
+import pandas
 import pytest
 from harness.classifier_runs import COLUMNS, TEST, classify, write_rows
 from harness.models import save_model
-from harness.program_runs import bert, in_process, refusal
+from harness.program_runs import bert, files_in, in_process, refusal
 from harness.refusals import refused
 from harness.squad_files import make_entries, write_squad
 
@@ -237,6 +239,87 @@ def test_threads_two_predictors_and_the_keras_policy(label_model):
         assert list(threads.map(exact, items)) == alone
 
 
+def test_frames_of_labels_have_the_index_of_the_texts(label_model, monkeypatch):
+    classifier, items = ringbert.Classifier(label_model), [e.first for e in TEST]
+    data = pandas.DataFrame({"text": items}).sample(frac=0.5, random_state=1)
+    frame, found = classifier.frame(data.text), classifier([*data.text])
+    assert list(frame) == [
+        *("text", "label", "probability", "labels"),
+        *(f"probabilities_{label}" for label in LABELS),
+    ]
+    assert frame.index.equals(data.index)
+    assert frame.text.equals(data.text)
+    assert list(frame.label) == [one.label for one in found]
+    assert list(frame.probability) == [one.probability for one in found]
+    shares = frame.filter(like="probabilities_").to_numpy().tolist()
+    assert shares == [[*one.probabilities.values()] for one in found]
+    assert classifier.frame("the cat").index.tolist() == [0]
+    mixed = classifier.frame(iter([("the cat", "a saw"), "the cat"]))
+    assert mixed.text_pair.isna().tolist() == [False, True]
+    refused(lambda: classifier.frame(data), "texts")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pandas", None)
+        refused(lambda: classifier.frame(items), "pandas", "pip install")
+    warned(lambda: classifier.frame("cat " * 200), "max_seq_length 128")
+
+
+def test_frames_of_numbers_and_of_vectors(tmp_path, span_model):
+    """Of a regression there are no probabilities."""
+    model = save_model(tmp_path, "classifier", problem_type="regression", labels=("LABEL_0",))
+    texts = [e.first for e in TEST]
+    frame = ringbert.Classifier(model).frame(texts)
+    assert list(frame) == ["text", "label", "value", "labels"]
+    assert list(frame.value) == [one.value for one in ringbert.Classifier(model)(texts)]
+    vectors = ringbert.Features(span_model)
+    np.testing.assert_array_equal(np.stack(vectors.frame(texts).pooled), vectors.pooled(texts))
+
+
+def test_frames_of_entities_repeat_the_index_of_their_text(tmp_path):
+    """As pandas' explode does."""
+    labels = ("O", "B-PER", "B-LOC")
+    tagger = ringbert.Tagger(save_model(tmp_path, "tagger", labels=labels))
+    series = pandas.Series([e.first for e in TEST], index=range(100, 100 + len(TEST)))
+    frame = tagger.frame(series)
+    expected = pandas.Series(tagger([*series]), index=series.index).explode().dropna()
+    assert len(frame) > 0
+    assert frame.index.equals(expected.index)
+    for name in ("text", "label", "start", "end", "probability"):
+        assert list(frame[name]) == [getattr(entity, name) for entity in expected]
+    nothing = warned(lambda: tagger.frame(["", " "]), "2 of 2 items")
+    assert (len(nothing), list(nothing)) == (0, list(frame))
+
+
+@pytest.fixture
+def store(goldens, tmp_path, monkeypatch):
+    """Runs of bert-classifier in a store."""
+    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
+    store = fsspec.filesystem("memory")
+    store.put(str(goldens / "runs/classifier"), "/bucket", recursive=True)
+    (checkpoint,) = store.glob("/bucket/interrupted/checkpoints/*")[-1:]
+    store.copy(checkpoint, "/bucket/finished/checkpoints/rows-1", recursive=True)
+    yield "memory://bucket"
+    store.store.clear()
+
+
+def test_models_in_a_store(store, goldens, tmp_path):
+    """Of a run its model/ alone is copied; before there is one, its newest checkpoint is used."""
+    pairs, runs = [("the cat", "a saw"), ("two red", "axe")], goldens / "runs/classifier"
+    classifier = ringbert.Classifier(f"{store}/finished")
+    assert classifier(pairs) == ringbert.Classifier(runs / "finished")(pairs)
+    (copy,) = (tmp_path / "cache/remote").iterdir()
+    assert files_in(copy) == files_in(runs / "finished/model")
+    # with task.json, the settings of the run
+    assert classifier.settings == ringbert.Classifier(runs / "finished").settings
+    assert ringbert.Classifier(f"{store}/finished/model/").labels == classifier.labels
+    unfinished = ringbert.Classifier(f"{store}/interrupted/")
+    assert unfinished(pairs) == ringbert.Classifier(runs / "interrupted")(pairs)
+    ringbert.export(f"{store}/finished", tmp_path / "exported")
+    assert (tmp_path / "exported/saved_model.pb").is_file()
+    absent = f"{store}/absent"
+    for call in (ringbert.Classifier, lambda name: ringbert.export(name, tmp_path / "more")):
+        assert "--" not in refused(lambda call=call: call(absent), f"folder {absent}")
+
+
 def test_texts_that_are_refused(span_model, label_model):
     answers, labels = ringbert.QuestionAnswering(span_model), ringbert.Classifier(label_model)
     refused(lambda: answers(" \n", "c"), "question")
@@ -246,7 +329,10 @@ def test_texts_that_are_refused(span_model, label_model):
     refused(lambda: answers("q", "\ud800"), "context", "\\ud800")
     assert labels([]) == []
     assert len(warned(lambda: labels(["a", " "]), "1 of 2 items in texts")) == 2
-    refused(lambda: labels(["a", NAN]), "texts[1]", "nan")
+    for nothing in (None, NAN, pandas.NA):
+        refused(lambda one=nothing: labels(["a", one]), f"texts[1] is {nothing}: ", "not empty")
+    refused(lambda: labels(["a", ("b", None)]), "texts[1] is ('b', None): ")
+    refused(lambda: answers(["q", None], "c"), "question[1] is None: ")
     refused(lambda: labels(["a", ("b", 3)]), "texts[1]", "3")
     refused(lambda: labels({"text": "a"}), "texts", "{")
 
