@@ -27,6 +27,7 @@ from distributed.rows import Batch
 from distributed.world import World
 
 ANCHOR, POSITIVE = 0, 1  # slots of a row's texts; further ones are its hard negatives
+SLOPES = "slopes"  # of the loss by the vectors, among the arrays of a batch
 MASKED = -1e30  # the score of what is no negative
 
 
@@ -175,15 +176,15 @@ class JointStep(TrainingStep):
             slopes_BW = np.zeros((len(has_text), own.shape[1]), np.float32)
             slopes_BW[has_text] = own
             with naming_memory(batch):
-                part = self._pull(batch, key, slopes_BW)
+                part = self._pull(batch | {SLOPES: slopes_BW}, key)
                 total = [a + b for a, b in zip(total, part, strict=True)] if total else part
         sums = tf.constant([loss], self.optimizer.dtype)
         return [*total, sums]
 
-    def _pulled(self, batch: Batch, key: tf.Tensor, slopes_BW: tf.Tensor) -> Tensors:
+    def _pulled(self, batch: Batch, key: tf.Tensor) -> Tensors:
         """The gradients of the sum of vectors times slopes, in the graph."""
         with tf.GradientTape() as tape:
-            total = tf.reduce_sum(self._plain_vectors(batch, key) * slopes_BW)
+            total = tf.reduce_sum(self._plain_vectors(batch, key) * batch[SLOPES])
         variables = [variable.value for variable in self.optimizer.trainable]
         gradients = tape.gradient(total, variables, unconnected_gradients="zero")
         return [*map(tf.convert_to_tensor, gradients)]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ringbase.errors import InputError
     from ringbert.launching import (
         Classification,
+        Embedding,
         Pretraining,
         Result,
         Script,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ringbert.predictors import (
         Answer,
         Classifier,
+        Embedder,
         Entity,
         Features,
         Prediction,
@@ -39,6 +41,8 @@ __all__ = [
     "Answer",
     "Classification",
     "Classifier",
+    "Embedder",
+    "Embedding",
     "Entity",
     "Features",
     "InputError",

@@ -23,6 +23,7 @@ from ringbase.errors import InputError
 from ringbase.files import read_object
 from ringbase.settings import Field, fields_of, flat, shown
 from tasks.classifier.settings import ClassifierConfig
+from tasks.embedder.settings import EmbedderConfig
 from tasks.pretraining.settings import PretrainingConfig
 from tasks.runs import flags
 from tasks.runs.environment import result_file
@@ -175,6 +176,21 @@ class Tagging(
     """
 
 
+class Embedding(
+    LaunchedJob,
+    program="bert-embedder",
+    settings=EmbedderConfig,
+    do_train=("train_file", "dataset_name", "task_name"),
+    do_eval=("dev_file", "dataset_name", "task_name"),
+    do_predict=("predict_file",),
+):
+    """Trains BERT to embed texts as vectors.
+
+    >>> Embedding(output_dir="run", model="minilm", train_file="pairs.csv")
+    Embedding: bert-embedder --output_dir=run --model=minilm --train_file=pairs.csv --do_train
+    """
+
+
 class Pretraining(
     LaunchedJob,
     program="bert-pretraining",
@@ -275,8 +291,8 @@ def launch(
     """
     if not isinstance(job, LaunchedJob):
         raise InputError(
-            "job must be ringbert.Squad(…), Classification(…), Tagging(…), Pretraining(…) or"
-            f" Script(…), got {job!r:.80}"
+            "job must be ringbert.Squad(…), Classification(…), Tagging(…), Embedding(…),"
+            f" Pretraining(…) or Script(…), got {job!r:.80}"
         )
     setting, size = launched_size()
     if size > 1:

@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from bert.configuration import BertConfig
@@ -58,7 +59,7 @@ class TrainedPredictor:
             start = find_model(name, self.model_revision)
             positions = start.bert_config.num_positions
             options: dict[str, Any] = {"max_seq_length": min(self.longest, positions)}
-            for source in (start.settings(), vars(self)):
+            for source in (self.said_by(start.weights), start.settings(), vars(self)):
                 options |= {name: each for name, each in source.items() if each is not None}
             self.options = options
             values = self._checked_options(positions)
@@ -86,6 +87,10 @@ class TrainedPredictor:
                 f"max_seq_length must be at most the model's {positions} positions, got {length}"
             )
         return values
+
+    def said_by(self, folder: Path | None) -> Mapping[str, Any]:
+        """Options that a folder of another program's says."""
+        return {}
 
     def make_task(self, bert_config: BertConfig) -> Task:
         """The task of the model, with `settings`."""

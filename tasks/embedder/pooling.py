@@ -3,12 +3,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ringbase.errors import InputError
 from ringbase.files import read_json, read_object
 from tasks.embedder.settings import Pooling
 
 MODULES, CONFIG = "modules.json", "1_Pooling/config.json"
+LENGTHS = "sentence_bert_config.json"
 KEYS: Mapping[Pooling, str] = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 CLASSES = "sentence_transformers.models"
 
@@ -26,10 +28,19 @@ def pooling_of(folder: Path | None) -> Pooling | None:
     raise InputError(f"{folder / CONFIG}: {', '.join(modes)}: give --pooling mean or cls")
 
 
-def normalizes(folder: Path) -> bool:
-    """Whether the vectors of such a folder have length 1."""
-    modules = read_json(folder / MODULES)
-    return any(str(module.get("type", "")).endswith("Normalize") for module in modules)
+def said_by(folder: Path | None) -> dict[str, Any]:
+    """The settings of a folder of sentence-transformers, by flag; none of another folder."""
+    pooling = pooling_of(folder)
+    if folder is None or pooling is None:
+        return {}
+    types = [str(module.get("type", "")) for module in read_json(folder / MODULES)]
+    said: dict[str, Any] = {
+        "pooling": pooling,
+        "normalize": any(each.endswith("Normalize") for each in types),
+    }
+    if (folder / LENGTHS).is_file():
+        said["max_seq_length"] = read_object(folder / LENGTHS).get("max_seq_length")
+    return said
 
 
 def files_of(
@@ -50,6 +61,6 @@ def files_of(
     return {
         MODULES: modules,
         CONFIG: {"word_embedding_dimension": width, **modes},
-        "sentence_bert_config.json": {"max_seq_length": max_seq_length, "do_lower_case": False},
+        LENGTHS: {"max_seq_length": max_seq_length, "do_lower_case": False},
         "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
     }

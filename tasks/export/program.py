@@ -27,6 +27,9 @@ from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
 from ringbase.files import replace_folder
 from tasks.classifier.task import LabelTask
+from tasks.embedder.pooling import said_by
+from tasks.embedder.settings import VectorSettings
+from tasks.embedder.task import EmbedTask
 from tasks.export.__main__ import ExportConfig
 from tasks.features.task import FeaturesTask
 from tasks.runs import flags
@@ -46,6 +49,10 @@ Tensors = Mapping[str, np.ndarray]
 def label_task(config: BertConfig, settings: Mapping[str, Any]) -> LabelTask:
     has_several = config.problem_type == CLASSIFICATION[1]
     return LabelTask(labels=labels_of(config), has_several=has_several)
+
+
+def embed_task(settings: Mapping[str, Any]) -> EmbedTask:
+    return EmbedTask(VectorSettings(normalize=settings["normalize"]), settings["pooling"])
 
 
 # of a model with this head: what its outputs are called, by `Task.outputs`
@@ -85,8 +92,11 @@ def export(
         start = find_model(name, model_revision)
         assert start.weights is not None
         there = weights.read(start.weights, start.bert_config.architecture)
+        said = {**said_by(start.weights), **start.settings()}
         make = task_of or partial(TASKS[head_in(there, start.bert_config)], start.bert_config)
-        task = make({"max_seq_length": start.bert_config.num_positions, **start.settings()})
+        if task_of is None and "pooling" in said:
+            make = embed_task
+        task = make({"max_seq_length": start.bert_config.num_positions, **said})
         model = load_model(start, task.head)
     pooler = {each: there[each] for each in POOLER_TENSORS if each in there}
     return save_model(Exported(model, task, pooler), start.words, path)

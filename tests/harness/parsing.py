@@ -31,6 +31,10 @@ COMMANDS = {
         "tasks.tagger.settings:TaggerConfig",
         "--output_dir=o --do_train --train_file=t",
     ),
+    "bert-embedder": (
+        "tasks.embedder.settings:EmbedderConfig",
+        "--output_dir=o --do_train --train_file=t",
+    ),
     "bert-pretraining": (
         "tasks.pretraining.settings:PretrainingConfig",
         "--output_dir=o --input_file=i --do_train",

@@ -22,6 +22,7 @@ def folder(tmp_path_factory):
         "minilm": ("features", {}),
         "squad_output": ("span", {}),
         "reviews": ("classifier", {"labels": ("good", "bad")}),
+        "vectors": ("features", {}),
         "names": ("tagger", {"labels": ("O", "B-PER", "I-PER")}),
         "stars": ("classifier", {"labels": ("stars",)}),
     }

@@ -3,6 +3,7 @@ rank."""
 
 import functools
 import itertools
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -43,6 +44,26 @@ FAMILY = {
 }
 
 
+PROGRAMS = "squad", "classifier", "tagger", "embedder", "pretraining"
+
+
+def write_pairs(path: Path, number: int) -> None:
+    """Anchors with their words in another order as positives, and words of another kind as hard
+    negatives; some anchors and positives occur more than once."""
+    chance, lines = np.random.default_rng(5), []
+    kinds = [*texts.WORDS]
+    for row in range(number):
+        if row % 7 == 6:
+            lines.append(lines[row - 5] | {"negative": "a red axe"})
+            continue
+        kind = kinds[row % len(kinds)]
+        words = chance.choice(texts.WORDS[kind], chance.integers(2, 9)).tolist()
+        other = chance.choice(texts.WORDS[kinds[(row + 1) % len(kinds)]], 4).tolist()
+        pair = {"anchor": " ".join(words), "positive": " ".join(words[::-1] + words[:1])}
+        lines.append(pair | {"negative": " ".join(other)})
+    texts.write_lines(path, *map(json.dumps, lines))
+
+
 @functools.cache
 def make_data() -> Path:
     """A tiny model's files, questions, labelled texts and a corpus; made once by the process that
@@ -59,6 +80,7 @@ def make_data() -> Path:
     tagger_files.write_data(folder / "tagger")
     write_squad(folder / "squad.json", make_entries(60, 1))
     write_squad(folder / "squad-dev.json", make_entries(30, 2))
+    write_pairs(folder / "pairs.jsonl", 60)
     words = [word for kind in texts.KINDS for word in texts.WORDS[kind]]
     chance = np.random.default_rng(3)
     documents = [[" ".join(chance.choice(words, 9)) for _ in range(8)] for _ in range(30)]
@@ -96,6 +118,14 @@ def run(
             "--class_weights=animal=3,colour=1,tool=0.25",
         ],
         "tagger": tagger_files.flags(data / "tagger"),
+        "embedder": [
+            f"--vocab_file={data}/vocab.txt",
+            f"--train_file={data}/pairs.jsonl",
+            f"--predict_file={data}/pairs.jsonl",
+            f"--dev_file={data}/pairs.jsonl",
+            "--max_seq_length=32",
+            "--both_ways",
+        ],
         "pretraining": [
             f"--input_file={data}/corpus/*.arrow",
             f"--eval_input_file={data}/corpus/*.arrow",
@@ -147,14 +177,15 @@ def data(world) -> Path:
 @pytest.mark.parametrize(
     ("program", "config"),
     [
-        *((program, "bert_config") for program in ("squad", "classifier", "tagger", "pretraining")),
+        *((program, "bert_config") for program in PROGRAMS),
         *(("classifier", name) for name in FAMILY),
     ],
 )
 def test_training_is_one_ranks(program, config, world, collectives, data, folder):
     """Spans; labels with class weights; masked words and next sentences, of which ranks have
-    unequal numbers."""
-    accumulation = ("--gradient_accumulation_steps=2",) if program == "squad" else ()
+    unequal numbers; pairs with hard negatives, which are negatives of the pairs of all ranks."""
+    has_parts = program in ("squad", "embedder")
+    accumulation = ("--gradient_accumulation_steps=2",) if has_parts else ()
     more = (
         f"--bert_config_file={data}/{config}.json",
         f"--timeline={folder}/timeline.json",
@@ -204,6 +235,7 @@ def test_a_run_goes_on_from_another_number_of_ranks(world, collectives, data, fo
         ("squad", ("predictions.json", "nbest_predictions.json")),
         ("classifier", ("test_results.tsv",)),
         ("tagger", ("predictions.conll", "predictions.jsonl")),
+        ("embedder", ("vectors.npy",)),
     ],
 )
 def test_predictions_are_one_ranks_to_the_byte(program, files, world, collectives, data, folder):

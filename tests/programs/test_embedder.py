@@ -1,0 +1,184 @@
+"""bert-embedder from its flags to its files, on a tiny model: pairs, scores, search, and the folder
+that sentence-transformers reads."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from harness.classifier_runs import model_flags, write_data
+from harness.models import save_model
+from harness.program_runs import bert, metrics_in, objects_in, refusal
+from harness.texts import WORDS, write_lines
+from scipy.stats import spearmanr
+from sklearn.metrics import ndcg_score
+from transformers import AutoTokenizer
+
+import ringbert
+from ringbase.files import read_json
+from tasks.embedder.scoring import ranks_of_relevant, search_scores
+
+embed = partial(bert, "embedder")
+LEARN = ("--do_train", "--global_batch_size=32", "--learning_rate=2e-3", "--num_train_steps=60")
+
+
+def make_pairs(number: int, seed: int) -> list[dict[str, str]]:
+    """An anchor names two words, which its positive has in a longer text."""
+    chance = np.random.default_rng(seed)
+    words = [word for kind in WORDS.values() for word in kind]
+    pairs = []
+    for _ in range(number):
+        one, other = chance.choice(words, 2, replace=False)
+        rest = chance.choice(words, 3)
+        positive = " ".join(chance.permutation([one, other, *rest[:1]]))
+        pairs.append({"anchor": f"{one} {other}", "positive": positive, "negative": " ".join(rest)})
+    return pairs
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = write_data(tmp_path_factory.mktemp("embedder"))
+    for name, number, seed in (("train", 600, 1), ("dev", 60, 2)):
+        write_lines(folder / f"{name}.jsonl", *map(json.dumps, make_pairs(number, seed)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def flags(data):
+    files = (f"--train_file={data}/train.jsonl", f"--dev_file={data}/dev.jsonl")
+    return (*model_flags(data), *files)
+
+
+@pytest.fixture(scope="module")
+def trained(flags, data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    predict = ("--do_predict", f"--predict_file={data}/dev.jsonl")
+    scores = embed(folder, *flags, *LEARN, "--do_eval", "--eval_steps=20", *predict)
+    return folder, scores
+
+
+def test_a_search_gets_better_and_leaves_its_files(trained, data):
+    folder, scores = trained
+    measured = [line["eval_mrr@10"] for line in metrics_in(folder) if "eval_mrr@10" in line]
+    assert len(measured) == 3
+    assert scores["eval_mrr@10"] == pytest.approx(measured[-1])
+    assert measured[-1] > 0.5  # chance among 120 documents: 0.05; measured 0.8
+    vectors = np.load(folder / "vectors.npy")
+    table = pq.read_table(folder / "vectors.parquet")
+    pairs = make_pairs(60, 2)
+    assert table["text"].to_pylist() == [pair["anchor"] for pair in pairs]
+    np.testing.assert_array_equal(np.array(table["vector"].to_pylist(), np.float32), vectors)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+
+    documents = list(dict.fromkeys(p[name] for p in pairs for name in ("positive", "negative")))
+    embedder = ringbert.Embedder(folder)
+    positives = {}
+    for pair in pairs:
+        positives.setdefault(pair["anchor"], set()).add(pair["positive"])
+    reciprocal = []
+    for anchor, listed in zip(positives, embedder.nearest([*positives], documents), strict=True):
+        ranks = [rank for rank, (text, _) in enumerate(listed, 1) if text in positives[anchor]]
+        reciprocal.append(1 / min(ranks) if ranks else 0)
+    assert scores["eval_mrr@10"] == pytest.approx(np.mean(reciprocal), abs=1e-6)
+    np.testing.assert_allclose(embedder([p["anchor"] for p in pairs]), vectors, atol=1e-6)
+    mistakes = objects_in(folder / "mistakes.jsonl")
+    assert all(line["nearest_cosine"] >= line["cosine"] for line in mistakes)
+    assert "A wrong document is nearest" in (folder / "report.html").read_text()
+
+
+def test_the_folder_says_what_sentence_transformers_reads(trained, tmp_path):
+    folder, _ = trained
+    modules = read_json(folder / "model/modules.json")
+    assert [module["type"].rpartition(".")[2] for module in modules] == [
+        "Transformer",
+        "Pooling",
+        "Normalize",
+    ]
+    pooling = read_json(folder / "model" / modules[1]["path"] / "config.json")
+    assert pooling["word_embedding_dimension"] == 64
+    assert (pooling["pooling_mode_mean_tokens"], pooling["pooling_mode_cls_token"]) == (True, False)
+    (folder / "model/task.json").rename(tmp_path / "task.json")
+    try:  # a folder of sentence-transformers has none
+        embedder = ringbert.Embedder(folder / "model")
+        assert (embedder.options["pooling"], embedder.options["max_seq_length"]) == ("mean", 32)
+        expected = embedder("red fox")
+    finally:
+        (tmp_path / "task.json").rename(folder / "model/task.json")
+    ringbert.export(folder, tmp_path / "exported")
+    exported = tf.saved_model.load(str(tmp_path / "exported")).signatures["ids"]
+    tokenizer = AutoTokenizer.from_pretrained(f"{tmp_path}/exported/assets.extra")
+    ids = tokenizer(["red fox"], return_tensors="np")
+    found = exported(**{name: tf.constant(values, tf.int32) for name, values in ids.items()})
+    np.testing.assert_allclose(found["vector"][0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_vectors_are_those_of_features(pooling, tmp_path):
+    """Of texts of unequal lengths, the mean over their own tokens or that of [CLS]."""
+    model = save_model(tmp_path, "features")
+    texts = ["red", "the red fox saw a dull axe", "fox axe"]
+    expected = ringbert.Features(model, pooling=pooling).pooled(texts)
+    embedder = ringbert.Embedder(model, pooling=pooling, normalize=False)
+    np.testing.assert_allclose(embedder(texts), expected, atol=1e-5)
+    units = ringbert.Embedder(model, pooling=pooling)(texts)
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(units, expected / lengths, atol=1e-5)
+
+
+def test_scores_are_learned_and_measured(data, tmp_path):
+    """Pairs whose score is the share of words that they have in common."""
+    lines = []
+    for pair in make_pairs(400, 3):
+        one, other = (set(pair[name].split()) for name in ("anchor", "negative"))
+        lines.append({"a": pair["anchor"], "b": pair["negative"], "how": 4 * len(one & other) / 2})
+        lines.append({"a": pair["anchor"], "b": pair["positive"], "how": 4.0})
+    write_lines(tmp_path / "train.jsonl", *map(json.dumps, lines[:700]))
+    write_lines(tmp_path / "dev.jsonl", *map(json.dumps, lines[700:]))
+    columns = ("--anchor_column=a", "--positive_column=b", "--score_column=how", "--score_scale=4")
+    files = (f"--train_file={tmp_path}/train.jsonl", f"--dev_file={tmp_path}/dev.jsonl")
+    given = (*model_flags(data), *files, *columns, *LEARN, "--do_eval", "--load_best_model_at_end")
+    scores = embed(tmp_path / "run", *given)
+    assert scores["eval_spearman"] > 0.5
+    embedder = ringbert.Embedder(tmp_path / "run")
+    one, other = ([line[name] for line in lines[700:]] for name in ("a", "b"))
+    cosines = np.diag(embedder.similarities(one, other))
+    expected = spearmanr(cosines, [line["how"] for line in lines[700:]]).statistic
+    assert scores["eval_spearman"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_ranks_are_those_of_scikit_learn():
+    chance = np.random.default_rng(0)
+    queries, documents = chance.normal(size=(20, 4)), chance.normal(size=(30, 4))
+    relevant = [chance.permutation(30)[: 1 + row % 3] for row in range(20)]
+    ranks = ranks_of_relevant(queries, documents, relevant, [-1] * 20)
+    gains = np.zeros((20, 30))
+    for row, places in enumerate(relevant):
+        gains[row, places] = 1
+    products = queries @ documents.T
+    scores = search_scores(ranks)
+    assert scores["ndcg@10"] == pytest.approx(ndcg_score(gains, products, k=10))
+    order = np.argsort(-products, axis=1)
+    firsts = [np.flatnonzero(gains[row][order[row]])[0] for row in range(20)]
+    reciprocal = [1 / (first + 1) if first < 10 else 0 for first in firsts]
+    assert scores["mrr@10"] == pytest.approx(np.mean(reciprocal))
+    recall = np.mean([gains[row][order[row][:10]].sum() / gains[row].sum() for row in range(20)])
+    assert scores["recall@10"] == pytest.approx(recall)
+
+
+@pytest.mark.parametrize(
+    ("lines", "more", "named"),
+    [
+        (["text,positive", "a,b"], (), ["--train_file", "'anchor'"]),
+        (["anchor,positive", "a,b"], (), ["--train_file", "1 pairs"]),
+        (["anchor,positive", "a,b", "c,"], (), ["line 3", "positive"]),
+        (["anchor,positive,score", "a,b,1", "c,d,2"], (), ["line 3", "--score_scale"]),
+        (["anchor,positive,score", "a,b,x", "c,d,2"], (), ["line 2", "score"]),
+    ],
+)
+def test_bad_pairs_are_one_line(lines, more, named, data, tmp_path, capsys):
+    write_lines(tmp_path / "train.csv", *lines)
+    flags = (*model_flags(data), f"--train_file={tmp_path}/train.csv", "--do_train", *more)
+    refusal(capsys, "bert-embedder", lambda: embed(tmp_path / "out", *flags), *named)
+    assert not (tmp_path / "out").exists() or not [*(tmp_path / "out").iterdir()]

@@ -1,0 +1,115 @@
+"""The loss that joins all rows, against its formula and TensorFlow's automatic gradient."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distributed.joint import InBatchLoss, Texts, Vectors
+from distributed.world import World
+
+WIDTH, ROWS = 6, 9
+
+
+def vectors_of_rows(seed: int = 0) -> Vectors:
+    """Rows with no, one or two hard negatives. Row 4 repeats the anchor of row 1, row 5 its
+    positive, and a negative of row 2 is the positive of row 3."""
+    chance = np.random.default_rng(seed)
+    counts = [2 + row % 3 for row in range(ROWS)]
+    row = np.repeat(np.arange(ROWS), counts)
+    slot = np.concatenate([np.arange(count) for count in counts])
+    digest = np.arange(len(row)) + 100
+    at = {(r, s): place for place, (r, s) in enumerate(zip(row, slot, strict=True))}
+    for repeated, original in (((4, 0), (1, 0)), ((5, 1), (1, 1)), ((2, 2), (3, 1))):
+        digest[at[repeated]] = digest[at[original]]
+    values = chance.normal(size=(len(row), WIDTH))
+    for place in range(len(row)):  # equal texts have equal vectors
+        values[place] = values[np.flatnonzero(digest == digest[place])[0]]
+    values /= np.linalg.norm(values, axis=1, keepdims=True)
+    anchor, positive = (digest[[at[r, s] for r in row]] for s in (0, 1))
+    return Vectors(values.astype(np.float32), Texts(row, slot, digest, anchor, positive))
+
+
+def formula(values: tf.Tensor, texts: Texts, temperature: float, both_ways: bool) -> tf.Tensor:
+    """Pair by pair, in float64."""
+    rows = {}
+    for place, (row, slot) in enumerate(zip(texts.row, texts.slot, strict=True)):
+        rows.setdefault(row, {})[slot] = place
+    product = lambda a, c: tf.reduce_sum(values[a] * values[c]) / temperature  # noqa: E731
+
+    def is_negative(row, place):
+        """For the anchor of a row, a candidate of another place."""
+        own, other = rows[row], rows[texts.row[place]]
+        same = {texts.digest[own[0]], texts.digest[own[1]]}
+        stands_by_same = texts.slot[place] == 1 and texts.digest[other[0]] == texts.digest[own[0]]
+        return place != own[1] and texts.digest[place] not in same and not stands_by_same
+
+    losses, back = [], []
+    for row, own in rows.items():
+        right = product(own[0], own[1])
+        candidates = [place for place in range(len(texts.row)) if texts.slot[place] >= 1]
+        wrong = [product(own[0], c) for c in candidates if is_negative(row, c)]
+        losses.append(tf.reduce_logsumexp(tf.stack([right, *wrong])) - right)
+        others = [each[0] for name, each in rows.items() if name != row]
+        wrong = [product(a, own[1]) for a in others if is_negative(texts.row[a], own[1])]
+        back.append(tf.reduce_logsumexp(tf.stack([right, *wrong])) - right)
+    if both_ways:
+        return (tf.add_n(losses) + tf.add_n(back)) / 2
+    return tf.add_n(losses)
+
+
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_loss_and_gradient_are_those_of_the_formula(both_ways):
+    own = vectors_of_rows()
+    values = tf.constant(own.values, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        expected = formula(values, own.texts, 0.3, both_ways)
+    gradient, loss = InBatchLoss(0.3, both_ways).gradient(own, World())
+    assert loss == pytest.approx(float(expected), rel=1e-6)
+    expected_gradient = tf.convert_to_tensor(tape.gradient(expected, values)).numpy()
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
+
+
+class Ranks:
+    """As many worlds as there are parts, whose gathers are answered one after the other."""
+
+    def __init__(self, parts):
+        self.parts, self.size, self.sums = parts, len(parts), None
+
+    def all_gather(self, value):
+        return self.parts if isinstance(value, Vectors) else self.sums
+
+
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_parts_are_slices_of_the_whole_and_own_negatives_alone_are_not(both_ways):
+    whole, loss = vectors_of_rows(), InBatchLoss(0.1, both_ways)
+    expected, total = loss.gradient(whole, World())
+    part_of_row = np.array([0, 0, 1, 1, 1, 2, 0, 2, 1])[whole.texts.row]
+    places = [np.flatnonzero(part_of_row == part) for part in range(3)]
+    parts = [Vectors(whole.values[at], whole.texts.chosen(at)) for at in places]
+    ranks, sums = Ranks(parts), []
+
+    class First(Exception):
+        pass
+
+    class Asks(Ranks):
+        def all_gather(self, value):
+            if isinstance(value, Vectors):
+                return self.parts
+            sums.append(value)
+            raise First
+
+    for part in parts:
+        with pytest.raises(First):
+            loss.gradient(part, Asks(parts))
+    ranks.sums = sums
+    gradients, losses = zip(*(loss.gradient(part, ranks) for part in parts), strict=True)
+    assert sum(losses) == pytest.approx(total, rel=1e-6)
+    found = np.zeros_like(expected)
+    alone = np.zeros_like(expected)
+    for at, part, gradient in zip(places, parts, gradients, strict=True):
+        found[at] = gradient
+        alone[at] = loss.gradient(part, World())[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    difference = np.linalg.norm(alone - expected) / np.linalg.norm(expected)
+    assert difference > 1e-2  # each rank's own negatives only
