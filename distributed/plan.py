@@ -153,8 +153,8 @@ class Plan:
         return (
             f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch"
             f" {self.global_batch_size} over all ranks, accumulation {self.accumulation};"
-            f" {self.steps:,} steps, {epochs_in_words(self.epochs)}, {self.warmup_steps:,} of them warmup;"
-            f" learning rate {rate}"
+            f" {self.steps:,} steps, {epochs_in_words(self.epochs)}, {self.warmup_steps:,} of them"
+            f" warmup; learning rate {rate}"
         )
 
 
@@ -166,8 +166,8 @@ def epochs_in_words(epochs: float) -> str:
 
 
 def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
-    """The plan for `rows` rows of data and `size` ranks. Raises InputError: no step is left, or more of
-    them are warmup than there are."""
+    """The plan for `rows` rows of data and `size` ranks. Raises InputError: no step is left, or
+    there is more warmup than steps."""
     if rows < 1:
         raise InputError("there are no rows to train on")
     batch, keeps_batch = settings.batch_size, settings.global_batch_size is not None

@@ -21,8 +21,8 @@ class TaggingSettings(LoadSettings, SentenceSettings):
 
 @dataclass(kw_only=True, eq=False)
 class Tagger(TrainedPredictor):
-    """Finds entities: `Tagger(folder)(texts)`. The tags are those of bert-tagger for the same
-    words.
+    """Finds entities, or the tags of all words where the model has plain tags, such as parts of
+    speech: `Tagger(folder)(texts)`. The tags are those of bert-tagger for the same words.
 
     Args:
       folder, precision, model_revision: as those of `QuestionAnswering`; bert-tagger trains the

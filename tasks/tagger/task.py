@@ -21,7 +21,7 @@ from tasks.runs.labels import named_outputs
 from tasks.runs.task import DataSet, Scores, Task
 from tasks.runs.texts import Preparation
 from tasks.tagger import rows
-from tasks.tagger.reading import Sentence, Source, read, text_of
+from tasks.tagger.reading import Sentence, Source, is_plain, read, text_of
 from tasks.tagger.rows import NONE, TagDecoder, Tagged
 from tasks.tagger.scoring import details, entities, measure
 from tasks.tagger.settings import SentenceSettings
@@ -37,7 +37,11 @@ class TagTask(Task[Sentences, Results]):
     sentences: SentenceSettings = field(default_factory=SentenceSettings)
     labels: Sequence[str] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
-    name, version, head, metric = "tagger", rows.VERSION, TAGGER, "eval_f1"
+    name, version, head = "tagger", rows.VERSION, TAGGER
+
+    @property
+    def metric(self) -> str:
+        return "eval_accuracy" if is_plain(self.labels) else "eval_f1"
 
     @property
     def max_seq_length(self) -> int:
@@ -84,16 +88,19 @@ class TagTask(Task[Sentences, Results]):
 
     def write(self, run: Run, data: DataSet[Sentences], results: Results) -> None:
         """Writes predictions.conll, words and tags, and predictions.jsonl, texts and entities with
-        their places."""
+        their places, or words and plain tags as they are read."""
         blocks, lines = list[str](), list[str]()
         for each, tagged in zip(data.examples(), results[0], strict=True):
             pairs = zip(each.words, tagged.tags, strict=True)
             blocks.append("".join(f"{word}\t{tag}\n" for word, tag in pairs))
             text, starts = text_of(each.words, self.sentences.characters)
             found = [asdict(entity) for entity in entities(text, each.words, starts, tagged)]
-            lines.append(json.dumps({"text": text, "entities": found}, ensure_ascii=False) + "\n")
+            line: dict[str, Any] = {"text": text, "entities": found}
+            if is_plain(self.labels):
+                line = {"tokens": each.words, "tags": tagged.tags}
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         run.write("predictions.conll", "\n".join(blocks))
         run.write("predictions.jsonl", "".join(lines))
 
     def details(self, data: DataSet[Sentences], results: Results) -> Details:
-        return details(self.sentences.characters, data.examples(), results[0])
+        return details(self.sentences.characters, self.labels, data.examples(), results[0])
