@@ -160,9 +160,9 @@ class Plan:
 
 def epochs_in_words(epochs: float) -> str:
     """Such as "3 epochs", "about 1 epoch" of 0.9988, "0.98 epochs"."""
-    rounded = round(epochs, 2) if epochs > 0.1 else float(f"{epochs:.2g}")
+    rounded = round(epochs, 2) or epochs
     about = "about " * (rounded.is_integer() and rounded != epochs)
-    return f"{about}{rounded:,.12g} epoch{'s' * (rounded != 1)}"
+    return f"{about}{rounded:,.6g} epoch{'s' * (rounded != 1)}"
 
 
 def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:

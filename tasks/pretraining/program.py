@@ -62,8 +62,7 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
             start = replace(start, moments=Path(str(config.model.init_checkpoint)).expanduser())
         training = Training(model, *trained, config.training, job)
         warmup = config.training.plan.resolved().num_warmup_steps
-        is_default = config.training.plan.num_warmup_steps is None
-        if is_default and warmup not in (None, GOOGLES_WARMUP):
+        if config.training.plan.num_warmup_steps != warmup != GOOGLES_WARMUP:
             run.say(
                 f"note: the warmup of one rank is {warmup:,} steps, a share of so short a training,"
                 f" instead of Google's {GOOGLES_WARMUP:,}; --num_warmup_steps sets another"

@@ -111,8 +111,9 @@ class PretrainingPlan(PlanSettings):
         if self.num_train_epochs is None:
             steps = values["num_train_steps"] = self.num_train_steps or 100_000
             if self.num_warmup_steps is None:
-                share = int(steps * self.warmup_proportion)
-                values["num_warmup_steps"] = min(GOOGLES_WARMUP, share)
+                values["num_warmup_steps"] = min(
+                    GOOGLES_WARMUP, int(steps * self.warmup_proportion)
+                )
         return PlanSettings(**values)
 
 

@@ -87,8 +87,8 @@ class Start:
             difference = f"{name} = {saved.get(name)}, this command has {settings.get(name)}"
             if name == DATA:
                 difference = f"other training data: {self._change_of_data(job.flags_of_data)}"
-            has_moments = "init_moments" in job.config  # a flag of some programs
-            moments = ", and --init_moments to keep the optimizer's moments" * has_moments
+            with_moments = ", and --init_moments to keep the optimizer's moments"
+            moments = with_moments * ("init_moments" in job.config)  # a flag of some programs
             raise InputError(
                 f"{self.checkpoint} holds a run with {difference}: give the same value, or --resume"
                 " never to start from the beginning; to train on from its weights, give another"

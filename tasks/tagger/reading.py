@@ -120,9 +120,8 @@ def _with_tags(
     """The sentences with tags in BIO or BIOES, those of characters in BIO, as which other schemes
     are read; or with plain tags, if none has a prefix."""
     tags = tags_of(sentences)
-    known = labels or tags
     pattern, needed = PREFIXED, "O, or B-, I-, E- or S- and a type, or no tag may have a prefix"
-    if len(known) > 1 and is_plain(known):
+    if is_plain(labels or tags):
         pattern, needed = PLAIN, "a tag"
     if labels:
         needed = f"one of {', '.join(labels)}"
@@ -150,18 +149,19 @@ def tags_of(sentences: Sequence[Sentence]) -> set[str]:
 def _refuse(wrong: set[str], sentences: list[Sentence], where: str, needed: str) -> None:
     """Raises InputError for the first of these tags, if there are any."""
     for each in sentences:
-        if wrong.isdisjoint(each.tags or ()):
-            continue
-        number, tag = next(pair for pair in enumerate(each.tags or ()) if pair[1] in wrong)
-        raise InputError(
-            f"{where}: {each.place}: the tag of word {number + 1}, {each.words[number]!r:.40}, must"
-            f" be {needed}, got {tag!r:.40}"
-        )
+        for place, tag in enumerate(each.tags or ()):
+            if tag in wrong:
+                word = each.words[place]
+                raise InputError(
+                    f"{where}: {each.place}: the tag of word {place + 1}, {word!r:.40}, must be"
+                    f" {needed}, got {tag!r:.40}"
+                )
 
 
 def is_plain(tags: Collection[str]) -> bool:
-    """Whether each word has a tag of its own, such as a part of speech: none has a prefix."""
-    return not any(map(PREFIXED.fullmatch, tags))
+    """Whether each word has a tag of its own, such as a part of speech: of several tags none has a
+    prefix."""
+    return len(tags) > 1 and not any(map(PREFIXED.fullmatch, tags))
 
 
 @cache
@@ -209,8 +209,9 @@ def illegal(sentences: Sequence[Sentence]) -> list[Sentence]:
     is_bioes = any(parted(tag)[0] in "ES" for each in sentences for tag in each.tags or ())
 
     def is_broken(before: str, tag: str) -> bool:
-        first, second = parted(before)[0], parted(tag)[0]
-        return not goes_on(before, tag) and (second in "IE" or (is_bioes and first in "BI"))
+        if goes_on(before, tag):
+            return False
+        return parted(tag)[0] in "IE" or (is_bioes and parted(before)[0] in "BI")
 
     return [
         each
@@ -238,7 +239,7 @@ def _of_columns(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
     lines = lines_of(read_text(path, where))
     words = [line for line in lines if not line.startswith(DOCUMENT) and not COMMENT.match(line)]
     num_columns = next(filter(None, map(len, map(_columns, words))), 0)
-    tags = {row[-1] for row in map(_columns, words) if row}
+    tags = {"O", *NO_TAGS, *(row[-1] for row in map(_columns, words) if row)}
     rows, document, place = list[list[str]](), 0, ""
     for number, line in enumerate([*lines, ""], 1):
         row = line.split("\t")
@@ -273,9 +274,8 @@ def _columns(line: str) -> list[str]:
 def _is_comment(line: str, row: Sequence[str], num_columns: int, tags: set[str]) -> bool:
     """Whether a line before the first word of a sentence is a comment: it begins with # and a
     blank, and is no row of this file, with its tags, whose first word may be a #."""
-    tag = row[-1]
-    is_tag = tag in tags or tag in NO_TAGS or tag == "O" or PREFIXED.fullmatch(tag)
-    is_row = len(row) == num_columns and (num_columns == 1 or is_tag)
+    is_tagged = row[-1] in tags or PREFIXED.fullmatch(row[-1])
+    is_row = len(row) == num_columns and (num_columns == 1 or is_tagged)
     return bool(COMMENT.match(line)) and not is_row
 
 

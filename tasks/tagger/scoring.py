@@ -123,8 +123,7 @@ def details(
     """The figures of each type, or plain tag; for the page also the confused ones, and the
     sentences with the most wrong entities."""
     comparison = Comparison(sentences, found)
-    outside = ["O"] if "O" in labels else []
-    types = [*outside, *comparison.by_type][:MOST_LABELS]
+    types = [*{"O"}.intersection(labels), *comparison.by_type][:MOST_LABELS]
     counts = Counter[tuple[str, str]]()
     for each, tagged in zip(sentences, found, strict=True):
         for true, tag in zip(each.tags or (), tagged.tags, strict=True):
@@ -150,10 +149,9 @@ def _row(characters: bool, sentence: Sentence, tagged: Tagged) -> list[object]:
     text, starts = text_of(sentence.words, characters)
     marks, cells = list[tuple[int, int, str]](), list[str]()
     true, predicted = sentence.tags or (), tagged.tags
-    if is_plain(true):  # of all words only the wrong ones
-        pairs = [("O", "O") if a == b else (a, b) for a, b in zip(true, predicted, strict=True)]
-        true, predicted = zip(*pairs, strict=True)
-    for color, tags in (("answer", true), ("predicted", predicted)):
+    for color, tags, others in (("answer", true, predicted), ("predicted", predicted, true)):
+        if is_plain(tags):  # of all words only the wrong ones
+            tags = ["O" if tag == other else tag for tag, other in zip(tags, others, strict=True)]
         part = entities(text, sentence.words, starts, Tagged(tags, tagged.shares))
         marks += [(entity.start, entity.end, color) for entity in part]
         cells.append(", ".join(f"{entity.text} ({entity.label})" for entity in part))

@@ -95,9 +95,8 @@ class TagTask(Task[Sentences, Results]):
             blocks.append("".join(f"{word}\t{tag}\n" for word, tag in pairs))
             text, starts = text_of(each.words, self.sentences.characters)
             found = [asdict(entity) for entity in entities(text, each.words, starts, tagged)]
-            line: dict[str, Any] = {"text": text, "entities": found}
-            if is_plain(self.labels):
-                line = {"tokens": each.words, "tags": tagged.tags}
+            plain = {"tokens": each.words, "tags": tagged.tags}
+            line = plain if is_plain(self.labels) else {"text": text, "entities": found}
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         run.write("predictions.conll", "\n".join(blocks))
         run.write("predictions.jsonl", "".join(lines))

@@ -309,7 +309,9 @@ def test_other_settings_are_refused_with_the_ways_to_train_on(corpus, trained, t
     )
     assert "this checkpoint as --init_checkpoint" in line
     assert "--init_moments" in line
-    longer(tmp_path / "longer", f"--init_checkpoint={first}", "--init_moments")
+    more = f"--init_checkpoint={first}", "--init_moments", "--num_warmup_steps=null"
+    longer(tmp_path / "longer", *more)
+    assert "the warmup of one rank is 3 steps" in capsys.readouterr().err
     mlm, _ = losses(tmp_path / "longer").T
     assert len(mlm) == 30
     assert mlm[0] < losses(trained)[0, 0] - 0.3

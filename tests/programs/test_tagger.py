@@ -2,6 +2,7 @@
 `ringbert.Tagger`."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -269,6 +270,24 @@ def test_tags_that_the_model_does_not_know_are_refused(run, tmp_path, capsys):
         "B-plant",
         "B-animal",
     )
+
+
+def test_a_model_and_files_of_another_scheme_say_the_same(run, data, tmp_path):
+    """A model from elsewhere whose labels are BMES's: its I- is M-."""
+    shutil.copytree(run[0] / "model", tmp_path / "model")
+    for file, source in (
+        (tmp_path / "model/config.json", run[0] / "model/config.json"),
+        (tmp_path / "dev.conll", Path(data[1].partition("=")[2])),
+    ):
+        file.write_text(source.read_text().replace("I-", "M-"))
+    assert '"M-tool"' in (tmp_path / "model/config.json").read_text()
+    flags = f"--model={tmp_path}/model", f"--dev_file={tmp_path}/dev.conll", *data[-2:]
+    scores = bert("tagger", tmp_path / "out", *flags, "--do_eval")
+    assert scores == {name: run[1][name] for name in scores}
+    text = "the bear dog hare near a red axe"
+    entities = ringbert.Tagger(tmp_path / "model")(text)
+    assert [entity.label for entity in entities] == ["animal", "tool"]
+    assert entities == ringbert.Tagger(run[0])(text)
 
 
 # -- plain tags ------------------------------------------------------------------------------------
