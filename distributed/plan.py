@@ -153,13 +153,21 @@ class Plan:
         return (
             f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch"
             f" {self.global_batch_size} over all ranks, accumulation {self.accumulation};"
-            f" {self.steps:,} steps ({self.epochs:g} epochs), {self.warmup_steps:,} warmup;"
-            f" learning rate {rate}"
+            f" {self.steps:,} steps, {epochs_in_words(self.epochs)}, {self.warmup_steps:,} of them"
+            f" warmup; learning rate {rate}"
         )
 
 
+def epochs_in_words(epochs: float) -> str:
+    """Such as "3 epochs", "about 1 epoch" of 0.9988, "0.98 epochs"."""
+    rounded = round(epochs, 2) or epochs
+    about = "about " * (rounded.is_integer() and rounded != epochs)
+    return f"{about}{rounded:,.6g} epoch{'s' * (rounded != 1)}"
+
+
 def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
-    """The plan for `rows` rows of data and `size` ranks. Raises InputError when no step is left."""
+    """The plan for `rows` rows of data and `size` ranks. Raises InputError: no step is left, or
+    there is more warmup than steps."""
     if rows < 1:
         raise InputError("there are no rows to train on")
     batch, keeps_batch = settings.batch_size, settings.global_batch_size is not None
@@ -172,11 +180,17 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
         warmup_of_one = int(steps_of_one * settings.warmup_proportion)
     steps, warmup = steps_of_one // divisor, warmup_of_one // divisor
     batch_flag = "--global_batch_size" if keeps_batch else "--train_batch_size"
+    length_flag = f"--num_train_{'steps' if settings.num_train_steps else 'epochs'}"
     if steps < 1:
         raise InputError(
             f"no training step is left: {rows} rows in batches of {batch} make {steps_of_one} steps"
             f" of one rank, divided by {divisor} rank{'s' * (divisor > 1)}; lower {batch_flag} or"
-            f" raise --num_train_{'steps' if settings.num_train_steps else 'epochs'}"
+            f" raise {length_flag}"
+        )
+    if warmup_of_one > steps_of_one:
+        raise InputError(
+            f"--num_warmup_steps {warmup_of_one} is more than the {steps_of_one} steps of"
+            f" {length_flag}: lower it, to {steps_of_one // 10} for example, a tenth of the steps"
         )
     if steps > MOST_STEPS:
         raise InputError(

@@ -21,8 +21,9 @@ class TaggingSettings(LoadSettings, SentenceSettings):
 
 @dataclass(kw_only=True, eq=False)
 class Tagger(TextPredictor[str, list[Entity]]):
-    """Finds entities: `Tagger(folder)(texts)`. The tags are those of bert-tagger for the same
-    words, which here are runs of letters, marks and numbers, and other characters alone.
+    """Finds entities, or the tags of all words where the model has plain tags, such as parts of
+    speech: `Tagger(folder)(texts)`. The tags are those of bert-tagger for the same words, which
+    here are runs of letters, marks and numbers, and other characters alone.
 
     Args:
       folder, precision, model_revision: as those of `QuestionAnswering`; bert-tagger trains the

@@ -11,7 +11,7 @@ from pathlib import Path
 from bert.heads import PRETRAINING
 from ringbase.errors import InputError
 from tasks.pretraining.details import filled_in
-from tasks.pretraining.settings import PretrainingConfig
+from tasks.pretraining.settings import GOOGLES_WARMUP, PretrainingConfig
 from tasks.pretraining.shards import open_rows, tokenizer_of_shards
 from tasks.pretraining.task import evaluator
 from tasks.runs.details import REPORT
@@ -61,6 +61,12 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         if config.training.init_moments:
             start = replace(start, moments=Path(str(config.model.init_checkpoint)).expanduser())
         training = Training(model, *trained, config.training, job)
+        warmup = config.training.plan.resolved().num_warmup_steps
+        if config.training.plan.num_warmup_steps != warmup != GOOGLES_WARMUP:
+            run.say(
+                f"note: the warmup of one rank is {warmup:,} steps, a share of so short a training,"
+                f" instead of Google's {GOOGLES_WARMUP:,}; --num_warmup_steps sets another"
+            )
         while_training = held_out if evaluation.eval_steps else None
         seed = config.training.loop.seed
         steps: int | None = training.run(start, job, seed, while_training)

@@ -8,6 +8,7 @@ from distributed.plan import PlanSettings
 from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
 from tasks.runs.settings import EvaluationSettings, ProgramConfig, TrainingSettings
 
+GOOGLES_WARMUP = 10_000  # steps, by default
 MASKS: dict[str, Any] = {
     "max_predictions_per_seq": 20,
     "masked_lm_prob": 0.15,
@@ -91,7 +92,7 @@ class PretrainingPlan(PlanSettings):
         None,
         "warmup steps for one rank; N ranks take 1/N of them",
         "training",
-        shown_default="10000; with epochs a share of the steps",
+        shown_default="10000, at most --warmup_proportion of the steps; with epochs this share",
         at_least=0,
         at_most=MOST_STEPS,
     )
@@ -104,13 +105,15 @@ class PretrainingPlan(PlanSettings):
             )
 
     def resolved(self) -> PlanSettings:
-        """The plan with Google's default numbers of steps, unless epochs are given."""
+        """The plan with Google's default numbers of steps, unless epochs are given; a short
+        training has a shorter warmup."""
         values = flat(self)
         if self.num_train_epochs is None:
-            values["num_train_steps"] = self.num_train_steps or 100_000
-            values["num_warmup_steps"] = (
-                10_000 if self.num_warmup_steps is None else self.num_warmup_steps
-            )
+            steps = values["num_train_steps"] = self.num_train_steps or 100_000
+            if self.num_warmup_steps is None:
+                values["num_warmup_steps"] = min(
+                    GOOGLES_WARMUP, int(steps * self.warmup_proportion)
+                )
         return PlanSettings(**values)
 
 

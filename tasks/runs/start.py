@@ -79,22 +79,23 @@ class Start:
         load_on_all(model, self.weights, world, run)
         return self.state.step if self.state else None
 
-    def check_settings(
-        self, settings: Mapping[str, object], flags_of_data: Mapping[str, object]
-    ) -> None:
+    def check_settings(self, settings: Mapping[str, object], job: Job) -> None:
         """Raises InputError for the first setting that differs from the checkpoint's, with both
-        values; for other training data, with what made them so. On rank 0."""
+        values, or for other training data with what made them so; and how to train on. On rank
+        0."""
         saved = self.state.settings if self.state else settings
         for name in dict.fromkeys([*saved, *settings]):
             if saved.get(name) == settings.get(name):
                 continue
             difference = f"{name} = {saved.get(name)}, this command has {settings.get(name)}"
             if name == DATA:
-                difference = f"other training data: {self._change_of_data(flags_of_data)}"
+                difference = f"other training data: {self._change_of_data(job.flags_of_data)}"
+            with_moments = ", and --init_moments to keep the optimizer's moments"
+            moments = with_moments * ("init_moments" in job.config)  # a flag of some programs
             raise InputError(
                 f"{self.checkpoint} holds a run with {difference}: give the same value, or --resume"
-                " never to start from the beginning; to train on from its model, another"
-                " --output_dir with --init_checkpoint RUN/model"
+                " never to start from the beginning; to train on from its weights, give another"
+                f" --output_dir and this checkpoint as --init_checkpoint{moments}"
             )
 
     def _change_of_data(self, flags: Mapping[str, object]) -> str:

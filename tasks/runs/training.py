@@ -114,7 +114,7 @@ class Training:
         world, run, model, step = self._world, job.run, self.model, self.step
         settings = {**self._data.settings, **self._config.schedule(), "--seed": seed}
         settings[DATA] = self._data.key
-        world.on_first(start.check_settings, settings, job.flags_of_data)
+        world.on_first(start.check_settings, settings, job)
         plan, folder = self.plan, run.folder / CHECKPOINTS
         continues = start.checkpoint is not None and start.checkpoint.parent == folder
         state = first_state(plan, settings, start.state, continues)

@@ -15,7 +15,7 @@ from tasks.runs.start import Needs, Start, start_of_run
 from tasks.runs.task import Scores
 from tasks.runs.texts import Preparation
 from tasks.runs.trained import saved_settings
-from tasks.tagger.reading import Source, read
+from tasks.tagger.reading import Source, in_bioes, is_plain, read, tags_of
 from tasks.tagger.settings import TaggerConfig
 from tasks.tagger.task import TagTask
 
@@ -48,6 +48,8 @@ def with_tags(config: TaggerConfig, start: Start, run: Run) -> Start:
     # config.json beside the weights counts, even if `--bert_config_file` replaces it.
     trained = configuration.read_config(start.weights) if start.weights else None
     stated = stated_labels(trained) or stated_labels(start.bert_config)
+    if stated and not is_plain(stated):
+        stated = tuple(in_bioes(stated))
     if stated and (start.state or not config.do_train):
         return replace(start, bert_config=replace(start.bert_config, labels=stated))
     if not config.do_train:
@@ -55,12 +57,15 @@ def with_tags(config: TaggerConfig, start: Start, run: Run) -> Start:
             "the tags are unknown: the model's config.json has no id2label; --do_train is off"
         )
     source = Source(config.files, "train")
-    found = {
-        tag for each in read(source, config.sentences.characters) for tag in each.tags or ()
-    } - {"O"}
-    if not found:
+    found = tags_of(read(source, config.sentences.characters))
+    if found == {"O"}:
         raise InputError(f"{source}: every tag is O")
-    labels, fresh = ("O", *sorted(found)), tuple[str, ...]()
+    if is_plain(found):
+        run.say(f"no tag has a prefix such as B-: {len(found)} plain tags, one for each word")
+    else:
+        found.add("O")
+    labels = tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
+    fresh = tuple[str, ...]()
     if stated and sorted(stated) == sorted(labels):
         labels = stated  # in the model's own order
     elif stated:

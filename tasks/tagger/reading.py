@@ -2,8 +2,9 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,10 @@ from ringbase.settings import shown
 from tasks.runs.tables import Table, ending_of, of_data_set, open_table
 from tasks.tagger.settings import FileSettings
 
-TAG = re.compile(r"O|[BIES]-\S(.*\S)?")
+PREFIXED = re.compile(r"[BIELMSU]-\S(.*\S)?")  # the tag of a word in an entity
+PLAIN = re.compile(r"\S(.*\S)?")
+SCHEMES = "BI", "BIES", "BILU", "BMES"  # the prefixes of BIO, BIOES, BILOU and BMES
+AS_BIOES = {"L": "E", "U": "S", "M": "I"}
 NO_TAGS = {"", "_", "-", "?", "-1"}  # what stands for the tags of a file that has none
 SPLITS = {"train": "train", "dev": "validation", "predict": "test"}
 DOCUMENT = "-DOCSTART-"  # the line of CoNLL-2003's files that begins a document
@@ -22,10 +26,7 @@ DOCUMENT = "-DOCSTART-"  # the line of CoNLL-2003's files that begins a document
 COMMENT = re.compile("#+([ \\t]|$)")
 BLANKS = " \t"  # between columns; all other white space belongs to words
 NOT_IN_WORDS = re.compile("[\t\n\r]")  # predictions.conll could not hold them
-# Other schemes than BIO and BIOES, by the letters that these lack: how to write their tags.
-OTHER_SCHEMES = {"L": "E-", "U": "S-", "M": "I-"}  # BILOU's and BMES's
-OTHER_SCHEMES_OF_CHARACTERS = {"M": "I-", "E": "I-", "L": "I-", "S": "B-", "U": "B-"}
-TAG_COLUMNS = ("ner_tags", "tags", "labels")
+TAG_COLUMNS = ("ner_tags", "tags", "labels", "pos_tags", "upos")
 
 
 class Sentence(NamedTuple):
@@ -66,9 +67,9 @@ class Source:
 
 
 def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[Sentence]:
-    """The sentences of a source; those to train on or to evaluate have tags, of `labels` if these
-    are known. Raises InputError, with the line: a damaged file, an empty one, or a tag that is
-    none."""
+    """The sentences of a source; those to train on or to evaluate have tags (see `_with_tags`), of
+    `labels` if these are known. Raises InputError, with the line: a damaged file, an empty one, or
+    a tag that is none."""
     sentences = list[Sentence]()
     for each in _sentences(source, characters):
         if source.limit == len(sentences):
@@ -79,8 +80,8 @@ def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[S
         _check_words(each.words, characters, where)
         if each.tags is None and source.kind != "predict":
             raise InputError(f"{where}: there are no tags")
-        if each.tags is not None:
-            _check_tags(each.words, each.tags, characters, labels, where)
+        if each.tags is not None and len(each.tags) != len(each.words):
+            raise InputError(f"{where}: {len(each.words)} words have {len(each.tags)} tags")
         sentences.append(each)
     if not sentences:
         raise InputError(f"{source}: there is no sentence in it")
@@ -95,7 +96,7 @@ def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[S
         and all(len(word) == 1 for each in sentences for word in each.words)
     ):
         raise InputError(f"{source}: each word is a single character: give --characters")
-    return sentences
+    return _with_tags(sentences, str(source), characters, labels)
 
 
 def _check_words(words: Sequence[str], characters: bool, where: str) -> None:
@@ -113,29 +114,75 @@ def _check_words(words: Sequence[str], characters: bool, where: str) -> None:
             )
 
 
-def _check_tags(
-    words: Sequence[str], tags: Sequence[str], characters: bool, labels: Sequence[str], where: str
-) -> None:
-    if len(tags) != len(words):
-        raise InputError(f"{where}: {len(words)} words have {len(tags)} tags")
-    known = set(labels)
-    kinds, other_schemes = "B-, I-, E- or S-", OTHER_SCHEMES
-    if characters:
-        kinds, other_schemes = "B- or I-", OTHER_SCHEMES_OF_CHARACTERS
-    for number, (word, tag) in enumerate(zip(words, tags, strict=True), 1):
-        is_tag = TAG.fullmatch(tag) and not (characters and tag[0] in "ES")
-        if is_tag and (not known or tag in known):
-            continue
-        expected = f"one of {', '.join(labels)}" if known else f"O, or {kinds} and a type"
-        advice = ""
-        if not is_tag and tag[1:2] == "-" and tag[0] in other_schemes:
-            advice = ": write " + ", ".join(
-                f"{old}- as {new}" for old, new in other_schemes.items()
-            )
+def _with_tags(
+    sentences: list[Sentence], where: str, characters: bool, labels: Collection[str]
+) -> list[Sentence]:
+    """The sentences with tags in BIO or BIOES, those of characters in BIO, as which other schemes
+    are read; or with plain tags, if none has a prefix."""
+    tags = tags_of(sentences)
+    pattern, needed = PREFIXED, "O, or B-, I-, E- or S- and a type, or no tag may have a prefix"
+    if is_plain(labels or tags):
+        pattern, needed = PLAIN, "a tag"
+    if labels:
+        needed = f"one of {', '.join(labels)}"
+    right = {"O", *filter(pattern.fullmatch, tags - NO_TAGS)}
+    _refuse(tags - right, sentences, where, needed)
+    examples = {tag[0]: tag for tag in sorted(tags) if PREFIXED.fullmatch(tag)}
+    if not any(examples.keys() <= set(scheme) for scheme in SCHEMES):
         raise InputError(
-            f"{where}: the tag of word {number}, {word!r:.40}, must be {expected}, got"
-            f" {tag!r:.40}{advice}"
+            f"{where}: {', '.join(examples.values())} are tags of several schemes: write all in"
+            " one of BIO, BIOES, BILOU, BMES"
         )
+    if examples.keys() - set("BI" if characters else "BIES"):
+        sentences = [
+            each._replace(tags=each.tags and in_bioes(each.tags, characters)) for each in sentences
+        ]
+    if labels:
+        _refuse(tags_of(sentences).difference(labels), sentences, where, needed)
+    return sentences
+
+
+def tags_of(sentences: Sequence[Sentence]) -> set[str]:
+    return {tag for each in sentences for tag in each.tags or ()}
+
+
+def _refuse(wrong: set[str], sentences: list[Sentence], where: str, needed: str) -> None:
+    """Raises InputError for the first of these tags, if there are any."""
+    for each in sentences:
+        for place, tag in enumerate(each.tags or ()):
+            if tag in wrong:
+                word = each.words[place]
+                raise InputError(
+                    f"{where}: {each.place}: the tag of word {place + 1}, {word!r:.40}, must be"
+                    f" {needed}, got {tag!r:.40}"
+                )
+
+
+def is_plain(tags: Collection[str]) -> bool:
+    """Whether each word has a tag of its own, such as a part of speech: of several tags none has a
+    prefix."""
+    return len(tags) > 1 and not any(map(PREFIXED.fullmatch, tags))
+
+
+@cache
+def parted(tag: str) -> tuple[str, str]:
+    """The prefix of a tag, as in BIOES, and its type. A plain tag is the type of its word alone, as
+    one with S- is."""
+    if PREFIXED.fullmatch(tag):
+        return AS_BIOES.get(tag[0], tag[0]), tag[2:]
+    return ("O", "") if tag == "O" else ("S", tag)
+
+
+def in_bioes(tags: Sequence[str], characters: bool = False) -> list[str]:
+    """Tags of any scheme in BIOES; those of characters in BIO, because a token may hold the last
+    one of an entity and others."""
+    converted = list[str]()
+    for before, tag in itertools.pairwise(["O", *tags]):
+        prefix, kind = parted(tag)
+        if characters:
+            prefix = "I" if goes_on(before, tag) else "B"
+        converted.append(f"{prefix}-{kind}" if kind else "O")
+    return converted
 
 
 def _is_counted(sentence: Sentence) -> bool:
@@ -152,16 +199,19 @@ def text_of(words: Sequence[str], characters: bool) -> tuple[str, list[int]]:
 
 def goes_on(before: str, tag: str) -> bool:
     """Whether a tag goes on with the entity of the tag before it."""
-    return before[0] in "BI" and tag[0] in "IE" and before[2:] == tag[2:]
+    prefix, kind = parted(before)
+    return prefix in "BI" and parted(tag) in (("I", kind), ("E", kind))
 
 
 def illegal(sentences: Sequence[Sentence]) -> list[Sentence]:
     """The sentences whose tags contradict their scheme, which is BIOES if there is an E- or S-,
     else BIO."""
-    is_bioes = any(tag[0] in "ES" for each in sentences for tag in each.tags or ())
+    is_bioes = any(parted(tag)[0] in "ES" for each in sentences for tag in each.tags or ())
 
     def is_broken(before: str, tag: str) -> bool:
-        return not goes_on(before, tag) and (tag[0] in "IE" or (is_bioes and before[0] in "BI"))
+        if goes_on(before, tag):
+            return False
+        return parted(tag)[0] in "IE" or (is_bioes and parted(before)[0] in "BI")
 
     return [
         each
@@ -187,12 +237,9 @@ def _sentences(source: Source, characters: bool) -> Iterator[Sentence]:
 
 def _of_columns(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
     lines = lines_of(read_text(path, where))
-    sizes = (
-        len(_columns(line))
-        for line in lines
-        if not line.startswith(DOCUMENT) and not COMMENT.match(line)
-    )
-    num_columns = next(filter(None, sizes), 0)
+    words = [line for line in lines if not line.startswith(DOCUMENT) and not COMMENT.match(line)]
+    num_columns = next(filter(None, map(len, map(_columns, words))), 0)
+    tags = {"O", *NO_TAGS, *(row[-1] for row in map(_columns, words) if row)}
     rows, document, place = list[list[str]](), 0, ""
     for number, line in enumerate([*lines, ""], 1):
         row = line.split("\t")
@@ -205,7 +252,7 @@ def _of_columns(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
             rows = []
             document += line.startswith(DOCUMENT)
             continue
-        if not rows and _is_comment(line, row, num_columns):
+        if not rows and _is_comment(line, row, num_columns, tags):
             continue
         if len(row) != num_columns:
             raise InputError(
@@ -224,12 +271,11 @@ def _columns(line: str) -> list[str]:
     return line.split("\t") if "\t" in line else [*filter(None, line.split(" "))]
 
 
-def _is_comment(line: str, row: Sequence[str], num_columns: int) -> bool:
+def _is_comment(line: str, row: Sequence[str], num_columns: int, tags: set[str]) -> bool:
     """Whether a line before the first word of a sentence is a comment: it begins with # and a
-    blank, and is no row of this file, whose first word may be a #."""
-    is_row = len(row) == num_columns and (
-        num_columns == 1 or TAG.fullmatch(row[-1]) or row[-1] in NO_TAGS
-    )
+    blank, and is no row of this file, with its tags, whose first word may be a #."""
+    is_tagged = row[-1] in tags or PREFIXED.fullmatch(row[-1])
+    is_row = len(row) == num_columns and (num_columns == 1 or is_tagged)
     return bool(COMMENT.match(line)) and not is_row
 
 

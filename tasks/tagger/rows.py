@@ -17,7 +17,7 @@ from ringbase.settings import flat
 from tasks.runs.cache import Tables, with_facts
 from tasks.runs.task import DataSet
 from tasks.runs.texts import Preparation, max_context_owner, window_starts
-from tasks.tagger.reading import Sentence, illegal, text_of
+from tasks.tagger.reading import PREFIXED, Sentence, illegal, text_of
 from tasks.tagger.settings import SentenceSettings
 
 VERSION = 2  # increase when reading or `tables` makes something else: old rows are not used
@@ -172,7 +172,7 @@ def filled(characters: Sequence[str], tags: Sequence[str]) -> list[str]:
     result, before, starts = list[str](), "O", character_starts("".join(characters))
     for place, (character, tag) in enumerate(zip(characters, tags, strict=True)):
         if not tag or place not in starts:
-            inner = "O" if before == "O" else f"I{before[1:]}"
+            inner = f"I-{before[2:]}" if PREFIXED.fullmatch(before) else before
             after = next(filter(None, tags[place:]), "O")
             tag = "O" if character.isspace() and after != inner else inner
         result.append(tag)

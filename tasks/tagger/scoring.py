@@ -1,5 +1,5 @@
-"""Entities, their scores by the rules of conlleval and seqeval, and what the report shows of
-them."""
+"""Entities, or words with plain tags; their scores by the rules of conlleval and seqeval, and what
+the report shows of them."""
 
 import itertools
 import statistics
@@ -21,7 +21,7 @@ from tasks.runs.details import (
     table,
     table_of_figures,
 )
-from tasks.tagger.reading import Sentence, goes_on, text_of
+from tasks.tagger.reading import Sentence, goes_on, is_plain, parted, text_of
 from tasks.tagger.rows import Tagged
 
 
@@ -42,12 +42,13 @@ class Entity:
 
 def spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     """The entities of a sentence: type, first and last word. Each tag that does not go on with one
-    and is not O begins one (conlleval.pl of the CoNLL shared tasks; for E- and S- seqeval)."""
+    and is not O begins one (conlleval.pl of the CoNLL shared tasks; for E- and S- seqeval). A word
+    with a plain tag is one."""
     first = 0
     for place, (tag, after) in enumerate(itertools.pairwise([*tags, "O"])):
         if not goes_on(tag, after):
             if tag != "O":
-                yield tag[2:], first, place
+                yield parted(tag)[1], first, place
             first = place + 1
 
 
@@ -93,7 +94,8 @@ def measure(
 ) -> dict[str, float]:
     """F1, precision and recall of the entities, the mean F1 of the types, the share of right tags,
     and the mean of `losses`, those of words. For characters the mean F1 of their tags (KLUE's
-    `char_macro_f1`); with documents the mean of their F1."""
+    `char_macro_f1`); with documents the mean of their F1. Of plain tags the mean F1, the share of
+    right ones and the loss."""
     if not len(losses):
         raise InputError(f"no word of the {kind} set has a token: there is nothing to score")
     comparison = Comparison(sentences, found)
@@ -115,39 +117,50 @@ def measure(
         f1_of_documents = [Comparison(*zip(*part, strict=True)).all["f1"] for part in documents]
         scores["document_f1"] = statistics.fmean(f1_of_documents)
     scores["loss"] = np.mean(losses)
+    if is_plain(labels):
+        scores = {name: scores[name] for name in ("accuracy", "macro_f1", "loss")}
     return {f"{kind}_{name}": float(value) for name, value in scores.items()}
 
 
-def details(characters: bool, sentences: Sequence[Sentence], found: Sequence[Tagged]) -> Details:
-    """The figures of each type; for the page also the confused types, and the sentences with the
-    most wrong entities."""
+def details(
+    characters: bool,
+    labels: Sequence[str],
+    sentences: Sequence[Sentence],
+    found: Sequence[Tagged],
+) -> Details:
+    """The figures of each type, or plain tag; for the page also the confused ones, and the
+    sentences with the most wrong entities."""
     comparison = Comparison(sentences, found)
-    types = ["O", *comparison.by_type][:MOST_LABELS]
+    types = [*{"O"}.intersection(labels), *comparison.by_type][:MOST_LABELS]
     counts = Counter[tuple[str, str]]()
     for each, tagged in zip(sentences, found, strict=True):
         for true, tag in zip(each.tags or (), tagged.tags, strict=True):
-            counts[true[2:] or "O", tag[2:] or "O"] += 1
+            counts[parted(true)[1] or "O", parted(tag)[1] or "O"] += 1
     confusion = [[counts[one, other] for other in types] for one in types]
     errors = [len(a ^ b) for a, b in zip(comparison.true, comparison.found, strict=True)]
     wrong = [number for number, count in enumerate(errors) if count]
     wrong.sort(key=lambda number: -errors[number])
     rows = [_row(characters, sentences[number], found[number]) for number in wrong[:MOST_ROWS]]
-    by_type = "a row for the true type of each word, a column for the predicted one"
-    colors = "true entities are green, predicted ones red, both where they agree"
+    kind, counted = ("tag", "words") if is_plain(labels) else ("type", "entities")
+    by_type = f"a row for the true {kind} of each word, a column for the predicted one"
+    colors = f"true {counted} are green, predicted ones red, both where they agree"
     note = f"{of_all(len(wrong), len(errors))}. {colors}"
     sections = [
-        table_of_figures("Types", "", ("type", "entities"), comparison.by_type),
+        table_of_figures(f"{kind}s".title(), "", (kind, counted), comparison.by_type),
         matrix("Confusion", by_type, types, confusion),
         table("Most wrong", note, ["text", "true", "predicted"], rows),
     ]
-    return Details({"eval_types": comparison.by_type}, sections)
+    return Details({f"eval_{kind}s": comparison.by_type}, sections)
 
 
 def _row(characters: bool, sentence: Sentence, tagged: Tagged) -> list[object]:
     """The cells of a sentence: its text with marks, the true entities, the predicted ones."""
     text, starts = text_of(sentence.words, characters)
     marks, cells = list[tuple[int, int, str]](), list[str]()
-    for color, tags in (("answer", sentence.tags or ()), ("predicted", tagged.tags)):
+    true, predicted = sentence.tags or (), tagged.tags
+    for color, tags, others in (("answer", true, predicted), ("predicted", predicted, true)):
+        if is_plain(tags):  # of all words only the wrong ones
+            tags = ["O" if tag == other else tag for tag, other in zip(tags, others, strict=True)]
         part = entities(text, sentence.words, starts, Tagged(tags, tagged.shares))
         marks += [(entity.start, entity.end, color) for entity in part]
         cells.append(", ".join(f"{entity.text} ({entity.label})" for entity in part))

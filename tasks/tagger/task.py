@@ -20,7 +20,7 @@ from tasks.runs.labels import named_outputs
 from tasks.runs.task import DataSet, Record, Scores, Task
 from tasks.runs.texts import Preparation
 from tasks.tagger import rows
-from tasks.tagger.reading import Sentence, Source, read, text_of
+from tasks.tagger.reading import Sentence, Source, is_plain, read, text_of
 from tasks.tagger.rows import NONE, TagDecoder, Tagged
 from tasks.tagger.scoring import details, entities, measure, sureness_of_mistake
 from tasks.tagger.settings import SentenceSettings
@@ -36,7 +36,11 @@ class TagTask(Task[Sentences, Results]):
     sentences: SentenceSettings = field(default_factory=SentenceSettings)
     labels: Sequence[str] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
-    name, version, head, metric = "tagger", rows.VERSION, TAGGER, "eval_f1"
+    name, version, head = "tagger", rows.VERSION, TAGGER
+
+    @property
+    def metric(self) -> str:
+        return "eval_accuracy" if is_plain(self.labels) else "eval_f1"
 
     @property
     def max_seq_length(self) -> int:
@@ -82,18 +86,26 @@ class TagTask(Task[Sentences, Results]):
         return measure(kind, self.labels, self.sentences.characters, sentences, *results)
 
     def records(self, data: DataSet[Sentences], results: Results) -> Iterator[Record]:
-        """Texts and entities with their places."""
+        """Texts and entities with their places; or words and plain tags, as they are read."""
+        is_tagged = is_plain(self.labels)
         for sentence, tagged in zip(data.examples(), results[0], strict=True):
-            text, starts = text_of(sentence.words, self.sentences.characters)
-            found = entities(text, sentence.words, starts, tagged)
-            fields = {"text": text, "entities": [asdict(entity) for entity in found]}
-            mistake = None
-            if sentence.tags:
-                certain = Tagged(sentence.tags, [1.0] * len(sentence.tags))
-                true = entities(text, sentence.words, starts, certain)
-                fields["true_entities"] = [asdict(entity) for entity in true]
-                mistake = sureness_of_mistake(sentence.tags, tagged)
+            mistake = sureness_of_mistake(sentence.tags, tagged) if sentence.tags else None
+            if is_tagged:
+                fields: dict[str, object] = {"tokens": sentence.words, "tags": tagged.tags}
+                fields |= {"true_tags": sentence.tags} if sentence.tags else {}
+            else:
+                fields = self._entities(sentence, tagged)
             yield Record(fields, mistake)
+
+    def _entities(self, sentence: Sentence, tagged: Tagged) -> dict[str, object]:
+        text, starts = text_of(sentence.words, self.sentences.characters)
+        found = entities(text, sentence.words, starts, tagged)
+        fields: dict[str, object] = {"text": text, "entities": [asdict(each) for each in found]}
+        if sentence.tags:
+            certain = Tagged(sentence.tags, [1.0] * len(sentence.tags))
+            true = entities(text, sentence.words, starts, certain)
+            fields["true_entities"] = [asdict(each) for each in true]
+        return fields
 
     def write(self, run: Run, data: DataSet[Sentences], results: Results) -> None:
         """Writes predictions.conll, words and tags."""
@@ -104,4 +116,4 @@ class TagTask(Task[Sentences, Results]):
         run.write("predictions.conll", "\n".join(blocks))
 
     def details(self, data: DataSet[Sentences], results: Results) -> Details:
-        return details(self.sentences.characters, data.examples(), results[0])
+        return details(self.sentences.characters, self.labels, data.examples(), results[0])

@@ -1,6 +1,7 @@
 """Files of tagged sentences: what is a line, a column, a comment, a word and a tag."""
 
 import json
+from pathlib import Path
 
 import datasets
 import pyarrow as pa
@@ -9,6 +10,11 @@ import pytest
 from harness.refusals import refused
 
 from tasks.tagger.reading import FileSettings, Sentence, Source, read
+from tasks.tagger.scoring import spans
+
+SEQEVALS = json.loads((Path(__file__).resolve().parents[1] / "goldens/entities.json").read_text())[
+    "seqeval"
+]
 
 
 def read_file(path, content, kind="train", characters=False, labels=()):
@@ -56,6 +62,17 @@ READ = {  # by what the line of the format's description says
     "hashes between blanks": (
         "Paris B-LOC\n## O\n# B-LOC\n\n# O\nis O\n",
         [[("Paris", "B-LOC"), ("##", "O"), ("#", "B-LOC")], [("#", "O"), ("is", "O")]],
+    ),
+    "hashes with plain tags": (
+        (
+            "# newdoc\n# text = # is a\n#\tSYM\nis\tVERB\n\n## note 2\t<x>\n##\tNOUN\n#\tSYM\n\n"
+            "$\tSYM\ngo\tNOUN\n"
+        ),
+        [
+            [("#", "SYM"), ("is", "VERB")],
+            [("##", "NOUN"), ("#", "SYM")],
+            [("$", "SYM"), ("go", "NOUN")],
+        ],
     ),
     "a hashtag": ("#paris B-LOC\nis O\n", [[("#paris", "B-LOC"), ("is", "O")]]),
 }
@@ -116,9 +133,17 @@ def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
     ("name", "content", "named"),
     [
         ("a.conll", "Paris\tB-LOC\n\n\tO\n", ["line 3", "empty"]),
-        ("a.conll", "Paris NNP\nis VBZ\n", ["line 1", "'Paris'", "B-, I-, E- or S-", "'NNP'"]),
-        ("a.conll", "ab B-LOC\ncd M-LOC\n", ["line 1", "'cd'", "M- as I-"]),
-        ("a.conll", "Paris U-LOC\n", ["line 1", "'Paris'", "U- as S-", "L- as E-"]),
+        ("a.conll", "Paris NNP\nNy NNP\n", ["line 1", "'Paris'", "B-, I-, E- or S-", "'NNP'"]),
+        ("a.conll", "in IN\n\nParis B-LOC\n", ["line 1", "'in'", "no tag", "a prefix", "'IN'"]),
+        ("a.conll", "in IN\n\nParis _\n", ["line 3", "'Paris'", "'_'"]),
+        (
+            "a.jsonl",
+            '{"tokens": ["in", "is"], "pos_tags": ["IN", " V"]}',
+            ["line 1", "'is'", "' V'"],
+        ),
+        ("a.conll", "ab B-LOC\nb M-LOC\n\nc I-PER\n", ["B-LOC, I-PER, M-LOC", "one of", "BMES"]),
+        ("a.conll", "ab U-LOC\nb S-LOC\n", ["S-LOC, U-LOC", "one of", "BILOU"]),
+        ("a.conll", "ab L-LOC\nb E-LOC\n", ["E-LOC, L-LOC", "one of", "BIOES"]),
         ("a.conll", "1\tParis\tB-LOC\n2\tis\tO\n", ["first column", "CoNLL-U"]),
         ("a.conll", "# a comment alone\n", ["no sentence"]),
         ("a.conll", "Paris B-LOC\n# id 2\tx\nis O\n", ["line 1", "word 2", "# id 2", "'x'"]),
@@ -198,3 +223,63 @@ def test_a_data_set_has_names_of_tags_or_none(tmp_path, monkeypatch):
         "`ner_tags`",
         "[1, 0]",
     )
+
+
+# What the prefixes of BIOES are called in other schemes. BMES has no other sign for an I.
+NAMES = {"BILOU": {"E": "L", "S": "U"}, "BMES": {"I": "M"}, "BIOES": {}}
+
+
+@pytest.mark.parametrize("characters", [False, True])
+@pytest.mark.parametrize("scheme", NAMES)
+def test_the_entities_of_all_schemes_are_seqevals(tmp_path, scheme, characters):
+    """Also of sequences that break the rules of their scheme: seqeval read them in BIOES."""
+    names = NAMES[scheme]
+    blocks = []
+    for tags, _ in SEQEVALS:
+        written = [names.get(tag[0], tag[0]) + tag[1:] for tag in tags.split()]
+        blocks.append("".join(f"a {tag}\n" for tag in written))
+    found = read_file(tmp_path / "a.conll", "\n".join(blocks), "dev", characters)
+    prefixes = {tag[0] for each in found for tag in each.tags}
+    assert prefixes == (set("BIO") if characters else set("BIOES"))
+    for each, (_, entities) in zip(found, SEQEVALS, strict=True):
+        assert [*spans(each.tags)] == [tuple(entity) for entity in entities]
+
+
+def test_files_of_two_schemes_belong_together_where_each_has_one(tmp_path):
+    labels = ["O", "B-LOC", "E-LOC", "S-LOC"]
+    for content in (
+        "New B-LOC\nYork L-LOC\nor O\nRome U-LOC\n",
+        "New B-LOC\nYork E-LOC\nor O\nRome S-LOC\n",
+    ):
+        (one,) = read_file(tmp_path / "a.conll", content, "dev", labels=labels)
+        assert one.tags == ["B-LOC", "E-LOC", "O", "S-LOC"]
+    for content in ("x U-PER\n", "x NOUN\n"):
+        refused(
+            lambda content=content: read_file(tmp_path / "b.conll", content, "dev", labels=labels),
+            "line 1",
+            "'x'",
+            "one of O, B-LOC, E-LOC, S-LOC",
+        )
+
+
+def test_plain_tags_are_those_of_any_file_without_prefixes(tmp_path):
+    """Columns, lists, and the names of a data set; the model's tags decide once they are known."""
+    expected = [[("an", "DET"), ("E-mail", "NOUN"), ("-", "-LRB-"), ("B-52", "O")]]
+    columns = "an DET\nE-mail NOUN\n- -LRB-\nB-52 O\n"
+    assert pairs(read_file(tmp_path / "a.conll", columns)) == expected
+    words, tags = zip(*expected[0], strict=True)
+    for name in ("tags", "pos_tags", "upos"):
+        row = json.dumps({"tokens": words, name: tags})
+        assert pairs(read_file(tmp_path / "a.jsonl", row)) == expected
+    labels = ["DET", "NOUN"]
+    assert pairs(read_file(tmp_path / "b.conll", "an DET\n", "dev", labels=labels)) == [
+        [("an", "DET")]
+    ]
+    for tag in ("VERB", "B-NOUN", "O", "_"):
+        refused(
+            lambda tag=tag: read_file(tmp_path / "c.conll", f"an {tag}\n", "dev", labels=labels),
+            "line 1",
+            "'an'",
+            "one of DET, NOUN",
+            f"'{tag}'",
+        )

@@ -280,3 +280,40 @@ def test_google_trains_100000_steps_by_default():
     plan = PretrainingPlan().resolved()
     assert (plan.num_train_steps, plan.num_warmup_steps, plan.batch_size) == (100_000, 10_000, 32)
     assert PretrainingPlan(num_train_epochs=2).resolved().num_warmup_steps is None
+
+
+def test_a_short_training_warms_up_for_a_share_unless_the_user_says_how_long():
+    """Google's 10,000 steps are a tenth of Google's 100,000."""
+    warmups = {
+        steps: PretrainingPlan(num_train_steps=steps).resolved().num_warmup_steps
+        for steps in (5, 1000, 99_990, 1_000_000)
+    }
+    assert warmups == {5: 0, 1000: 100, 99_990: 9_999, 1_000_000: 10_000}
+    plan = PretrainingPlan(num_train_steps=1000, warmup_proportion=0.02)
+    assert plan.resolved().num_warmup_steps == 20
+    given = PretrainingPlan(num_train_steps=20_000, num_warmup_steps=10_000)
+    assert given.resolved().num_warmup_steps == 10_000
+
+
+def test_other_settings_are_refused_with_the_ways_to_train_on(corpus, trained, tmp_path, capsys):
+    """A finished run made longer: the line's own advice, followed."""
+
+    def longer(folder, *flags):
+        pretrain(corpus, folder, "dynamic/*.arrow", *TRAIN, "--num_train_steps=30", *flags)
+
+    first = trained / f"checkpoints/rows-{BATCH * STEPS:012d}"
+    line = refusal(
+        capsys,
+        "bert-pretraining",
+        lambda: longer(trained),
+        f"{first} holds a run with --num_train_steps = {STEPS}, this command has 30",
+        "--output_dir",
+    )
+    assert "this checkpoint as --init_checkpoint" in line
+    assert "--init_moments" in line
+    more = f"--init_checkpoint={first}", "--init_moments", "--num_warmup_steps=null"
+    longer(tmp_path / "longer", *more)
+    assert "the warmup of one rank is 3 steps" in capsys.readouterr().err
+    mlm, _ = losses(tmp_path / "longer").T
+    assert len(mlm) == 30
+    assert mlm[0] < losses(trained)[0, 0] - 0.3

@@ -2,6 +2,7 @@
 `ringbert.Tagger`."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from harness import tagger_files, texts
 from harness.parsing import main_of
 from harness.program_runs import bert, objects_in, refusal
 from harness.refusals import refused
-from sklearn.metrics import f1_score
+from sklearn.metrics import accuracy_score, f1_score
 
 import ringbert
 from bert.text import tokenizer
@@ -290,3 +291,140 @@ def test_tags_that_the_model_does_not_know_are_refused(run, tmp_path, capsys):
         "B-plant",
         "B-animal",
     )
+
+
+def test_a_model_and_files_of_another_scheme_say_the_same(run, data, tmp_path):
+    """A model from elsewhere whose labels are BMES's: its I- is M-."""
+    shutil.copytree(run[0] / "model", tmp_path / "model")
+    for file, source in (
+        (tmp_path / "model/config.json", run[0] / "model/config.json"),
+        (tmp_path / "dev.conll", Path(data[1].partition("=")[2])),
+    ):
+        file.write_text(source.read_text().replace("I-", "M-"))
+    assert '"M-tool"' in (tmp_path / "model/config.json").read_text()
+    flags = f"--model={tmp_path}/model", f"--dev_file={tmp_path}/dev.conll", *data[-2:]
+    scores = bert("tagger", tmp_path / "out", *flags, "--do_eval")
+    assert scores == {name: run[1][name] for name in scores}
+    text = "the bear dog hare near a red axe"
+    entities = ringbert.Tagger(tmp_path / "model")(text)
+    assert [entity.label for entity in entities] == ["animal", "tool"]
+    assert entities == ringbert.Tagger(run[0])(text)
+
+
+# -- plain tags ------------------------------------------------------------------------------------
+
+
+def plain(rows):
+    """Words with the kinds of the entities' words as tags; FILLING for the others."""
+    return [(word, "FILLING" if tag == "O" else f"{tag[2:]}s") for word, tag in rows]
+
+
+@pytest.fixture(scope="module")
+def plain_data(tmp_path_factory):
+    """As `data`, with plain tags."""
+    folder = tmp_path_factory.mktemp("plain")
+    flags = tagger_files.write_data(folder)
+    for name, number, seed, longest in (("train", 240, 1, 14), ("dev", 60, 2, 28)):
+        sentences = map(plain, tagger_files.sentences(number, seed, longest))
+        blocks = ["".join(f"{word} {tag}\n" for word, tag in rows) for rows in sentences]
+        (folder / f"{name}.conll").write_text("\n".join(blocks))
+    return flags
+
+
+PLAIN = ("--learning_rate=1e-3", "--global_batch_size=32", "--num_train_epochs=2", "--do_train")
+
+
+@pytest.fixture(scope="module")
+def plain_run(plain_data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain_run")
+    flags = (*plain_data, *PLAIN, "--do_eval", "--do_predict", "--load_best_model_at_end")
+    return folder, bert("tagger", folder, *flags)
+
+
+def test_plain_tags_are_learned_and_scored_as_sklearn_does(plain_run):
+    folder, scores = plain_run
+    assert set(scores) == {"eval_accuracy", "eval_macro_f1", "eval_loss"}
+    assert 0.7 < scores["eval_accuracy"] < 1  # the test needs mistakes
+    dev = [plain(rows) for rows in tagger_files.sentences(60, 2, longest=28)]
+    blocks = (folder / "predictions.conll").read_text().split("\n\n")
+    found = [[line.split("\t") for line in block.strip().split("\n")] for block in blocks]
+    assert [[word for word, _ in rows] for rows in found] == [[w for w, _ in rows] for rows in dev]
+    tags = [[tag for rows in part for _, tag in rows] for part in (dev, found)]
+    assert scores["eval_accuracy"] == pytest.approx(accuracy_score(*tags))
+    assert scores["eval_macro_f1"] == pytest.approx(f1_score(*tags, average="macro"))
+    result = json.loads((folder / "result.json").read_text())
+    f1_of_tags = f1_score(*tags, average=None, labels=[*result["eval_tags"]])
+    assert [each["f1"] for each in result["eval_tags"].values()] == pytest.approx(f1_of_tags)
+    sections = {each["title"]: each for each in result["report"]}
+    assert sections["Confusion"]["labels"] == ["FILLING", "animals", "tools"]
+    counts = np.array(sections["Confusion"]["counts"])
+    assert counts.trace() / counts.sum() == pytest.approx(scores["eval_accuracy"])
+    cells = [row[1].split(", ") for row in sections["Most wrong"]["rows"]]
+    assert sum(map(len, cells)) <= counts.sum() - counts.trace()  # the wrong words alone
+    assert "best eval_accuracy" in (folder / "report.html").read_text()
+
+
+def test_predicted_plain_tags_can_be_read_again(plain_run, plain_data, tmp_path):
+    folder, _ = plain_run
+    labels = json.loads((folder / "model/config.json").read_text())["id2label"]
+    assert [*labels.values()] == ["FILLING", "animals", "tools"]
+    again = ["--do_eval", f"--model={folder}/model"]
+    for name in ("predictions.jsonl", "predictions.conll"):
+        scores = bert("tagger", tmp_path / name, f"--dev_file={folder}/{name}", *again)
+        assert scores["eval_accuracy"] == scores["eval_macro_f1"] == 1
+
+
+def test_tagger_gives_each_word_its_plain_tag(plain_run):
+    folder, _ = plain_run
+    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    tagger = ringbert.Tagger(folder)
+    assert tagger.labels == ("FILLING", "animals", "tools")
+    found = tagger([" ".join(line["tokens"]) for line in lines])
+    for line, entities in zip(lines, found, strict=True):
+        assert [(entity.text, entity.label) for entity in entities] == [
+            *zip(line["tokens"], line["tags"], strict=True)
+        ]
+
+
+def test_each_file_must_have_the_tags_of_the_model(
+    plain_run, run, plain_data, data, tmp_path, capsys
+):
+    for (folder, _), files, tag in ((plain_run, data, "'O'"), (run, plain_data, "'FILLING'")):
+        flags = [files[1], f"--model={folder}/model", "--do_eval"]
+        refusal(
+            capsys,
+            "bert-tagger",
+            lambda flags=flags: bert("tagger", tmp_path / "out", *flags),
+            files[1].partition("=")[2],
+            "line 1",
+            "one of ",
+            tag,
+        )
+
+
+def test_a_finished_run_made_longer_is_refused_with_the_way(plain_run, plain_data, capsys):
+    longer = (*plain_data, *PLAIN, "--num_train_epochs=3")
+    line = refusal(
+        capsys,
+        "bert-tagger",
+        lambda: bert("tagger", plain_run[0], *longer),
+        "--num_train_epochs = 2.0, this command has 3.0",
+        "--output_dir and this checkpoint as --init_checkpoint",
+    )
+    assert "moments" not in line  # no flag of bert-tagger
+
+
+def test_plain_tags_of_characters_go_on_inside_tokens(plain_data, tmp_path):
+    """The other characters of a token have its first one's tag; a blank has that of both its
+    neighbours, else O."""
+    tags = ["B", "", "", "", "E", "", "E"]
+    assert filled("cat ox!", tags) == ["B", "B", "B", "O", "E", "E", "E"]
+    assert filled("a b", ["M", "", "M"]) == ["M", "M", "M"]
+    letters = [
+        (letter, "a" if word[0] < "f" else "z") for word in texts.WORDS["tool"] for letter in word
+    ]
+    file = texts.write_lines(tmp_path / "a.tsv", *(f"{letter}\t{tag}" for letter, tag in letters))
+    flags = [f"--{kind}_file={file}" for kind in ("train", "dev")]
+    steps = "--num_train_steps=1", "--global_batch_size=1", "--do_train", "--do_eval"
+    scores = bert("tagger", tmp_path / "out", *plain_data[3:], *flags, *steps, "--characters")
+    assert set(scores) == {"eval_accuracy", "eval_macro_f1", "eval_loss"}
