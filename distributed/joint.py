@@ -16,12 +16,13 @@ ranks, W the width of a vector.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from distributed.gradient import TrainingStep, naming_memory, traced_once
+from distributed.gradient import TrainingStep, added, naming_memory, traced_once
 from distributed.optimizer import Tensors
 from distributed.rows import Batch
 from distributed.world import World
@@ -146,45 +147,49 @@ class JointStep(TrainingStep):
         """`others` are those of `TrainingStep` behind `weights`."""
         super().__init__(lambda batch, key: {}, weights, *others)
         self._joint, self._texts = loss, texts
-        by_xla = self.compiled == "gradient"
-        traced = tf.function(vectors, jit_compile=True, autograph=False) if by_xla else None
-        self._vectors = traced or traced_once(vectors)
-        self._pull = (
-            tf.function(self._pulled, jit_compile=True, autograph=False)
-            if by_xla
-            else traced_once(self._pulled)
-        )
-        self._plain_vectors = vectors
+        by_xla = partial(tf.function, jit_compile=True, autograph=False)
+        traced = by_xla if self.compiled == "gradient" else traced_once
+        self._plain_vectors, self._vectors = vectors, traced(vectors)
+        self._pull = traced(self._pulled)
 
     def _own(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Tensors:
         """[*gradients, loss sums] over this rank's micro-batches."""
-        parts, texts_of_parts = [], []
-        for batch, key in zip(batches, keys, strict=True):
-            with naming_memory(batch):
-                values = self._vectors(batch, key).numpy()
-            texts, has_text = self._texts(batch)
-            parts.append(Vectors(values[has_text], texts))
-            texts_of_parts.append(has_text)
+        parts, places = [], []
+        # of one micro-batch the pass is kept; of several it is computed again, with the same masks
+        with tf.GradientTape(watch_accessed_variables=len(batches) == 1) as tape:
+            for batch, key in zip(batches, keys, strict=True):
+                with naming_memory(batch):
+                    vectors_BW = self._vectors(batch, key)
+                texts, has_text = self._texts(batch)
+                parts.append(Vectors(vectors_BW.numpy()[has_text], texts))
+                places.append(has_text)
         with self.optimizer.world.operation("the joint loss"):
             slopes, loss = self._joint.gradient(joined(parts), self.optimizer.world)
-        slopes = slopes * inverse_weights.numpy()[0]
-        total: Tensors = []
+        slopes *= inverse_weights.numpy()[0]
         edges = np.cumsum([len(part.values) for part in parts])[:-1]
+        total: Tensors = []
         for batch, key, has_text, own in zip(
-            batches, keys, texts_of_parts, np.split(slopes, edges), strict=True
+            batches, keys, places, np.split(slopes, edges), strict=True
         ):
             slopes_BW = np.zeros((len(has_text), own.shape[1]), np.float32)
             slopes_BW[has_text] = own
             with naming_memory(batch):
-                part = self._pull(batch | {SLOPES: slopes_BW}, key)
-                total = [a + b for a, b in zip(total, part, strict=True)] if total else part
-        sums = tf.constant([loss], self.optimizer.dtype)
-        return [*total, sums]
+                if len(batches) == 1:
+                    total = self._gradients(tape, vectors_BW, tf.constant(slopes_BW))
+                else:
+                    part = self._pull(batch | {SLOPES: slopes_BW}, key)
+                    total = added(total, part) if total else part
+        return [*total, tf.constant([loss], self.optimizer.dtype)]
+
+    def _gradients(
+        self, tape: tf.GradientTape, target: tf.Tensor, slopes: tf.Tensor | None = None
+    ) -> Tensors:
+        variables = [variable.value for variable in self.optimizer.trainable]
+        found = tape.gradient(target, variables, slopes, unconnected_gradients="zero")
+        return [*map(tf.convert_to_tensor, found)]  # sparse ones become dense
 
     def _pulled(self, batch: Batch, key: tf.Tensor) -> Tensors:
         """The gradients of the sum of vectors times slopes, in the graph."""
         with tf.GradientTape() as tape:
             total = tf.reduce_sum(self._plain_vectors(batch, key) * batch[SLOPES])
-        variables = [variable.value for variable in self.optimizer.trainable]
-        gradients = tape.gradient(total, variables, unconnected_gradients="zero")
-        return [*map(tf.convert_to_tensor, gradients)]
+        return self._gradients(tape, total)
