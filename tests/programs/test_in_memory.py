@@ -135,7 +135,7 @@ FORMS = ("data frame", "list of dicts", "datasets.Dataset")
         (FRAME.text, [*FORMS]),
         (datasets.DatasetDict(train=datasets.Dataset.from_list([{"text": "a"}])), [*FORMS]),
         ([{"text": "a", "label": 1}, {"text": "b", "label": "c"}], ["'c'"]),
-        ([{"text": object()}], ["object"]),
+        ([{"text": Ellipsis}], ["ellipsis"]),
         ([{"text": "\ud800"}], ["surrogates"]),
         ([{"text": {}}], ["text", "struct"]),
         ([{1: "a"}], ["int"]),
