@@ -22,11 +22,12 @@ from distributed.gradient import TrainingStep
 from distributed.joint import JointStep
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.order import Order, divided
-from distributed.plan import Plan, first_state, make_plan, rate_warning
+from distributed.plan import Plan, State, first_state, make_plan, rate_warning
 from distributed.rows import BatchRows, Feed, Rows
 from distributed.run import Run
 from distributed.train import HeldOut, is_finished, train
 from distributed.versions import environment
+from ringbase.errors import InputError
 from ringbase.files import write_json
 from tasks.runs import history
 from tasks.runs.environment import result_file
@@ -76,6 +77,11 @@ class Training:
         world, loop = job.world, config.loop
         self._world = world
         self._plan = make_plan(config.plan.resolved(), len(data.rows), world.launched_size)
+        if task.joint and self._plan.global_batch_size < 2:
+            raise InputError(
+                "--train_batch_size 1: a pair needs others in its global batch, which are its"
+                " negatives"
+            )
         is_fixed = loop.xla == "on" or (loop.xla == "auto" and world.device.is_gpu)
         self._layouts = self._few_shapes() if is_fixed else None
         is_optimized = world.device.is_gpu or self._plan.steps >= OPTIMIZED_FROM
@@ -111,35 +117,19 @@ class Training:
         that of the best evaluation. Raises InputError: a setting differs from the checkpoint's,
         gradients stay non-finite, or memory runs out.
         """
-        world, run, model, step = self._world, job.run, self.model, self.step
-        settings = {**self._data.settings, **self._config.schedule(), "--seed": seed}
-        settings[DATA] = self._data.key
-        world.on_first(start.check_settings, settings, job)
-        plan, folder = self.plan, run.folder / CHECKPOINTS
+        world, run, step = self._world, job.run, self.step
+        plan, folder, loop = self.plan, run.folder / CHECKPOINTS, self._config.loop
         continues = start.checkpoint is not None and start.checkpoint.parent == folder
-        state = first_state(plan, settings, start.state, continues)
+        state = self._first_state(start, job, seed, continues)
         is_complete = is_finished(state, held_out)
         if not is_complete:
             run.remove(result_file(trains=True))
-        run.say(str(plan))
-        self._say_warnings(job, plan, held_out)
-        tensors = [(name, tuple(each.shape)) for name, each in model.named_tensors().items()]
-        facts = {"the data": (self._data.key, len(self._data.rows)), "the plan": plan}
-        world.agree({**facts, "the tensors": tensors})
-        feed = self.feed(seed)
-        copy_model, loop = partial(weights.copied, model, start.tokenizer), self._config.loop
+        self._announce(job, plan, held_out)
+        feed, copy_model = self.feed(seed), partial(weights.copied, self.model, start.tokenizer)
         with closing(Checkpoints(folder, world, copy_model, loop, run.publish)) as checkpoints:
             if not continues and (aside := world.on_first(set_aside, folder)):
                 run.say(f"the checkpoints of the previous run are kept in {aside}")
-            step.begin(seed)
-            model.initialize(seed, is_loaded=start.weights is not None)
-            world.on_first(self._load, start, run, seed, checkpoints)
-            broadcast_variables(self.words.read, world)
-            self.words.take()
-            step.state = state
-            # the schedule follows the progress
-            if start.state is None or state.step != start.state.step:
-                step.optimizer.optimizer.iterations.assign(state.step)
+            self._take_values(start, run, seed, checkpoints, state)
             what = "evaluation" if is_complete else history.TRAINING
             world.on_first(history.begin, run, world, what, start.reason, state.step, job.config)
             if not is_complete:
@@ -155,9 +145,39 @@ class Training:
             steps = position // plan.global_batch_size
             path, _ = world.on_first(checkpoint_at, folder, position)
             run.say(f"the best checkpoint: {path.name}, {held_out.best} {score:.4f}")
-            load_on_all(model, path, world, run)
+            load_on_all(self.model, path, world, run)
         world.on_first(self._save, start, run)
         return steps
+
+    def _first_state(self, start: Start, job: Job, seed: int, continues: bool) -> State:
+        """Where the training begins. Raises InputError: a setting differs from the checkpoint's."""
+        settings = {**self._data.settings, **self._config.schedule(), "--seed": seed}
+        settings[DATA] = self._data.key
+        self._world.on_first(start.check_settings, settings, job)
+        return first_state(self.plan, settings, start.state, continues)
+
+    def _announce(self, job: Job, plan: Plan, held_out: HeldOut | None) -> None:
+        """Says the plan, and makes sure that all ranks have the same."""
+        job.run.say(str(plan))
+        self._say_warnings(job, plan, held_out)
+        tensors = self.model.named_tensors()
+        shapes = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
+        data = self._data.key, len(self._data.rows)
+        self._world.agree({"the data": data, "the plan": plan, "the tensors": shapes})
+
+    def _take_values(
+        self, start: Start, run: Run, seed: int, checkpoints: Checkpoints, state: State
+    ) -> None:
+        """Gives model, optimizer and step the values that a training begins with."""
+        self.step.begin(seed)
+        self.model.initialize(seed, is_loaded=start.weights is not None)
+        self._world.on_first(self._load, start, run, seed, checkpoints)
+        broadcast_variables(self.words.read, self._world)
+        self.words.take()
+        self.step.state = state
+        # the schedule follows the progress
+        if start.state is None or state.step != start.state.step:
+            self.step.optimizer.optimizer.iterations.assign(state.step)
 
     def _few_shapes(self) -> Layouts:
         """The few shapes of micro-batches that XLA compiles, chosen from a sample of the steps.

@@ -173,6 +173,7 @@ def test_ranks_are_those_of_scikit_learn():
         (["text,positive", "a,b"], (), ["--train_file", "'anchor'"]),
         (["anchor,positive", "a,b"], (), ["--train_file", "1 pairs"]),
         (["anchor,positive", "a,b", "c,"], (), ["line 3", "positive"]),
+        (["anchor,positive", "a,b", "c,d"], ("--train_batch_size=1",), ["--train_batch_size"]),
         (["anchor,positive,score", "a,b,1", "c,d,2"], (), ["line 3", "--score_scale"]),
         (["anchor,positive,score", "a,b,x", "c,d,2"], (), ["line 2", "score"]),
     ],
