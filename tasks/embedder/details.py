@@ -14,26 +14,25 @@ def cosines_of(pairs: np.ndarray, others: np.ndarray) -> Section:
     columns = ["cosine of", "mean", *(f"{share} % below" for share in SHARES)]
     rows = []
     for name, values in (("pairs", pairs), ("an anchor and another row's positive", others)):
-        figures = [np.mean(values), *np.percentile(values, SHARES)]
-        rows.append([name, *(f"{figure:.3f}" for figure in figures)])
+        if len(values):
+            figures = [np.mean(values), *np.percentile(values, SHARES)]
+            rows.append([name, *(f"{figure:.3f}" for figure in figures)])
     return table("Cosines", "", columns, rows)
 
 
-def sections_of_search(records: Sequence[Record], total: int) -> list[Section]:
-    """The pairs with the largest mistakes."""
+def section_of_mistakes(records: Sequence[Record]) -> Section:
+    """The anchors to which a wrong document is nearest, or the pairs with the largest errors."""
     wrong = [record for record in records if record.mistake is not None]
     wrong.sort(key=lambda record: -(record.mistake or 0))
-    shown = [record.fields for record in wrong[:MOST_ROWS]]
-    if records and "score" in records[0].fields:
-        names, title, note = ["score", "cosine"], "Largest errors", "the largest first"
-        texts = ["anchor", "positive"]
+    if "score" in records[0].fields:
+        texts, figures = ["anchor", "positive"], ["score", "cosine"]
+        title, note = "Largest errors", "the largest first"
     else:
-        names, title = ["rank", "cosine", "nearest_cosine"], "A wrong document is nearest"
-        note = f"{of_all(len(wrong), total)}. The largest lead over the positive first"
-        texts = ["anchor", "positive", "nearest"]
+        texts, figures = ["anchor", "positive", "nearest"], ["rank", "cosine", "nearest_cosine"]
+        in_all = of_all(len(wrong), len(records))
+        title, note = "A wrong document is nearest", f"{in_all}. The largest lead first"
     rows = []
-    for fields in shown:
-        figures = [f"{fields[name]:.3f}" if name != "rank" else fields[name] for name in names]
-        rows.append([*(marked(str(fields[name])) for name in texts), *figures])
-    columns = [*texts, *(name.replace("_", " ") for name in names)]
-    return [table(title, note, columns, rows)]
+    for fields in (record.fields for record in wrong[:MOST_ROWS]):
+        shown = [f"{fields[name]:.3f}" if name != "rank" else fields[name] for name in figures]
+        rows.append([*(marked(str(fields[name])) for name in texts), *shown])
+    return table(title, note, [*texts, *(name.replace("_", " ") for name in figures)], rows)

@@ -20,7 +20,7 @@ from distributed.run import Run
 from ringbase.ragged import padded
 from ringbase.settings import flat
 from tasks.embedder import rows
-from tasks.embedder.details import cosines_of, sections_of_search
+from tasks.embedder.details import cosines_of, section_of_mistakes
 from tasks.embedder.pooling import files_of
 from tasks.embedder.reading import Pairs, Source, read
 from tasks.embedder.scoring import correlations, ranks_of_relevant, relevant_of, search_scores
@@ -163,7 +163,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
     def details(self, data: DataSet[Pairs], vectors: np.ndarray) -> Details:
         search = Search(data.examples(), vectors)
         sections = [cosines_of(search.cosines, search.others())]
-        sections += sections_of_search([*search.records()], len(search.pairs.rows))
+        sections.append(section_of_mistakes([*search.records()]))
         return Details(sections=sections)
 
 
@@ -182,8 +182,10 @@ class Search:
         return (self.units[self.anchors] * self.units[self.positives]).sum(1)
 
     def others(self) -> np.ndarray:
-        """The cosines of each anchor and the positive of the next row."""
-        return (self.units[self.anchors] * self.units[np.roll(self.positives, 1)]).sum(1)
+        """The cosines of each anchor and the positive of a row far from it, which is another one."""
+        far = np.roll(self.positives, max(1, len(self.positives) // 2))
+        is_other = far != self.positives
+        return (self.units[self.anchors] * self.units[far]).sum(1)[is_other]
 
     @cached_property
     def documents(self) -> np.ndarray:
