@@ -182,7 +182,7 @@ class Search:
         return (self.units[self.anchors] * self.units[self.positives]).sum(1)
 
     def others(self) -> np.ndarray:
-        """The cosines of each anchor and the positive of a row far from it, which is another one."""
+        """The cosines of each anchor and the positive of a row far from it, if that is another."""
         far = np.roll(self.positives, max(1, len(self.positives) // 2))
         is_other = far != self.positives
         return (self.units[self.anchors] * self.units[far]).sum(1)[is_other]
