@@ -46,8 +46,7 @@ RESTART_S, ANSWER_S = 2.0, "10"
 # from the end of a job to SIGTERM to its mpirun, and from that to SIGKILL
 GRACE_S, KILL_S = 30.0, 10.0
 FINAL = (0, Preempted.STATUS, 1, 2)  # statuses after which another start would end in the same way
-# those that need not come back of a job whose ranks have not all joined: a signal, a lost host
-EARLY_REPEATED = {*range(129, 160), 255} - {128 + signal.SIGBUS}
+EARLY_FINAL = (128 + signal.SIGBUS, 213)  # the same of a job whose ranks have not all joined
 MARK = launcher.MARK.encode()
 # A record, after what mpirun --tag-output or Hydra's -l puts before each line.
 RECORD = re.compile(rb"(?:\[[^\]\n]*\](?:<std\w+>)?:? ?)?" + MARK + rb"([^\n]*)\n")
@@ -210,7 +209,7 @@ class MpirunProcess:
         reasons = REASONS if has_begun else REASONS | EARLY_REASONS
         if status in reasons and self.signal is None:
             say(reasons[status])
-        return status, has_begun or status in EARLY_REPEATED
+        return status, has_begun or (status > 128 and status not in EARLY_FINAL)
 
     def _read(self) -> None:
         """Passes standard error on but for the records, also parts of lines, so that progress bars
@@ -227,6 +226,8 @@ class MpirunProcess:
                 if "joined" not in self.told and not self._obstacle:
                     early = early[-EARLY_CHARACTERS:] + text.decode(errors="replace")
                     self._obstacle = obstacle(early)
+                    if self._obstacle:  # ranks that have none wait for the others, with --elastic
+                        self._end_after(RESTART_S)
                 if not self._ended and not self._obstacle:  # it is None, or 0
                     write(text)
                 self.told.add(record.decode())

@@ -23,7 +23,6 @@ from tasks.runs import flags
 # as TensorFlow.
 OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
 FULL = (errno.ENOSPC, errno.EDQUOT)
-OTHER_CACHE = "set RINGBERT_CACHE to a folder that can be written and has room"
 
 
 def run_command(prog: str, config_class: Any, argv: Sequence[str] | None = None) -> None:
@@ -80,12 +79,8 @@ def result_file(trains: bool) -> str:
 
 
 def cache_folder() -> Path:
-    """Where prepared data is kept: $RINGBERT_CACHE, else ~/.cache/ringbert. Raises InputError if
-    this user has no home folder."""
-    try:
-        return Path(os.environ.get("RINGBERT_CACHE") or Path.home() / ".cache" / "ringbert")
-    except RuntimeError as error:
-        raise InputError(f"{error} {OTHER_CACHE}") from error
+    """Where prepared data is kept: $RINGBERT_CACHE, else ~/.cache/ringbert."""
+    return Path(os.environ.get("RINGBERT_CACHE") or Path.home() / ".cache" / "ringbert")
 
 
 @contextlib.contextmanager
@@ -98,4 +93,7 @@ def writing_cache() -> Iterator[None]:
         is_of_cache = cache in (file, *file.parents) or file in cache.parents
         if not is_of_cache and error.errno not in FULL:  # of which some libraries tell no file
             raise
-        raise InputError(f"{one_line(error)}: cache {cache}: {OTHER_CACHE}") from error
+        raise InputError(
+            f"{one_line(error)}: set RINGBERT_CACHE to a folder that can be written and has room"
+            f" (now {cache})"
+        ) from error
