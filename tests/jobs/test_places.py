@@ -40,7 +40,7 @@ def assert_one_line(done, *parts):
     assert sum("error:" in line for line in lines) == 1, done
     assert all(part in last for part in parts), done
     assert "restart" not in done.stderr.partition("\n")[2], done
-    assert len(lines) < 12, done  # mpirun alone writes up to 60
+    assert len(lines) < 20, done  # of mpirun alone come up to 60
 
 
 @pytest.mark.parametrize("flags", [RESTARTS, ELASTIC], ids=["restarts", "elastic"])
