@@ -26,9 +26,10 @@ tests_of() {
   esac
 }
 
-chosen=()
+chosen=() mode=
 if [[ ${1:-} == --changed ]]; then
   shift
+  mode="--changed "
   [[ -n ${VIRTUAL_ENV:-} ]] || PATH=$PWD/${RINGBERT_VENV:-.venv}/bin:$PATH
   python -c 'import keras, pytest, pytest_timeout, xdist' ||
     { echo "error: no environment for tests is active: scripts/test.sh makes one in .venv" >&2; exit 1; }
@@ -52,6 +53,6 @@ status=0
 python -m pytest -n "$workers" --dist loadfile "${chosen[@]}" "$@" || status=$?
 # 5: no test was chosen
 if ((status == 5)) && python -m pytest -m slow --collect-only -q "${chosen[@]}" "$@" > /dev/null 2>&1; then
-  echo "these tests are slow, and only chosen with -m slow: scripts/test.sh -m slow $*"
+  echo "the tests that this chooses are slow, so add -m slow: scripts/test.sh $mode-m slow $*"
 fi
 exit $status
