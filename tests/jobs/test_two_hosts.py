@@ -59,8 +59,8 @@ def attacked(folder, num_hosts, **variables):
 
 @pytest.mark.parametrize("victims", [(0, 3), (1, 0), (2, 3)])
 def test_no_result_is_wrong_when_ranks_die(tmp_path, victims):
-    """At any moment, mostly in a sum over both hosts. Open MPI's own choice of collectives there
-    passed 1 of 5 times."""
+    """At any moment, mostly in an exchange over both hosts, of which Open MPI can return garbage as
+    a success."""
     with simulated_hosts(2) as hosts, ThreadPoolExecutor() as pool:
         command = hosts.launch(2, *program("sums.py", tmp_path, len(victims)), flags=("--elastic",))
         job = pool.submit(hosts.run, 0, command)
