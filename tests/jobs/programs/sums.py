@@ -15,7 +15,7 @@ from distributed import elastic
 from distributed.watchdog import StallSettings
 from distributed.world import World
 
-STEPS_AFTER, NUMBERS, TEXT = 20, 2000, "x" * 5000
+STEPS_AFTER, SUMS, NUMBERS, TEXT = 5, 100, 2000, "x" * 5000
 STALLS = StallSettings(stall_warning=2, stall_timeout=10)
 folder, deaths = Path(sys.argv[1]), int(sys.argv[2])
 num_wrong = 0
@@ -24,10 +24,11 @@ num_wrong = 0
 def step() -> None:
     """The size of the world is known on every rank, so that each result is."""
     global num_wrong
-    total = world.all_reduce_sum(np.ones(NUMBERS))
+    for _ in range(SUMS):
+        total = world.all_reduce_sum(np.ones(NUMBERS))
+        num_wrong += not (total == world.size).all()
     sizes = world.all_gather(world.size)
     message = world.broadcast((TEXT, world.size))
-    num_wrong += not (total == world.size).all()
     num_wrong += sizes != [world.size] * world.size
     num_wrong += message != (TEXT, world.size)
 
