@@ -44,7 +44,7 @@ OUTPUT_OPTION = re.compile(r"--((tag-|timestamp-)?output|stream-buffering)")  # 
 # Of Open MPI 5.0's collectives han, its choice for several hosts, hides deaths: it returns success
 # and a wrong sum (open-mpi/ompi#11794). The other two --with-ft ulfm leaves out itself.
 SAFE_SUMS = "^han,hcoll,portals4"
-NO_PROGRAM = "{program} cannot be started on {host}: is the name right, and it installed there?"
+NO_PROGRAM = "{program} cannot be started on {host}: is its name right, and is it installed there?"
 FULL = "TMPDIR, the folder for temporary files, is full: set it to one that has some megabytes left"
 # What Open MPI and Hydra print when they cannot start the ranks, and what that means.
 OBSTACLES = {
