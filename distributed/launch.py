@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import NoReturn
 
 from distributed import launcher
-from distributed.mpirun import Mpi, build_command, find_mpi, is_local
+from distributed.mpirun import ALLOCATIONS, Mpi, build_command, find_mpi, is_local, obstacle
 from ringbase.errors import InputError, Preempted, one_line
 
 EXAMPLES = """\
@@ -37,20 +37,31 @@ HOST = re.compile(r"([A-Za-z0-9][\w.-]*)(?::([1-9][0-9]*))?")  # name and slots
 # mpirun starts its daemons on other hosts through a remote shell: ssh, unless --mpi-args names
 # another.
 SSH, AGENT = "ssh -o BatchMode=yes", re.compile(r"plm_[rs]sh_agent|-(bootstrap|launcher)-exec")
+SHELL_ARGS = re.compile(r"plm_[rs]sh_args")
+# variables that name another one
+SHELLS = re.compile(r"(PRTE|OMPI)_MCA_plm_.*|(HYDRA_|I_MPI_HYDRA_)(LAUNCHER|BOOTSTRAP).*")
+EARLY_CHARACTERS = 1 << 14  # of what MPI prints before the ranks have joined, kept to explain it
 # between a job that broke off and its next start; for the answer of a host
 RESTART_S, ANSWER_S = 2.0, "10"
 # from the end of a job to SIGTERM to its mpirun, and from that to SIGKILL
 GRACE_S, KILL_S = 30.0, 10.0
 FINAL = (0, Preempted.STATUS, 1, 2)  # statuses after which another start would end in the same way
+EARLY_FINAL = (128 + signal.SIGBUS, 213)  # the same of a job whose ranks have not all joined
 MARK = launcher.MARK.encode()
 # A record, after what mpirun --tag-output or Hydra's -l puts before each line.
 RECORD = re.compile(rb"(?:\[[^\]\n]*\](?:<std\w+>)?:? ?)?" + MARK + rb"([^\n]*)\n")
 REASONS = {  # statuses of processes that a signal ended
-    128 + signal.SIGKILL: "SIGKILL (out of memory?)",
-    128 + signal.SIGBUS: "SIGBUS (is /dev/shm full?)",
+    128 + signal.SIGKILL: "a process was ended by SIGKILL (out of memory?)",
+    128 + signal.SIGBUS: "a process was ended by SIGBUS (is /dev/shm or TMPDIR full?)",
     128 + signal.SIGALRM: (
-        "SIGALRM (not all ranks joined within --start-timeout: one ended, or hosts are cut off)"
+        "a process was ended by SIGALRM (not all ranks joined within --start-timeout: one ended,"
+        " or hosts are cut off)"
     ),
+}
+# statuses of mpirun that has not brought the ranks together, as behind a host file
+EARLY_REASONS = {
+    213: "mpirun failed on a host: can TMPDIR be written there, and has it room?",
+    255: "mpirun could not start on a host: does it answer to ssh, without a question?",
 }
 SUBSTITUTES = {  # for flags of horovodrun
     "--hostfile": "-H HOST:SLOTS,…, or --mpi-args '--hostfile FILE'",
@@ -92,7 +103,7 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
     terminal = os.environ.get(launcher.TERMINAL) or str(launcher.columns(2))
     os.environ.setdefault(launcher.COMMAND, shlex.join(["bert-launch", *sys.argv[1:]]))
     has_saved, restarts = False, 0
-    now = on_ready_hosts(options) if options.restarts else options
+    now = on_ready_hosts(options)
     while True:
         variables = {
             launcher.JOB: "1",
@@ -114,11 +125,18 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
 
 def on_ready_hosts(options: Namespace) -> Namespace:
     """The options with the hosts that answer, and at most as many ranks as they have slots. Raises
-    InputError if there are none."""
-    agents = [value for name, value in pairwise(options.mpi_args) if AGENT.fullmatch(name)]
-    shell = shlex.split([*agents, SSH][0]) + (
-        ["-p", str(options.ssh_port)] if options.ssh_port else []
-    )
+    InputError if there are none, or without --restarts if one of them does not answer.
+
+    No host is asked where mpirun reaches them in a way that is not known here.
+    """
+    if any(map(os.environ.get, ALLOCATIONS)) or any(map(SHELLS.fullmatch, os.environ)):
+        return options
+    pairs = list(pairwise(options.mpi_args))
+    agents = [value for name, value in pairs if AGENT.fullmatch(name)]
+    arguments = [value for name, value in pairs if SHELL_ARGS.fullmatch(name)]
+    shell = shlex.split(" ".join([[*agents, SSH][0], *arguments]))
+    if options.ssh_port:
+        shell += ["-p", str(options.ssh_port)]
     asked = {  # all at once; ssh says why a command does not come through
         host: subprocess.Popen(
             ["timeout", ANSWER_S, *shell, host, "true"], stdin=subprocess.DEVNULL
@@ -130,8 +148,12 @@ def on_ready_hosts(options: Namespace) -> Namespace:
     if not lost:
         return options
     hosts = {host: slots for host, slots in options.hosts.items() if host not in lost}
-    if not hosts:
-        raise InputError("not started: no host of -H answers")
+    if not hosts or not options.restarts:
+        command = shlex.join([*shell, lost[0], "true"])
+        raise InputError(
+            f"not started: no answer from {', '.join(lost)}: `{command}` must end within"
+            f" {ANSWER_S} s and ask nothing"
+        )
     ranks = min(options.num_proc, sum(hosts.values()))
     say(
         f"{', '.join(lost)} gives no answer: {ranks} rank{'s' * (ranks != 1)} on {', '.join(hosts)}"
@@ -149,6 +171,7 @@ class MpirunProcess:
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         self.signal: int | None = None  # the first one that came, also after the end
         self.told: set[str] = set()  # by the ranks (`distributed.launcher`)
+        self._obstacle: str | None = None  # what kept MPI from starting the ranks
         self._ended: int | None = None  # the status that they told at the end of the program
         self._has_asked = False
         stdin = subprocess.DEVNULL if os.isatty(0) else None  # a terminal belongs to our own group
@@ -176,27 +199,36 @@ class MpirunProcess:
             return self._ended, self._ended not in FINAL
         if self._ended == 0:  # a rank that is killed after the end has done its work
             return 0 if is_elastic or status > 128 else status, False
+        if self._obstacle and (status or is_elastic):
+            say(f"error: {self._obstacle}")
+            return 1, False
         has_begun = "joined" in self.told or is_elastic
         if status == 0 and has_begun:
             say("the ranks ended before the program was complete: was a host lost?")
             return 1, True
-        if status in REASONS and self.signal is None:
-            say(f"a process was ended by {REASONS[status]}")
-        return status, has_begun or status > 128
+        reasons = REASONS if has_begun else REASONS | EARLY_REASONS
+        if status in reasons and self.signal is None:
+            say(reasons[status])
+        return status, has_begun or (status > 128 and status not in EARLY_FINAL)
 
     def _read(self) -> None:
         """Passes standard error on but for the records, also parts of lines, so that progress bars
         move. Nothing after the ranks have told why they end: what mpirun says of it would hide
-        that."""
+        that. Nor after MPI could not start the ranks, which it tells at length."""
         assert self._process.stderr is not None
-        begun = b""  # a record that is not complete
+        begun, early = b"", ""  # a record that is not complete; the last text before "joined"
         while data := os.read(self._process.stderr.fileno(), 65536):
             data = data.replace(b"\0", b"")  # with which PRRTE ends some of its messages
             parts = RECORD.split(begun + data)  # texts and records by turns
             parts[-1], mark, begun = parts[-1].partition(MARK)
             begun = mark + begun
             for text, record in zip(parts[::2], [*parts[1::2], b""], strict=True):
-                if not self._ended:  # None, or 0
+                if "joined" not in self.told and not self._obstacle:
+                    early = early[-EARLY_CHARACTERS:] + text.decode(errors="replace")
+                    self._obstacle = obstacle(early)
+                    if self._obstacle:  # ranks that have none wait for the others, with --elastic
+                        self._end_after(RESTART_S)
+                if not self._ended and not self._obstacle:  # it is None, or 0
                     write(text)
                 self.told.add(record.decode())
                 if self._ended is None and record.startswith(b"ended "):

@@ -41,6 +41,31 @@ FORWARDED = re.compile(
 ALLOCATIONS = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 HOST_OPTION = re.compile(r"--?(H|f|host|hosts|hostfile|machinefile)")
 OUTPUT_OPTION = re.compile(r"--((tag-|timestamp-)?output|stream-buffering)")  # of Open MPI
+# Of Open MPI 5.0's collectives han, its choice for several hosts, hides deaths: it returns success
+# and a wrong sum (open-mpi/ompi#11794). The other two --with-ft ulfm leaves out itself.
+SAFE_SUMS = "^han,hcoll,portals4"
+NO_PROGRAM = "{program} cannot be started on {host}: is its name right, and is it installed there?"
+FULL = "TMPDIR, the folder for temporary files, is full: set it to one that has some megabytes left"
+# What Open MPI and Hydra print when they cannot start the ranks, and what that means.
+OBSTACLES = {
+    r"not enough space for (?P<folder>/\S+)/\S+ \(the shared-memory backing\s+file\)"
+    r"[\s\S]+?Local host: +(?P<host>\S+)\s+Space Requested: (?P<needed>\d+) B"
+    r"\s+Space Available: (?P<free>\d+)[\s\S]+?unable to reach each other": (
+        "{folder} on {host} has {free} bytes left, and each rank needs {needed}: docker run"
+        " --shm-size 4g, in Kubernetes an emptyDir of medium Memory"
+    ),
+    r"unable to create the desired directory:\s+Directory: (?P<folder>\S+)"
+    r"\s+Error: +(?P<error>.+)": ("{folder}: {error}: set TMPDIR to a folder that can be written"),
+    r"PMIX_ERR_FILE_(WRITE|OPEN)_FAILURE": FULL,
+    r"find the specified executable[\s\S]+?Node: +(?P<host>\S+)\s+Executable: (?P<program>\S+)": (
+        NO_PROGRAM
+    ),
+    r"access an executable:\s+Executable: (?P<program>\S+)\s+Node: (?P<host>\S+)": NO_PROGRAM,
+    r"Local host: +(?P<host>\S+)\s+Working dir: .+\s+Application name: +(?P<program>\S+)": (
+        NO_PROGRAM
+    ),
+    r"proxy:\S+@(?P<host>[^\]\s]+)\].*execvp error on file (?P<program>\S+)": NO_PROGRAM,
+}
 
 
 class Mpi(NamedTuple):
@@ -143,6 +168,8 @@ def _open_mpi(
         argv += [f"-p {options.ssh_port}"]
     if options.elastic:
         argv += ["--with-ft", "ulfm"]
+        if "coll" not in options.mpi_args:
+            argv += ["--mca", "coll", SAFE_SUMS]
     # Skip variables that the user exports: given one twice, Open MPI 5 takes the first and 4.1 the
     # last.
     exported = {arg.partition("=")[0] for flag, arg in pairwise(options.mpi_args) if flag == "-x"}
@@ -161,6 +188,14 @@ def _hydra(mpi: Mpi, options: Namespace, names: list[str]) -> list[str]:
         argv += ["-hosts", ",".join(f"{name}:{slots}" for name, slots in options.hosts.items())]
     # -np ends Hydra's global options
     return [*argv, *options.mpi_args, "-np", str(options.num_proc)]
+
+
+def obstacle(text: str) -> str | None:
+    """What kept MPI from starting the ranks and what to do, by what it printed; None if unknown."""
+    for pattern, meaning in OBSTACLES.items():
+        if match := re.search(pattern, text):
+            return meaning.format(**match.groupdict())
+    return None
 
 
 def is_local(host: str) -> bool:

@@ -171,10 +171,13 @@ class World:
             self.barrier()
             most_bytes = self.comm.allreduce(len(raw), started().MAX)
             exchange = getattr(self.comm, method)
-            return [
-                exchange(raw[start : start + piece_bytes])
-                for start in range(0, most_bytes, piece_bytes)
-            ]
+            try:
+                return [
+                    exchange(raw[start : start + piece_bytes])
+                    for start in range(0, most_bytes, piece_bytes)
+                ]
+            finally:
+                self.refuse_after_death()
 
     def all_reduce_sum(self, values: np.ndarray, name: str = "a sum") -> np.ndarray:
         """The sum over ranks of a small float64 array; `name` is for messages."""
@@ -182,7 +185,18 @@ class World:
         if self.comm is not None:
             with self.operation(name):
                 self.comm.Allreduce(started().IN_PLACE, total)
+            self.refuse_after_death()
         return total
+
+    def refuse_after_death(self) -> None:
+        """Raises MPI's exception if this rank knows of a death. An exchange that it cut short can
+        return garbage as a success in Open MPI 5.0."""
+        if self.is_elastic:
+            failed = self.comm.Get_failed()
+            num_failed = failed.size
+            failed.Free()
+            if num_failed or self.comm.Is_revoked():
+                raise started().Exception(started().ERR_PROC_FAILED)
 
     def on_first(self, function: Callable[..., T], *args) -> T:
         """Calls `function(*args)` on rank 0 only. Every rank returns its result, or raises if it

@@ -15,16 +15,17 @@ make_environment() {
   if command -v uv > /dev/null; then
     install=(uv pip install --quiet --python "$venv/bin/python")
   fi
+  local patience="2.4 GB; silent for a minute or two, on a busy machine or a slow network for ten or more"
   # Else Python, started in the folder above, would take the clone `ringbert` for the package.
   local here=(--config-settings editable_mode=compat -e)
   if ! is_locked "$venv/bin/python" "$lock"; then
     if [[ $(cat "$venv/.ringbert-$extras" 2>/dev/null) != "$project" ]]; then
-      echo "+ ${install[*]} ${here[*]} '.[$extras]'    # no lock file fits; silent for a minute or two"
+      echo "+ ${install[*]} ${here[*]} '.[$extras]'    # no lock file fits; $patience"
       "${install[@]}" "${here[@]}" ".[$extras]" || return
     fi
   else
     if [[ $(cat "$venv/.packages-$extras" 2>/dev/null) != "$packages" ]]; then
-      echo "+ ${install[*]} --require-hashes -r $lock    # silent for a minute or two"
+      echo "+ ${install[*]} --require-hashes -r $lock    # $patience"
       "${install[@]}" --require-hashes -r "$lock" || return
       echo "$packages" > "$venv/.packages-$extras"
     fi

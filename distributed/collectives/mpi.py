@@ -99,6 +99,7 @@ class MpiCollectives(Collectives):
                 with tf.device("CPU"):
                     self._exchange(total[rounded:], _rounded, _widened)
             self._machine.Barrier()
+        self._world.refuse_after_death()
         return list(sums)
 
     def _sum_on_machine(

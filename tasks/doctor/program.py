@@ -47,6 +47,7 @@ from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
 
 WRITTEN_BYTES = 1 << 26
+MPI_BYTES = 1 << 24  # without which Open MPI 5 does not start several ranks
 # A checkpoint holds weights and two moments in float32: 4 GB for BERT-large. A run keeps five.
 FEW_BYTES, SLOW_BYTES_PER_S = 25e9, 30e6
 SIZE = 300_001  # numbers in a sum: odd, and more than one piece of every backend
@@ -68,6 +69,16 @@ def run(config: DoctorConfig) -> None:
             nearest_folder(Path(config.output_dir).expanduser()),
         )
         page.check("versions", check_versions)
+        for name, place, cure in (
+            ("TMPDIR", os.environ.get("TMPDIR") or "/tmp", "set TMPDIR to another folder"),
+            (
+                "/dev/shm",
+                "/dev/shm",
+                "docker run --shm-size 4g; in Kubernetes an emptyDir in memory",
+            ),
+        ):
+            folder = nearest_folder(Path(place))
+            page.check(name, partial(world.on_each_machine, check_disk, folder, cure, MPI_BYTES))
         page.check("MPI", partial(check_mpi, world))
         page.check("hosts", partial(check_hosts, world))
         page.check("devices", partial(check_devices, world))
@@ -146,6 +157,9 @@ def check_mpi(world: World) -> Finding:
             " environment"
         )
         return Finding("failed", f"{text}: each rank would be alone", advice)
+    if shutil.which("bert-squad") is None:
+        advice = "activate the environment, on each host: source .venv/bin/activate"
+        return Finding("warning", f"{text}, but PATH has no bert-squad to start", advice)
     return Finding("ok", text)
 
 
@@ -182,9 +196,10 @@ def check_devices(world: World) -> Finding:
     return Finding("ok", text)
 
 
-def check_disk(folder: Path, advice: str) -> Finding:
-    """Writes a file of 64 MiB to the folder."""
-    data = os.urandom(WRITTEN_BYTES)  # not zeros, which may be free
+def check_disk(folder: Path, advice: str, num_bytes: int = WRITTEN_BYTES) -> Finding:
+    """Writes a file to the folder. One of `WRITTEN_BYTES` must be fast and have room for
+    checkpoints."""
+    data = os.urandom(num_bytes)  # not zeros, which may be free
     place, start_s = f"{folder} on {socket.gethostname()}", time.perf_counter()
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -194,11 +209,12 @@ def check_disk(folder: Path, advice: str) -> Finding:
     except OSError as error:
         return Finding("failed", f"{place}: {error.strerror}", advice)
     speed, free_bytes = (
-        WRITTEN_BYTES / (time.perf_counter() - start_s),
+        num_bytes / (time.perf_counter() - start_s),
         shutil.disk_usage(folder).free,
     )
     text = f"{place}: {free_bytes / 1e9:.3g} GB free, {speed / 1e6:.0f} MB/s written"
-    if free_bytes < FEW_BYTES or speed < SLOW_BYTES_PER_S:
+    is_little = free_bytes < FEW_BYTES or speed < SLOW_BYTES_PER_S
+    if is_little and num_bytes == WRITTEN_BYTES:
         return Finding(
             "warning", f"{text}: little for BERT-large, whose checkpoints have 4 GB", advice
         )

@@ -28,7 +28,7 @@ from ringbase.files import build_folder, digest
 from ringbase.ragged import Ragged, offsets_of
 from tasks.pretraining.settings import ShardSettings
 from tasks.pretraining.task import MaskedTask
-from tasks.runs.environment import cache_folder
+from tasks.runs.environment import cache_folder, writing_cache
 from tasks.runs.job import Job
 from tasks.runs.start import Start
 from tasks.runs.training import TrainingData
@@ -125,7 +125,9 @@ def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
         entry = write_shard(into / "shard-00000-of-00001.arrow", batches, schema, settings)
         write_manifest(into, {"settings": settings, "tokenizer_digest": "", "shards": [entry]})
 
-    if not folder.is_dir():
+    if folder.is_dir():
+        return folder
+    with writing_cache():
         folder.parent.mkdir(parents=True, exist_ok=True)
         needed, free = (
             sum(size for size, _ in facts.values()),

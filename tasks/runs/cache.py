@@ -19,7 +19,7 @@ from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.files import build_folder, remove_folder
-from tasks.runs.environment import cache_folder
+from tasks.runs.environment import cache_folder, writing_cache
 
 Tables = dict[str, pa.Table]
 # The digest that names the folder, and what makes its tables.
@@ -69,7 +69,8 @@ def build(recipe: Callable[[], Recipe], run: Run) -> tuple[Path, bool]:
         except InputError as error:
             run.say(f"warning: {folder} in the cache is damaged ({error}): it is built again")
             remove_folder(folder)
-    return folder, build_folder(folder, fill)
+    with writing_cache():
+        return folder, build_folder(folder, fill)
 
 
 def in_memory(tables: Tables) -> Prepared:

@@ -3,23 +3,26 @@
 TensorFlow is imported only when a program starts: `--help` answers at once.
 """
 
+import contextlib
+import errno
 import gc
 import importlib
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bert import set_xla_flags
 from distributed.devices import imported_tensorflow
-from ringbase.errors import InputError
+from ringbase.errors import InputError, one_line
 from tasks.runs import flags
 
 # Keras imports these where they are installed, for features that no program uses. They take as long
 # as TensorFlow.
 OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def run_command(prog: str, config_class: Any, argv: Sequence[str] | None = None) -> None:
@@ -78,3 +81,19 @@ def result_file(trains: bool) -> str:
 def cache_folder() -> Path:
     """Where prepared data is kept: $RINGBERT_CACHE, else ~/.cache/ringbert."""
     return Path(os.environ.get("RINGBERT_CACHE") or Path.home() / ".cache" / "ringbert")
+
+
+@contextlib.contextmanager
+def writing_cache() -> Iterator[None]:
+    """A `with` block that writes to the cache. Raises InputError if it cannot."""
+    try:
+        yield
+    except OSError as error:
+        cache, file = cache_folder().absolute(), Path(str(error.filename)).absolute()
+        is_of_cache = cache in (file, *file.parents) or file in cache.parents
+        if not is_of_cache and error.errno not in FULL:  # of which some libraries tell no file
+            raise
+        raise InputError(
+            f"{one_line(error)}: set RINGBERT_CACHE to a folder that can be written and has room"
+            f" (now {cache})"
+        ) from error

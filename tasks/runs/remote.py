@@ -14,7 +14,7 @@ from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError, one_line
 from ringbase.files import build_folder, digest, read_json, write_json
-from tasks.runs.environment import cache_folder
+from tasks.runs.environment import cache_folder, writing_cache
 from tasks.runs.trained import CHECKPOINTS
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
@@ -79,7 +79,8 @@ def fetched(flag: str, url: str) -> str:
 
         if not names:
             raise InputError("no such file")
-        build_folder(folder, fill)
+        with writing_cache():
+            build_folder(folder, fill)
     return str(folder if is_folder else folder / PurePosixPath(path).name)
 
 
@@ -93,7 +94,12 @@ def fetched_model(url: str) -> str:
 
 def local_folder(url: str) -> Path:
     """The local folder of a run; for a remote one in the cache."""
-    return cache_folder() / "runs" / digest(url) if is_remote(url) else Path(url).expanduser()
+    if not is_remote(url):
+        return Path(url).expanduser()
+    folder = cache_folder() / "runs" / digest(url)
+    with writing_cache():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @dataclass

@@ -94,9 +94,11 @@ def command_lines():
         "Open MPI 5",
         "-np 2 --elastic",
         {"UID": "0"},
-        ["--allow-run-as-root", "--with-ft ulfm"],
+        ["--allow-run-as-root", "--with-ft ulfm", "--mca coll '^han,hcoll,portals4'"],
         [],
     )
+    own = "-np 2 --elastic --mpi-args '--mca coll ^han'"
+    yield "Open MPI 5", own, {}, ["--mca coll '^han'"], ["portals4"]
 
 
 @pytest.mark.parametrize(

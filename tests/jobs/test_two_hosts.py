@@ -57,6 +57,23 @@ def attacked(folder, num_hosts, **variables):
         return job.result().json(), answers
 
 
+@pytest.mark.parametrize("victims", [(0, 3), (1, 0), (2, 3)])
+def test_no_result_is_wrong_when_ranks_die(tmp_path, victims):
+    """At any moment, mostly in an exchange over both hosts, of which Open MPI can return garbage as
+    a success."""
+    with simulated_hosts(2) as hosts, ThreadPoolExecutor() as pool:
+        command = hosts.launch(2, *program("sums.py", tmp_path, len(victims)), flags=("--elastic",))
+        job = pool.submit(hosts.run, 0, command)
+        while len(list(tmp_path.glob("ready-*"))) < 4:
+            assert not job.done(), job.result()
+            time.sleep(0.05)
+        for rank in victims:
+            time.sleep(1)
+            for host in range(2):
+                hosts.kill(host, f"OMPI_COMM_WORLD_RANK={rank}")
+        assert job.result().json() == {"ranks": 2, "wrong": 0}
+
+
 def test_ranks_on_two_hosts_know_their_place_and_add_up_undisturbed(tmp_path):
     """The second host's ranks know only the variables that bert-launch forwards, such as
     PYTHONPATH."""

@@ -31,7 +31,7 @@ def entries(lock: Path) -> Iterator[tuple[str, str, Marker, str]]:
 
 def test_the_environments_of_the_scripts_have_lock_files():
     scripts = [(ROOT / "scripts" / name).read_text() for name in ("test.sh", "quickstart.sh")]
-    made = {re.search(r"^make_environment (\S+)$", script, re.MULTILINE)[1] for script in scripts}
+    made = {re.search(r"^ *make_environment (\S+)$", script, re.MULTILINE)[1] for script in scripts}
     assert {lock.stem.replace("-", ",") for lock in LOCKS} == made
 
 

@@ -1,0 +1,137 @@
+"""Places where a job cannot start: small file systems and read-only ones, mounted for it alone.
+
+Each ends with one line that says what to do, and is not repeated by --restarts.
+"""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from harness import texts
+from harness.classifier_runs import COLUMNS, model_flags, write_rows
+from harness.hosts import available, simulated_hosts
+from harness.jobs import launch, program, run
+
+pytestmark = pytest.mark.slow
+RESTARTS = ("--restarts=2",)
+ELASTIC = (*RESTARTS, "--elastic")
+FULL = "head -c 1m /dev/zero > {0}/file 2> {0}/errors"
+
+
+def mounted(options, folder, command, then="true", **variables):
+    """The end of a command for which a file system in memory lies over a folder, and what was done
+    to it."""
+    script = f'mount -t tmpfs {options} tmpfs {folder} && {{ {then.format(folder)}; exec "$@"; }}'
+    return run(["unshare", "--mount", "sh", "-c", script, "sh", *command], **variables)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mounts():
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+        pytest.skip("mounts of its own need root")
+
+
+def assert_one_line(done, *parts):
+    """The last line is bert-launch's only error, and there was one start only."""
+    assert done.status == 1, done
+    *_, last = lines = done.stderr.splitlines()
+    assert last.startswith("bert-launch: error: "), done
+    assert sum("error:" in line for line in lines) == 1, done
+    assert all(part in last for part in parts), done
+    assert "restart" not in done.stderr.partition("\n")[2], done
+    assert len(lines) < 20, done  # of mpirun alone come up to 60
+
+
+@pytest.mark.parametrize("flags", [RESTARTS, ELASTIC], ids=["restarts", "elastic"])
+def test_shared_memory_that_is_too_small(tmp_path, flags):
+    job = launch(2, *program("work.py", tmp_path), flags=flags)
+    done = mounted("-o size=1m", "/dev/shm", job)
+    assert_one_line(done, "/dev/shm", "1048576", "16777216", "--shm-size", "emptyDir")
+    assert mounted("-o size=33m", "/dev/shm", job).status == 0
+
+
+@pytest.mark.parametrize("flags", [RESTARTS, ELASTIC], ids=["restarts", "elastic"])
+def test_a_folder_for_temporary_files_that_is_read_only_or_full(tmp_path, flags):
+    job = launch(2, *program("work.py", tmp_path), flags=flags)
+    there = tmp_path / "temporary"
+    there.mkdir()
+    here = {"TMPDIR": str(there)}
+    assert_one_line(mounted("-o ro", there, job, **here), str(there), "Read-only", "set TMPDIR")
+    assert_one_line(mounted("-o size=64k", there, job, FULL, **here), "TMPDIR", "full")
+    assert_one_line(mounted("-o nr_inodes=4", there, job, **here), "TMPDIR", "full")
+
+
+def test_a_folder_for_temporary_files_that_becomes_full_while_mpirun_starts(tmp_path):
+    job = launch(2, *program("work.py", tmp_path), flags=RESTARTS)
+    (tmp_path / "temporary").mkdir()
+    fill = "head -c 8128k /dev/zero > {0}/file"
+    here = tmp_path / "temporary"
+    done = mounted("-o size=8m", here, job, fill, TMPDIR=str(here))
+    assert done.status == 128 + signal.SIGBUS, done  # of mpirun, which writes to a mapped file
+    assert done.stderr.endswith("SIGBUS (is /dev/shm or TMPDIR full?)\n"), done
+    assert "restart" not in done.stderr.partition("\n")[2], done
+
+
+def test_a_program_that_is_not_there_or_cannot_be_executed(tmp_path):
+    (tmp_path / "file").touch()
+    for name in ("bert-squa", str(tmp_path / "file"), str(tmp_path)):
+        assert_one_line(run(launch(2, name, flags=RESTARTS)), f"{name} cannot be started on ")
+    alone = run([sys.executable, "-m", "distributed.launch", "-np=1", "--", "bert-squa"])
+    assert_one_line(alone, "bert-squa: No such file")
+
+
+def test_a_host_that_gives_no_answer(tmp_path):
+    """Without --restarts too, and before anything is started."""
+    for flags in (), RESTARTS:
+        job = launch(2, *program("work.py", tmp_path), flags=("-H", "nowhere.invalid:2", *flags))
+        assert_one_line(run(job), "nowhere.invalid", "`ssh -o BatchMode=yes nowhere.invalid true`")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(available() is not None, reason=available() or "")
+def test_a_host_whose_temporary_files_cannot_be_written(tmp_path):
+    with simulated_hosts(2) as hosts:
+        agent = hosts.folder / "agent"
+        agent.write_text(agent.read_text().replace('TMPDIR="$TMPDIR"', "TMPDIR=/proc/nowhere"))
+        done = hosts.run(0, hosts.launch(1, *program("work.py", tmp_path), flags=RESTARTS))
+    assert done.status == 213, done
+    assert done.stderr.endswith("can TMPDIR be written there, and has it room?\n"), done
+    assert "restart" not in done.stderr.partition("\n")[2], done
+
+
+@pytest.mark.parametrize("options", ["-o ro", "-o size=16k"])
+def test_a_home_folder_that_cannot_be_written_or_is_full(tmp_path, options):
+    texts.write_model(tmp_path, num_layers=1)
+    rows = [(one.first, one.second, one.kind) for one in texts.make_examples(500, 1)]
+    write_rows(tmp_path / "a.csv", COLUMNS, rows, ",")
+    (tmp_path / "home").mkdir()
+    command = [
+        *(sys.executable, "-m", "tasks.classifier", "--do_train", "--num_train_steps=1"),
+        *(f"--train_file={tmp_path}/a.csv", "--text_column=body", "--label_column=kind"),
+        *(*model_flags(tmp_path), "--global_batch_size=8", f"--output_dir={tmp_path}/out"),
+    ]
+    here = {"HOME": f"{tmp_path}/home", "RINGBERT_CACHE": ""}
+    done = mounted(options, tmp_path / "home", launch(2, *command, flags=RESTARTS), **here)
+    assert done.status == 1, done
+    (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert "set RINGBERT_CACHE to a folder that can be written and has room" in line
+    assert f"(now {tmp_path}/home/.cache/ringbert)" in line
+    assert "restart" not in done.stderr.partition("\n")[2], done
+
+
+def test_the_doctor_finds_them(tmp_path):
+    doctor = [sys.executable, "-m", "tasks.doctor", "--quick"]
+    there = tmp_path / "temporary"
+    there.mkdir()
+    found = mounted("-o ro", there, doctor, TMPDIR=str(there))
+    assert found.status == 1
+    assert "XX TMPDIR " in found.stdout
+    assert "set TMPDIR" in found.stdout
+    small = mounted("-o size=1m", "/dev/shm", doctor)
+    assert small.status == 1
+    assert "XX /dev/shm " in small.stdout
+    assert "--shm-size" in small.stdout
+    lost = run(doctor, PATH="/usr/bin:/bin")
+    assert lost.status == 0
+    assert "bert-squad" in lost.stdout.partition("!! MPI ")[2], lost
