@@ -37,6 +37,7 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
         named.metrics,
         config.class_weights,
         saved_settings(config),
+        ranks=config.texts.ranking,
     )
     preparation = Preparation(job.world, job.run, start.words, examples.allow_unknown)
     sets = open_sets(task, sources, preparation)

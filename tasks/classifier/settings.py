@@ -62,6 +62,13 @@ class TextSettings(Settings):
         "data",
         is_saved=True,
     )
+    ranking: bool = setting(
+        False,
+        "also score how the second texts of each first text are ranked (MRR, NDCG, recall), for"
+        " search: the number of a right one is above 0",
+        "data",
+        is_saved=True,
+    )
     max_train_examples: int | None = setting(
         None, "train on the first N examples", "data", at_least=1
     )
@@ -77,6 +84,8 @@ class TextSettings(Settings):
         for flag, needed in (("from_hub", "task_name"), ("dataset_revision", "from_hub")):
             if getattr(self, flag) and not getattr(self, needed):
                 raise ValueError(f"--{flag} needs --{needed}")
+        if self.ranking and not (self.regression and self.text_pair_column):
+            raise ValueError("--ranking needs --regression and --text_pair_column")
         if self.multi_label and self.regression:
             raise ValueError("--multi_label and --regression exclude each other")
         for flag in ("train_file", "dev_file", "predict_file", "regression", "multi_label"):

@@ -36,6 +36,7 @@ from tasks.classifier.several import THRESHOLDS, in_a_cell, targets, thresholds_
 from tasks.runs.cache import Tables
 from tasks.runs.details import Details
 from tasks.runs.labels import Labels, named_outputs
+from tasks.runs.ranking import BEST, ranks_in_groups, search_scores
 from tasks.runs.task import DataSet, Record, Scores, Task
 from tasks.runs.texts import Preparation
 
@@ -55,6 +56,7 @@ class LabelTask(Task[Texts, np.ndarray]):
     settings: Mapping[str, object] = field(default_factory=dict)
     weight_of_label: np.ndarray | None = None  # float32 [L]; None for equal weights
     thresholds: Mapping[str, float] = field(default_factory=dict)  # of several labels
+    ranks: bool = False  # scores also how the second texts of each first text are ranked
     name, version, head, table = "classifier", rows.VERSION, CLASSIFIER, "examples"
 
     @property
@@ -63,7 +65,7 @@ class LabelTask(Task[Texts, np.ndarray]):
 
     @property
     def metric(self) -> str:
-        return f"eval_{self.metrics[0]}"
+        return f"eval_{self.metrics[0]}" if not self.ranks else f"eval_ndcg@{BEST}"
 
     @property
     def fixed(self) -> Mapping[str, object]:
@@ -145,6 +147,8 @@ class LabelTask(Task[Texts, np.ndarray]):
         true = self.true_labels(data)
         loss, predictions = loss_and_predictions(true, scores_BL, self.labels is None)
         values = metrics(self.metrics, true, predictions) | {"loss": loss}
+        if self.ranks:
+            values |= search_scores(ranks_in_groups(data.examples().first, true, predictions))
         return {f"{kind}{data.source.suffix}_{name}": value for name, value in values.items()}
 
     def records(self, data: DataSet[Texts], scores_BL: np.ndarray) -> Iterable[Record]:

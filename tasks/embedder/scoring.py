@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-BEST = 10  # of the ranks that count for MRR and NDCG
-RECALLS = (1, 10, 100)
 QUERIES_AT_ONCE = 1024
 
 
@@ -36,17 +34,6 @@ def ranks_of_relevant(
             found = row[relevant[number]]
             ranks.append((row[None, :] >= found[:, None]).sum(1) - 1)
     return ranks
-
-
-def search_scores(ranks: Sequence[np.ndarray]) -> dict[str, float]:
-    """MRR@10, NDCG@10 with equal gains, and recall@k of the ranks of relevant documents."""
-    reciprocal = [1 / (1 + each.min()) if each.min() < BEST else 0.0 for each in ranks]
-    gains = 1 / np.log2(np.arange(BEST) + 2)
-    ndcg = [gains[each[each < BEST]].sum() / gains[: len(each)].sum() for each in ranks]
-    values = {f"mrr@{BEST}": np.mean(reciprocal), f"ndcg@{BEST}": np.mean(ndcg)}
-    for most in RECALLS:
-        values[f"recall@{most}"] = np.mean([(each < most).mean() for each in ranks])
-    return {name: float(value) for name, value in values.items()}
 
 
 def relevant_of(anchors: np.ndarray, positives: np.ndarray) -> Mapping[int, np.ndarray]:

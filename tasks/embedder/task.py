@@ -23,10 +23,11 @@ from tasks.embedder import rows
 from tasks.embedder.details import cosines_of, section_of_mistakes
 from tasks.embedder.pooling import files_of
 from tasks.embedder.reading import Pairs, Source, read
-from tasks.embedder.scoring import correlations, ranks_of_relevant, relevant_of, search_scores
+from tasks.embedder.scoring import correlations, ranks_of_relevant, relevant_of
 from tasks.embedder.settings import LossSettings, Pooling, VectorSettings
 from tasks.runs.cache import Tables
 from tasks.runs.details import Details
+from tasks.runs.ranking import search_scores
 from tasks.runs.task import DataSet, Record, Scores, Task
 from tasks.runs.texts import Preparation
 

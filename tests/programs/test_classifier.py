@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from harness import classifier_runs as own
 from harness import program_runs as programs
+from harness import texts
 from harness.classifier_runs import (
     DEV,
     TEST,
@@ -25,6 +26,7 @@ from harness.program_runs import files_in, metrics_in, objects_in, weights_in
 from harness.texts import KINDS, write_lines
 from safetensors.numpy import load_file
 from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import ndcg_score
 from transformers import AutoConfig
 
 STEPS = 40
@@ -275,6 +277,34 @@ def test_standard_input_is_labelled_as_texts_of_a_file(
     highest = np.loadtxt(tmp_path / "file/test_results.tsv").max(1)
     printed = [f"{label}\t{value:.4f}" for label, value in zip(labels, highest, strict=True)]
     assert capsys.readouterr().out.splitlines() == printed
+
+
+def test_documents_of_a_question_are_ranked(data, tmp_path):
+    """A reranker: the score of a pair is the share of words that both have."""
+    chance, rows = np.random.default_rng(4), []
+    words = [word for kind in texts.WORDS.values() for word in kind]
+    for _ in range(60):
+        question = chance.choice(words, 3, replace=False)
+        for right in (3, 1, 0, 0):
+            others = chance.choice(words, 3)
+            document = [*question[:right], *others[right:]]
+            rows.append({"q": " ".join(question), "d": " ".join(document), "n": right // 3})
+    for name, part in (("train", rows[:200]), ("dev", rows[200:])):
+        write_lines(tmp_path / f"{name}.jsonl", *map(json.dumps, part))
+    columns = ("--text_column=q", "--text_pair_column=d", "--label_column=n", "--regression")
+    files = (f"--train_file={tmp_path}/train.jsonl", f"--dev_file={tmp_path}/dev.jsonl")
+    flags = (*own.model_flags(data), *columns, *files, "--ranking", "--do_eval", *own.LEARN)
+    scores = classify(tmp_path / "run", *flags, "--num_train_steps=10")
+    lines = objects_in(tmp_path / "run/mistakes.jsonl")  # of numbers all, the largest error first
+    assert len(lines) == 40
+    groups = {}
+    for line in lines:
+        groups.setdefault(line["text"], []).append((line["label"], line["prediction"]))
+    pairs = [np.array(group).T for group in groups.values()]
+    expected = [ndcg_score(true[None] > 0, predicted[None], k=10) for true, predicted in pairs]
+    assert scores["eval_ndcg@10"] == pytest.approx(np.mean(expected))
+    ranks = [(predicted > predicted[true.argmax()]).sum() for true, predicted in pairs]
+    assert scores["eval_mrr@10"] == pytest.approx(np.mean([1 / (1 + rank) for rank in ranks]))
 
 
 # -- GLUE's folders --------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from transformers import AutoTokenizer
 
 import ringbert
 from ringbase.files import read_json
-from tasks.embedder.scoring import ranks_of_relevant, search_scores
+from tasks.embedder.scoring import ranks_of_relevant
+from tasks.runs.ranking import search_scores
 
 embed = partial(bert, "embedder")
 LEARN = ("--do_train", "--global_batch_size=32", "--learning_rate=2e-3", "--num_train_steps=60")
@@ -183,3 +184,17 @@ def test_bad_pairs_are_one_line(lines, more, named, data, tmp_path, capsys):
     flags = (*model_flags(data), f"--train_file={tmp_path}/train.csv", "--do_train", *more)
     refusal(capsys, "bert-embedder", lambda: embed(tmp_path / "out", *flags), *named)
     assert not (tmp_path / "out").exists() or not [*(tmp_path / "out").iterdir()]
+
+
+@pytest.mark.slow
+def test_shapes_that_xla_compiles_give_the_same_training(flags, tmp_path):
+    """Rows of attention in fixed groups, of texts and not of pairs; one micro-batch and several."""
+    few = (*flags, "--do_train", "--num_train_steps=4", "--learning_rate=1e-3", "--log_steps=1")
+    losses = []
+    for number, more in enumerate(
+        ((), ("--xla=on",), ("--xla=on", "--gradient_accumulation_steps=2"), ("--packing=off",))
+    ):
+        embed(tmp_path / str(number), *few, "--global_batch_size=16", *more)
+        losses.append([line["loss"] for line in metrics_in(tmp_path / str(number))])
+    for other in losses[1:]:
+        np.testing.assert_allclose(other, losses[0], rtol=1e-4)
