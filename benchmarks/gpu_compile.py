@@ -7,10 +7,10 @@ predicted time.
 JAX is the folder of an environment with `jax[cuda12]` (5.4 GB); its XLA compiles what TensorFlow
 exports here as StableHLO, with the branches for GPUs: the gradient of bert-squad's loss, clipping
 and the update. Without JAX it only exports; `benchmarks/jax_step.py` runs the exported step on a
-GPU, without TensorFlow. TensorFlow has another version of XLA, and without a GPU none tries out which kernel
-of a product is fastest, so TensorFlow's code may differ. `benchmarks/gpu_roofline.py` says how the
-time is predicted; it also reads HLO that is there already: `python -m benchmarks.gpu_roofline
-step.hlo`.
+GPU, without TensorFlow. TensorFlow has another version of XLA, and without a GPU none tries out
+which kernel of a product is fastest, so TensorFlow's code may differ. `benchmarks/gpu_roofline.py`
+says how the time is predicted; it also reads HLO that is there already: `python -m
+benchmarks.gpu_roofline step.hlo`.
 """
 
 import argparse
@@ -115,7 +115,8 @@ def main() -> None:
         "seq_length": options.seq_length,
         "precision": options.precision,
     }
-    text, arguments = exported(made(LoadSettings, {"model_size": options.size, "xla": "on", **shape}))
+    load = made(LoadSettings, {"model_size": options.size, "xla": "on", **shape})
+    text, arguments = exported(load)
     module = path.with_name(f"{path.name}.mlir")
     module.write_text(text)
     facts = {"rows": options.batch_size, "arguments": arguments}
