@@ -243,6 +243,15 @@ def run(part: Part, out: Path) -> dict[str, Any]:
     }
 
 
+def names_in(findings: Path) -> set[str]:
+    """The parts that have ended. A line that was cut when the machine went away is dropped."""
+    text = findings.read_text() if findings.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        findings.write_text(whole)
+    return {json.loads(line)["name"] for line in whole.splitlines()}
+
+
 def write(found: dict[str, Any], path: Path) -> None:
     """Adds a line that stays when the machine goes away."""
     with path.open("a") as file:
@@ -282,8 +291,7 @@ def main() -> None:
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     findings = out / "findings.jsonl"
-    lines = findings.read_text().splitlines() if findings.exists() else []
-    ended = {json.loads(line)["name"] for line in lines if line.endswith("}")}
+    ended = names_in(findings)
     pythons = Pythons(options.torch_python, options.jax_python)
     load = REHEARSAL if options.rehearse else Load()
     for part in parts_of(out, options.ranks, pythons, load):
