@@ -47,7 +47,7 @@ def main() -> None:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-        return float(loss)
+        return loss.item()
 
     losses(NUM_WARMUP)
     for _ in range(NUM_RATES):
