@@ -26,7 +26,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +47,7 @@ class Load:
     squad_steps: int = 300
     small: str = "minilm"  # compared with the CPU
     device: Literal["gpu", "cpu"] = "gpu"
+    nccl: str = "nccl"  # on CPUs the same code is called ring
 
     @property
     def library_device(self) -> str:
@@ -54,7 +55,7 @@ class Load:
         return "cuda" if self.device == "gpu" else "cpu"
 
 
-REHEARSAL = Load("tiny", "tiny", 2, 64, 6, "tiny", "cpu")
+REHEARSAL = Load("tiny", "tiny", 2, 64, 6, "tiny", "cpu", "ring")
 
 
 @dataclass(frozen=True)
@@ -83,117 +84,115 @@ class Part:
 # -- what is run -----------------------------------------------------------------------------------
 
 
-def parts_of(out: Path, num_ranks: int, pythons: Pythons, load: Load) -> list[Part]:
-    """All parts, the most valuable first: does it train, how fast, beside whom; then several ranks,
-    the exported step, and other sizes and precisions."""
-    python = [pythons.tensorflow, "-m"]
-    launch = [*python, "distributed.launch", "-np", str(num_ranks), "--"]
-    doctor = [*python, "tasks.doctor", f"--device={load.device}", f"--output_dir={out}"]
-    sum_on_gpu = "nccl" if load.device == "gpu" else "ring"  # the same code
+@dataclass(frozen=True)
+class Plan:
+    """Makes the parts: each method gives one kind its command."""
 
-    def bench(name: str, limit_s: int, size: str, rows: int, *flags: str) -> Part:
-        is_of_ranks = name.startswith("ranks")
-        command = [
-            *(launch if is_of_ranks else []),
-            *python,
-            "tasks.bench",
-            "step",
-            f"--device={load.device}",
+    out: Path
+    num_ranks: int
+    pythons: Pythons
+    load: Load
+
+    def ours(self, name: str, tells: str, limit_s: int, module: str, *flags: str) -> Part:
+        is_of_ranks = name.startswith("ranks_")
+        launch = ["-m", "distributed.launch", "-np", str(self.num_ranks), "--"]
+        python = self.pythons.tensorflow
+        command = [*([python, *launch] if is_of_ranks else []), python, "-m", module, *flags]
+        return Part(name, tells, limit_s, "tensorflow", command)
+
+    def doctor(self, name: str, tells: str, limit_s: int, *flags: str) -> Part:
+        device, folder = f"--device={self.load.device}", f"--output_dir={self.out}"
+        return self.ours(name, tells, limit_s, "tasks.doctor", device, folder, *flags)
+
+    def bench(self, name: str, limit_s: int, size: str, *flags: str) -> Part:
+        shape = [
+            f"--device={self.load.device}",
             f"--model_size={size}",
-            f"--batch_size={rows}",
-            f"--seq_length={load.seq_length}",
+            f"--batch_size={self.load.rows}",
+            f"--seq_length={self.load.seq_length}",
             "--num_steps=20",
-            *flags,
-            f"--output_file={out}/bench_{name}.json",
+            f"--output_file={self.out}/{name}.json",
         ]
         tells = f"speed, {' '.join(flags)}"
-        return Part(f"bench_{name}", tells, limit_s, "tensorflow", command)
+        return self.ours(name, tells, limit_s, "tasks.bench", "step", *shape, *flags)
 
-    def torch(name: str, limit_s: int, size: str) -> Part:
+    def squad(self) -> list[Part]:
+        steps, data = self.load.squad_steps, self.out / "data"
+        flags = [
+            "--do_train",
+            f"--output_dir={self.out}/squad",
+            f"--device={self.load.device}",
+            "--log_steps=10",
+            f"--num_train_steps={steps}",
+            f"--save_checkpoints_steps={steps // 3}",
+            "--train_batch_size=16",
+            f"--train_file={data}/train.json",
+            f"--vocab_file={data}/vocab.txt",
+            f"--bert_config_file={data}/bert_config.json",
+            "--max_seq_length=128",
+        ]
+        module = "scripts.make_docs_squad"
+        made = self.ours("squad_data", "questions for a training", 60, module, str(data))
+        tells = "a training, killed after a checkpoint"
+        killed = self.ours("squad_killed", tells, 240, "tasks.squad", *flags)
+        killed = replace(killed, needs="data/train.json", killed_after_checkpoint=True)
+        resumed = self.ours("squad_resumed", "it goes on", 180, "tasks.squad", *flags)
+        return [made, killed, replace(resumed, needs=CHECKPOINT)]
+
+    def torch(self, name: str, limit_s: int, size: str) -> Part:
         layers, hidden = SHAPES[size]
         command = [
-            pythons.torch,
+            self.pythons.torch,
             "benchmarks/torch_step.py",
-            *map(str, (layers, hidden, load.rows)),
-            f"--seq_length={load.seq_length}",
-            f"--device={load.library_device}",
+            *map(str, (layers, hidden, self.load.rows)),
+            f"--seq_length={self.load.seq_length}",
+            f"--device={self.load.library_device}",
         ]
-        return Part(f"torch_{name}", "PyTorch's speed in that shape", limit_s, "torch", command)
+        return Part(name, "PyTorch's speed in that shape", limit_s, "torch", command)
 
-    def export(name: str, limit_s: int, *flags: str) -> Part:
-        program = [*python, "benchmarks.gpu_compile", f"--output_file={out}/{name}"]
-        command = ["env", "CUDA_VISIBLE_DEVICES=-1", *program, *flags]
-        return Part(f"export_{name}", "the step as StableHLO", limit_s, "tensorflow", command)
+    def export(self, step: str, limit_s: int, *flags: str) -> Part:
+        file = f"--output_file={self.out}/{step}"
+        tells = "makes the step as StableHLO, on the CPU"
+        part = self.ours(f"export_{step}", tells, limit_s, "benchmarks.gpu_compile", file, *flags)
+        return replace(part, command=["env", "CUDA_VISIBLE_DEVICES=-1", *part.command])
 
-    def exported(name: str, tells: str, limit_s: int, *flags: str) -> Part:
+    def exported(self, step: str, tells: str, limit_s: int, *flags: str) -> Part:
         command = [
-            pythons.jax,
+            self.pythons.jax,
             "benchmarks/jax_step.py",
-            f"{out}/{name}.mlir",
-            f"--device={load.library_device}",
+            f"{self.out}/{step}.mlir",
+            f"--device={self.load.library_device}",
             *flags,
         ]
-        return Part(f"exported_{name}", tells, limit_s, "jax", command, needs=f"{name}.json")
+        return Part(f"exported_{step}", tells, limit_s, "jax", command, needs=f"{step}.json")
 
-    data = out / "data"
-    make_data = [*python, "scripts.make_docs_squad", str(data)]
-    squad = [
-        *python,
-        "tasks.squad",
-        "--do_train",
-        f"--output_dir={out / 'squad'}",
-        f"--device={load.device}",
-        "--log_steps=10",
-        f"--num_train_steps={load.squad_steps}",
-        f"--save_checkpoints_steps={load.squad_steps // 3}",
-        "--train_batch_size=16",
-        f"--train_file={data}/train.json",
-        f"--vocab_file={data}/vocab.txt",
-        f"--bert_config_file={data}/bert_config.json",
-        "--max_seq_length=128",
-    ]
+
+def parts_of(plan: Plan) -> list[Part]:
+    """All parts, the most valuable first: is the GPU there, how fast is it beside whom, does it
+    train; then several ranks, the exported step, and other sizes and precisions."""
+    load = plan.load
+    base, large = load.base, load.large
+    bf16, xla, shared = "--precision=bf16", "--xla=on", "--share_gpus"
     small_shape = [f"--size={load.small}", "--batch_size=4", "--seq_length=128", "--precision=fp32"]
-    base_shape = [
-        f"--size={load.base}",
-        f"--batch_size={load.rows}",
-        f"--seq_length={load.seq_length}",
-    ]
-    base, large, rows = load.base, load.large, load.rows
-    bf16 = "--precision=bf16"
+    base_shape = [f"--size={base}", f"--batch_size={load.rows}", f"--seq_length={load.seq_length}"]
     return [
-        Part("doctor_quick", "is the GPU there", 120, "tensorflow", [*doctor, "--quick"]),
-        bench("base", 270, base, rows, bf16, "--xla=on"),
-        torch("base", 180, base),
-        Part("squad_data", "questions for a training", 60, "tensorflow", make_data),
-        Part(
-            name="squad_killed",
-            tells="a training until it is killed",
-            limit_s=240,
-            program="tensorflow",
-            command=squad,
-            needs="data/train.json",
-            killed_after_checkpoint=True,
-        ),
-        Part("squad_resumed", "it goes on", 180, "tensorflow", squad, needs=CHECKPOINT),
-        Part("doctor", "are losses right", 330, "tensorflow", [*doctor, bf16]),
-        bench("ranks_gpu", 180, base, rows // 2, bf16, "--share_gpus", f"--backend={sum_on_gpu}"),
-        bench("ranks_mpi", 180, base, rows // 2, bf16, "--share_gpus", "--backend=mpi"),
-        export("small", 90, *small_shape),
-        exported("small", "losses against the CPU's", 90, "--within=1e-4"),
-        export("base", 150, *base_shape, bf16),
-        exported("base", "speed without TensorFlow", 180),
-        bench("large", 300, large, rows, bf16, "--xla=on"),
-        torch("large", 240, large),
-        bench("base_without_xla", 150, base, rows, bf16),
-        bench("base_fp16", 180, base, rows, "--precision=fp16", "--xla=on"),
-        bench("base_tf32", 180, base, rows, "--tf32", "--xla=on"),
-        Part(
-            name="doctor_ranks",
-            tells="are sums of ranks right",
-            limit_s=240,
-            program="tensorflow",
-            command=[*launch, *doctor, bf16, "--share_gpus"],
-        ),
+        plan.doctor("doctor_quick", "is the GPU there", 120, "--quick"),
+        plan.bench("bench_base", 270, base, bf16, xla),
+        plan.torch("torch_base", 180, base),
+        *plan.squad(),
+        plan.doctor("doctor", "are losses right", 330, bf16),
+        plan.bench("ranks_nccl", 180, base, bf16, shared, f"--backend={load.nccl}"),
+        plan.bench("ranks_mpi", 180, base, bf16, shared, "--backend=mpi"),
+        plan.export("small", 90, *small_shape),
+        plan.exported("small", "its losses against the CPU's", 90, "--within=1e-4"),
+        plan.export("base", 150, *base_shape, bf16),
+        plan.exported("base", "its speed without TensorFlow", 180),
+        plan.bench("bench_large", 300, large, bf16, xla),
+        plan.torch("torch_large", 240, large),
+        plan.bench("bench_base_without_xla", 150, base, bf16),
+        plan.bench("bench_base_fp16", 180, base, "--precision=fp16", xla),
+        plan.bench("bench_base_tf32", 180, base, "--tf32", xla),
+        plan.doctor("ranks_doctor", "are sums of ranks right", 240, bf16, shared),
     ]
 
 
@@ -261,7 +260,7 @@ def write(found: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    planned = parts_of(Path("OUT"), 2, Pythons(), Load())
+    planned = parts_of(Plan(Path("OUT"), 2, Pythons(), Load()))
     limits = [f"  {part.name:<23} {part.limit_s:>3} s  {part.tells}" for part in planned]
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -294,7 +293,7 @@ def main() -> None:
     ended = names_in(findings)
     pythons = Pythons(options.torch_python, options.jax_python)
     load = REHEARSAL if options.rehearse else Load()
-    for part in parts_of(out, options.ranks, pythons, load):
+    for part in parts_of(Plan(out, options.ranks, pythons, load)):
         if part.name in ended or (options.only and part.name not in options.only):
             continue
         reason = why_not(part, out, pythons, end_s - time.monotonic())

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from harness.jobs import Done, shell
+from harness.parsing import ROOT
 
-from benchmarks.gpu_first import Load, Part, Pythons, minutes_of, parts_of, run
+from benchmarks.gpu_first import Load, Part, Plan, Pythons, minutes_of, parts_of, run
 
 
 def first(*arguments: object) -> Done:
@@ -33,6 +34,8 @@ def test_help_lists_the_parts_in_order_with_limits_of_an_hour_at_most():
     limits = {name: int(limit) for name, limit in re.findall(r"(?m)^  (\w+) +(\d+) s  ", text)}
     told = re.search(r"add up to (\d+) minutes", text)
     assert sum(limits.values()) == 60 * int(told[1]) <= 3600
+    page = (ROOT / "docs/machines.md").read_text()
+    assert f"all together {told[1]} minutes" in page
     names = list(limits)
     assert names[:3] == ["doctor_quick", "bench_base", "torch_base"]  # is it there, how fast
     before = [
@@ -49,7 +52,7 @@ def test_help_lists_the_parts_in_order_with_limits_of_an_hour_at_most():
 
 
 def test_a_part_too_many_is_refused_at_every_start():
-    parts = parts_of(Path("out"), 2, Pythons(), Load())
+    parts = parts_of(Plan(Path("out"), 2, Pythons(), Load()))
     one_more = Part("more", "", 3600 - sum(part.limit_s for part in parts), "jax", [])
     assert minutes_of([*parts, one_more]) == 60
     with pytest.raises(AssertionError, match="at most 60"):
