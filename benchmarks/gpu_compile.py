@@ -6,16 +6,19 @@ predicted time.
 
 JAX is the folder of an environment with `jax[cuda12]` (5.4 GB); its XLA compiles what TensorFlow
 exports here as StableHLO, with the branches for GPUs: the gradient of bert-squad's loss, clipping
-and the update. TensorFlow has another version of XLA, and without a GPU none tries out which kernel
-of a product is fastest, so TensorFlow's code may differ. `benchmarks/gpu_roofline.py` says how the
-time is predicted; it also reads HLO that is there already: `python -m benchmarks.gpu_roofline
-step.hlo`.
+and the update. Without JAX it only exports; `benchmarks/jax_step.py` runs the exported step on a
+GPU, without TensorFlow. TensorFlow has another version of XLA, and without a GPU none tries out
+which kernel of a product is fastest, so TensorFlow's code may differ. `benchmarks/gpu_roofline.py`
+says how the time is predicted; it also reads HLO that is there already: `python -m
+benchmarks.gpu_roofline step.hlo`.
 """
 
 import argparse
 import json
+import re
 import subprocess
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -35,10 +38,14 @@ from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
 
 FOLDER = Path(__file__).resolve().parent
+# TensorFlow writes variables through this operation, which JAX does not parse. A reshape to the
+# same shape costs nothing.
+COPY = re.compile(r"mhlo\.copy (%\S+) : (tensor<[^>]*>)")
 
 
-def stablehlo(load: LoadSettings) -> str:
-    """The step as StableHLO."""
+def exported(load: LoadSettings) -> tuple[str, list[dict[str, Any]]]:
+    """The step as StableHLO, and its arguments in order: those of the batch with their values,
+    variables with mean and standard deviation."""
     set_precision(load.machine.precision)
     # as on a GPU
     tf.config.experimental.enable_tensor_float_32_execution(load.machine.precision != "fp32")
@@ -64,7 +71,24 @@ def stablehlo(load: LoadSettings) -> str:
 
         arguments = tf.nest.map_structure(tf.constant, (batch, np.array([1, 2], np.int32)))
         compiled = tf.function(step, jit_compile=True, autograph=False)
-        return compiled.experimental_get_compiler_ir(*arguments)(stage="stablehlo")
+        text = compiled.experimental_get_compiler_ir(*arguments)(stage="stablehlo")
+        handles = compiled.get_concrete_function(*arguments).captured_inputs
+    by_handle = {id(each.value.handle): each for each in [*variables, *optimizer.variables]}
+    of_variables = [described(by_handle[id(handle)].numpy()) for handle in handles]
+    # a scalar of the batch is a constant in the module
+    arrays = [tensor.numpy() for tensor in tf.nest.flatten(arguments) if tensor.shape.rank]
+    of_batch = [described(array) | {"values": array.ravel().tolist()} for array in arrays]
+    return COPY.sub(r"stablehlo.reshape \1 : (\2) -> \2", text), [*of_batch, *of_variables]
+
+
+def described(array: np.ndarray) -> dict[str, Any]:
+    """An argument of the step, without its values: a model has too many of them for a file."""
+    return {
+        "shape": array.shape,
+        "dtype": array.dtype.name,
+        "mean": float(array.mean()),
+        "deviation": float(array.std()),
+    }
 
 
 def main() -> None:
@@ -91,9 +115,12 @@ def main() -> None:
         "seq_length": options.seq_length,
         "precision": options.precision,
     }
-    text = stablehlo(made(LoadSettings, {"model_size": options.size, "xla": "on", **shape}))
+    load = made(LoadSettings, {"model_size": options.size, "xla": "on", **shape})
+    text, arguments = exported(load)
     module = path.with_name(f"{path.name}.mlir")
     module.write_text(text)
+    facts = {"rows": options.batch_size, "arguments": arguments}
+    module.with_suffix(".json").write_text(json.dumps(facts))
     print(f"{module}: {len(text):,} characters")
     if not options.jax_python:
         return

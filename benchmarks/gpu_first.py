@@ -1,182 +1,310 @@
-"""The first half hour on a GPU machine: one command after the other, each with a time limit; keeps
-what they find.
+"""A GPU machine's first hour: one command after the other, the most valuable first, each with a
+time limit; keeps what they find.
 
-    python -m benchmarks.gpu_first OUT [--ranks 2] [--torch_python PYTHON]
+    python -m benchmarks.gpu_first OUT [--minutes 15] [--torch_python PYTHON] [--jax_python PYTHON]
 
-The most valuable comes first. `OUT/findings.jsonl` has a line for the end of each command and
-`OUT/NAME.log` its output, complete after every line, so that a machine that goes away takes nothing
-with it. The same command goes on where it was: what has ended is not run again. It needs ringbert
-with TensorFlow for GPUs; without a network, `pip install --no-index --find-links WHEELS '.[gpu]'`.
-None of this was run on a GPU yet.
+`OUT/findings.jsonl` has a line for the end of each part and `OUT/NAME.log` its output, complete
+after every line, so that a machine that goes away takes nothing with it. The same command goes on
+where it was: what has ended is not run again, unless its line is deleted. Parts whose program is
+missing are left out. Without a network, install by `pip install --no-index --find-links WHEELS
+'.[gpu]'`.
+
+Without TensorFlow it runs PyTorch's parts and the exported step, through JAX. Then make that step
+before, on any machine with TensorFlow, and bring it along in OUT:
+
+    python -m benchmarks.gpu_first OUT --only export_small export_base
+
+`--rehearse` runs all parts with tiny sizes on CPUs. None of this was run on a GPU yet.
 """
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
-NUM_STEPS, CHECKPOINT_STEPS = 300, 100
+MOST_MINUTES = 60  # of all parts together
 ROOT = Path(__file__).resolve().parents[1]
-# PyTorch's BERT on one batch, compiled, bf16, beside `bert-bench step` in the same shape.
-TORCH = """
-import sys, time, torch, transformers
-layers, hidden, rows = map(int, sys.argv[1:])
-config = transformers.BertConfig(
-    hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=hidden // 64,
-    intermediate_size=4 * hidden)
-model = transformers.BertForQuestionAnswering(config).cuda().train()
-optimizer, run = torch.optim.AdamW(model.parameters(), fused=True), torch.compile(model)
-ids, answers = torch.randint(0, 30522, (rows, 384)).cuda(), torch.randint(0, 384, (rows,)).cuda()
-for number in range(23):
-    if number == 3:
-        torch.cuda.synchronize(); start = time.perf_counter()
-    with torch.autocast("cuda", torch.bfloat16):
-        loss = run(input_ids=ids, start_positions=answers, end_positions=answers).loss
-    optimizer.zero_grad(); loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0); optimizer.step()
-torch.cuda.synchronize()
-print(f"total examples/sec: {20 * rows / (time.perf_counter() - start):.2f}")
-"""
+CHECKPOINT = "squad/checkpoints/rows-*/manifest.json"
+SHAPES = {"tiny": (2, 128), "base": (12, 768), "large": (24, 1024)}  # layers, hidden size
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True)
+class Load:
+    """How much the parts compute, and where."""
+
+    base: str = "base"  # a model of bert-bench
+    large: str = "large"
+    rows: int = 32
+    seq_length: int = 384
+    squad_steps: int = 300
+    small: str = "minilm"  # compared with the CPU
+    device: Literal["gpu", "cpu"] = "gpu"
+    nccl: str = "nccl"  # on CPUs the same code is called ring
+
+    @property
+    def library_device(self) -> str:
+        """The device's name in JAX and PyTorch."""
+        return "cuda" if self.device == "gpu" else "cpu"
+
+
+REHEARSAL = Load("tiny", "tiny", 2, 64, 6, "tiny", "cpu", "ring")
+
+
+@dataclass(frozen=True)
+class Pythons:
+    """Interpreters: this one, and those that have PyTorch and JAX, if any."""
+
+    torch: str = ""
+    jax: str = ""
+    tensorflow: str = sys.executable if importlib.util.find_spec("tensorflow") else ""
+
+
+@dataclass(frozen=True)
+class Part:
     """A command that is killed after `limit_s`, or on purpose as soon as it has written a
     checkpoint."""
 
     name: str
+    tells: str
+    limit_s: int
+    program: Literal["tensorflow", "torch", "jax"]
     command: list[str]
-    limit_s: float
+    needs: str = ""  # files in OUT, a pattern, which an earlier part writes
     killed_after_checkpoint: bool = False
 
 
-def steps(out: Path, num_ranks: int, torch_python: str | None) -> list[Step]:
-    python = [sys.executable, "-m"]
-    launch = [*python, "distributed.launch", "-np", str(num_ranks), "--"]
+# -- what is run -----------------------------------------------------------------------------------
 
-    def bench(name: str, size: str, rows: int, *flags: str, start: tuple[str, ...] = ()) -> Step:
-        shape = (
-            "--seq_length=384",
-            "--num_steps=20",
+
+@dataclass(frozen=True)
+class Plan:
+    """Makes the parts: each method gives one kind its command."""
+
+    out: Path
+    num_ranks: int
+    pythons: Pythons
+    load: Load
+
+    def ours(self, name: str, tells: str, limit_s: int, module: str, *flags: str) -> Part:
+        is_of_ranks = name.startswith("ranks_")
+        launch = ["-m", "distributed.launch", "-np", str(self.num_ranks), "--"]
+        python = self.pythons.tensorflow
+        command = [*([python, *launch] if is_of_ranks else []), python, "-m", module, *flags]
+        return Part(name, tells, limit_s, "tensorflow", command)
+
+    def doctor(self, name: str, tells: str, limit_s: int, *flags: str) -> Part:
+        device, folder = f"--device={self.load.device}", f"--output_dir={self.out}"
+        return self.ours(name, tells, limit_s, "tasks.doctor", device, folder, *flags)
+
+    def bench(self, name: str, limit_s: int, size: str, *flags: str) -> Part:
+        shape = [
+            f"--device={self.load.device}",
             f"--model_size={size}",
-            f"--batch_size={rows}",
-        )
-        command = [
-            *start,
-            *python,
-            "tasks.bench",
-            "step",
-            *shape,
-            *flags,
-            f"--output_file={out / name}.json",
+            f"--batch_size={self.load.rows}",
+            f"--seq_length={self.load.seq_length}",
+            "--num_steps=20",
+            f"--output_file={self.out}/{name}.json",
         ]
-        return Step(f"bench_{name}", command, 300)
+        tells = f"speed, {' '.join(flags)}"
+        return self.ours(name, tells, limit_s, "tasks.bench", "step", *shape, *flags)
 
-    def rival(name: str, layers: int, hidden: int, rows: int) -> list[Step]:
-        words = [str(number) for number in (layers, hidden, rows)]
-        return (
-            [Step(f"torch_{name}", [torch_python, "-c", TORCH, *words], 240)]
-            if torch_python
-            else []
-        )
+    def squad(self) -> list[Part]:
+        steps, data = self.load.squad_steps, self.out / "data"
+        flags = [
+            "--do_train",
+            f"--output_dir={self.out}/squad",
+            f"--device={self.load.device}",
+            "--log_steps=10",
+            f"--num_train_steps={steps}",
+            f"--save_checkpoints_steps={steps // 3}",
+            "--train_batch_size=16",
+            f"--train_file={data}/train.json",
+            f"--vocab_file={data}/vocab.txt",
+            f"--bert_config_file={data}/bert_config.json",
+            "--max_seq_length=128",
+        ]
+        module = "scripts.make_docs_squad"
+        made = self.ours("squad_data", "questions for a training", 60, module, str(data))
+        tells = "a training, killed after a checkpoint"
+        killed = self.ours("squad_killed", tells, 240, "tasks.squad", *flags)
+        killed = replace(killed, needs="data/train.json", killed_after_checkpoint=True)
+        resumed = self.ours("squad_resumed", "it goes on", 180, "tasks.squad", *flags)
+        return [made, killed, replace(resumed, needs=CHECKPOINT)]
 
-    data = out / "data"
-    squad = [
-        *python,
-        "tasks.squad",
-        "--do_train",
-        f"--output_dir={out / 'squad'}",
-        "--log_steps=10",
-        f"--num_train_steps={NUM_STEPS}",
-        f"--save_checkpoints_steps={CHECKPOINT_STEPS}",
-        "--train_batch_size=16",
-        f"--train_file={data}/train.json",
-        f"--vocab_file={data}/vocab.txt",
-        f"--bert_config_file={data}/bert_config.json",
-        "--max_seq_length=128",
-    ]
-    doctor = ["tasks.doctor", "--precision=bf16", f"--output_dir={out}"]
-    shared = ("--precision=bf16", "--share_gpus")
+    def torch(self, name: str, limit_s: int, size: str) -> Part:
+        layers, hidden = SHAPES[size]
+        command = [
+            self.pythons.torch,
+            "benchmarks/torch_step.py",
+            *map(str, (layers, hidden, self.load.rows)),
+            f"--seq_length={self.load.seq_length}",
+            f"--device={self.load.library_device}",
+        ]
+        return Part(name, "PyTorch's speed in that shape", limit_s, "torch", command)
+
+    def export(self, step: str, limit_s: int, *flags: str) -> Part:
+        file = f"--output_file={self.out}/{step}"
+        tells = "makes the step as StableHLO, on the CPU"
+        part = self.ours(f"export_{step}", tells, limit_s, "benchmarks.gpu_compile", file, *flags)
+        return replace(part, command=["env", "CUDA_VISIBLE_DEVICES=-1", *part.command])
+
+    def exported(self, step: str, tells: str, limit_s: int, *flags: str) -> Part:
+        command = [
+            self.pythons.jax,
+            "benchmarks/jax_step.py",
+            f"{self.out}/{step}.mlir",
+            f"--device={self.load.library_device}",
+            *flags,
+        ]
+        return Part(f"exported_{step}", tells, limit_s, "jax", command, needs=f"{step}.json")
+
+
+def parts_of(plan: Plan) -> list[Part]:
+    """All parts, the most valuable first: is the GPU there, how fast is it beside whom, does it
+    train; then several ranks, the exported step, and other sizes and precisions."""
+    load = plan.load
+    base, large = load.base, load.large
+    bf16, xla, shared = "--precision=bf16", "--xla=on", "--share_gpus"
+    small_shape = [f"--size={load.small}", "--batch_size=4", "--seq_length=128", "--precision=fp32"]
+    base_shape = [f"--size={base}", f"--batch_size={load.rows}", f"--seq_length={load.seq_length}"]
     return [
-        Step("doctor", [*python, *doctor], 420),
-        bench("base", "base", 32, "--precision=bf16", "--xla=on"),
-        *rival("base", 12, 768, 32),
-        Step("squad_data", [sys.executable, "scripts/make_docs_squad.py", str(data)], 120),
-        Step("squad_killed", squad, 300, killed_after_checkpoint=True),
-        Step("squad_resumed", squad, 300),
-        bench("large", "large", 32, "--precision=bf16", "--xla=on"),
-        *rival("large", 24, 1024, 32),
-        bench("base_ranks_nccl", "base", 16, *shared, "--backend=nccl", start=tuple(launch)),
-        bench("base_ranks_mpi", "base", 16, *shared, "--backend=mpi", start=tuple(launch)),
-        bench("base_without_xla", "base", 32, "--precision=bf16"),
-        bench("base_fp16", "base", 32, "--precision=fp16", "--xla=on"),
-        bench("base_tf32", "base", 32, "--tf32", "--xla=on"),
-        Step("doctor_ranks", [*launch, *python, *doctor, "--share_gpus"], 420),
+        plan.doctor("doctor_quick", "is the GPU there", 120, "--quick"),
+        plan.bench("bench_base", 270, base, bf16, xla),
+        plan.torch("torch_base", 180, base),
+        *plan.squad(),
+        plan.doctor("doctor", "are losses right", 330, bf16),
+        plan.bench("ranks_nccl", 180, base, bf16, shared, f"--backend={load.nccl}"),
+        plan.bench("ranks_mpi", 180, base, bf16, shared, "--backend=mpi"),
+        plan.export("small", 90, *small_shape),
+        plan.exported("small", "its losses against the CPU's", 90, "--within=1e-4"),
+        plan.export("base", 150, *base_shape, bf16),
+        plan.exported("base", "its speed without TensorFlow", 180),
+        plan.bench("bench_large", 300, large, bf16, xla),
+        plan.torch("torch_large", 240, large),
+        plan.bench("bench_base_without_xla", 150, base, bf16),
+        plan.bench("bench_base_fp16", 180, base, "--precision=fp16", xla),
+        plan.bench("bench_base_tf32", 180, base, "--tf32", xla),
+        plan.doctor("ranks_doctor", "are sums of ranks right", 240, bf16, shared),
     ]
 
 
-def run(step: Step, out: Path) -> dict[str, Any]:
+def minutes_of(parts: list[Part]) -> float:
+    """The sum of the limits. Whoever adds a part learns here that the hour is full."""
+    minutes = sum(part.limit_s for part in parts) / 60
+    assert minutes <= MOST_MINUTES, f"limits of {minutes:g} minutes, at most {MOST_MINUTES}"
+    return minutes
+
+
+# -- running it ------------------------------------------------------------------------------------
+
+
+def why_not(part: Part, out: Path, pythons: Pythons, left_s: float) -> str:
+    """Why a part is left out; empty if it is run."""
+    if not getattr(pythons, part.program):
+        return f"no Python with {part.program}"
+    if part.needs and not any(out.glob(part.needs)):
+        return f"{out / part.needs} is missing"
+    if part.limit_s > left_s:
+        return f"its limit is {part.limit_s} s, {max(0, left_s):.0f} s are left"
+    return ""
+
+
+def run(part: Part, out: Path) -> dict[str, Any]:
     """Runs a command to its end, its limit, or its checkpoint. Returns what is written of it."""
-    start_s, path = time.monotonic(), Path(out, f"{step.name}.log")
+    start_s, path = time.monotonic(), out / f"{part.name}.log"
     with path.open("w") as log:
         process = subprocess.Popen(
-            step.command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+            part.command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
         )
-        while process.poll() is None and time.monotonic() - start_s < step.limit_s:
-            if step.killed_after_checkpoint and any(
-                out.glob("squad/checkpoints/rows-*/manifest.json")
-            ):
+        while process.poll() is None and time.monotonic() - start_s < part.limit_s:
+            if part.killed_after_checkpoint and any(out.glob(CHECKPOINT)):
                 break
             time.sleep(0.1)
         status = process.poll()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    last = [line for line in path.read_text(errors="replace").splitlines() if line.strip()][-4:]
-    seconds = round(time.monotonic() - start_s, 1)
+    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
     return {
-        "name": step.name,
-        "status": status,
-        "seconds": seconds,
-        "last_lines": last,
-        "command": step.command,
+        "name": part.name,
+        "status": status,  # null: killed
+        "seconds": round(time.monotonic() - start_s, 1),
+        "last_lines": lines[-4:],
+        "command": part.command,
     }
 
 
+def names_in(findings: Path) -> set[str]:
+    """The parts that have ended. A line that was cut when the machine went away is dropped."""
+    text = findings.read_text() if findings.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        findings.write_text(whole)
+    return {json.loads(line)["name"] for line in whole.splitlines()}
+
+
+def write(found: dict[str, Any], path: Path) -> None:
+    """Adds a line that stays when the machine goes away."""
+    with path.open("a") as file:
+        file.write(json.dumps(found) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def main() -> None:
+    planned = parts_of(Plan(Path("OUT"), 2, Pythons(), Load()))
+    limits = [f"  {part.name:<23} {part.limit_s:>3} s  {part.tells}" for part in planned]
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        epilog="\n".join(
+            [f"parts, in order; their limits add up to {minutes_of(planned):g} minutes:", *limits]
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("out", type=Path, help="folder for everything that is found")
     parser.add_argument(
+        "--minutes",
+        type=float,
+        default=MOST_MINUTES,
+        help="end by then: a part whose limit is longer than the time that is left is left out"
+        f" (default: {MOST_MINUTES})",
+    )
+    parser.add_argument(
         "--ranks", type=int, default=2, help="ranks that share the GPU (default: 2)"
     )
-    parser.add_argument("--torch_python", help="Python that has PyTorch and transformers")
+    parser.add_argument("--torch_python", default="", help="Python with PyTorch and transformers")
+    parser.add_argument("--jax_python", default="", help="Python with JAX for GPUs")
+    names = [part.name for part in planned]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="PART", help="these parts")
+    parser.add_argument("--rehearse", action="store_true", help="tiny sizes on CPUs")
     options = parser.parse_args()
+    end_s = time.monotonic() + 60 * options.minutes
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     findings = out / "findings.jsonl"
-    lines = findings.read_text().splitlines() if findings.exists() else []
-    ended = {json.loads(line)["name"] for line in lines if line.endswith("}")}
-    for step in steps(out, options.ranks, options.torch_python):
-        if step.name in ended:
+    ended = names_in(findings)
+    pythons = Pythons(options.torch_python, options.jax_python)
+    load = REHEARSAL if options.rehearse else Load()
+    for part in parts_of(Plan(out, options.ranks, pythons, load)):
+        if part.name in ended or (options.only and part.name not in options.only):
             continue
-        print(f"{step.name} …", flush=True)
-        found = run(step, out)
-        with findings.open("a") as file:
-            file.write(json.dumps(found) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        print(
-            "\n".join(
-                [f"  status {found['status']} after {found['seconds']} s", *found["last_lines"]]
-            )
-        )
+        reason = why_not(part, out, pythons, end_s - time.monotonic())
+        if reason:
+            print(f"{part.name} left out: {reason}", flush=True)
+            continue
+        print(f"{part.name} …", flush=True)
+        found = run(part, out)
+        write(found, findings)
+        status = "killed" if found["status"] is None else f"status {found['status']}"
+        print("\n".join([f"  {status} after {found['seconds']} s", *found["last_lines"]]))
 
 
 if __name__ == "__main__":
