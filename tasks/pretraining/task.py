@@ -38,7 +38,7 @@ class MaskedTask:
     seed: int
     max_predictions_per_seq: int = 20
     has_next_sentence: bool = True
-    head = PRETRAINING
+    head, metric = PRETRAINING, "masked_lm_accuracy"
 
     @property
     def terms(self) -> tuple[str, ...]:

@@ -38,6 +38,8 @@ class Trains(Protocol):
     @property
     def terms(self) -> Sequence[str]: ...  # the names of the loss terms
     @property
+    def metric(self) -> str: ...  # the score whose highest value is that of the best model
+    @property
     # what prediction must know, by flag; kept beside the model
     def settings(self) -> Mapping[str, object]: ...
 
@@ -179,8 +181,8 @@ class Task(Generic[Examples, Results]):
     # -- what results are worth. On rank 0 ---------------------------------------------------------
 
     def scores(self, kind: str, data: DataSet[Examples], results: Results) -> Scores:
-        """The scores of results; none if nobody knows the truth. `kind`, "eval" or "predict",
-        begins their names."""
+        """The scores of results, of which the page shows the first four large; none if nobody
+        knows the truth. `kind`, "eval" or "predict", begins their names."""
         return {}
 
     def records(self, data: DataSet[Examples], results: Results) -> Iterable[Record]:

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from tasks.runs.details import MOST_ROWS, Section, marked, of_all, table
 from tasks.squad.answers import Prediction
-from tasks.squad.metrics import Score
+from tasks.squad.metrics import Score, separates_words
 from tasks.squad.reading import Examples, Question
 
 QUESTION_WORD = re.compile(r"\b(what|which|who|whose|whom|when|where|why|how)\b")
 LEAST_KNOWN_SHARE = 0.5  # of questions with such a word, else they are in another language
-LENGTHS = ((1, "1 word"), (2, "2 words"), (4, "3 to 4"), (8, "5 to 8"), (10**9, "9 or more"))
+# the longest answer of each group but the last
+WORDS, CHARACTERS = (1, 2, 4, 8), (2, 4, 8, 16)
+NO_ANSWER = "no answer"
 
 
 def details(
@@ -24,13 +26,17 @@ def details(
     words = [
         match[1] if (match := QUESTION_WORD.search(q.text.lower())) else "other" for q in questions
     ]
-    lengths, sections = [length_of(question) for question in questions], list[Section]()
+    sections = list[Section]()
     if words.count("other") < (1 - LEAST_KNOWN_SHARE) * len(words):
         common = [word for word, _ in Counter(words).most_common()]
         sections.append(by_group("By question word", common, words, scored))
-    sections.append(
-        by_group("By length of the answer", [name for _, name in LENGTHS], lengths, scored)
-    )
+    has_words = separates_words(examples.paragraphs)
+    unit, limits = ("words", WORDS) if has_words else ("characters", CHARACTERS)
+    lengths = [length_of(question, has_words) for question in questions]
+    groups = [NO_ANSWER if length is None else group_of(length, limits) for length in lengths]
+    in_order = [group_of(length, limits) for length in (*limits, limits[-1] + 1)]
+    title = f"By length of the answer, in {unit}"
+    sections.append(by_group(title, in_order, groups, scored))
     rows = [*zip(questions, predictions, scored, strict=True)]
     mistakes = [row for row in rows if not row[2].exact]
     wrong = [row for row in mistakes if row[2].f1 == 0]
@@ -38,7 +44,7 @@ def details(
     part = [row for row in mistakes if row[2].f1 > 0]
     part.sort(key=lambda row: row[2].f1)
     in_all = of_all(len(mistakes), len(rows))
-    columns = ["question", "context", "predicted", "answer", "probability", "F1"]
+    columns = ["question", "context", "predicted", "answer", "probability"]
     for title, note, kept in (
         ("Wrong, the surest first", f"{in_all}. No word in common with an answer (green)", wrong),
         ("Partly right, the lowest F1 first", "some words in common with an answer (green)", part),
@@ -48,12 +54,22 @@ def details(
     return sections
 
 
-def length_of(question: Question) -> str:
-    """The group of a question by its first answer's number of words."""
+def length_of(question: Question, has_words: bool) -> int | None:
+    """Of the first answer, in words or, in texts without blanks between them, in characters."""
     if not question.answers:
-        return "no answer"
-    number = len(question.answers[0][0].split())
-    return next(name for most, name in LENGTHS if number <= most)
+        return None
+    text = question.answers[0][0]
+    return len(text.split() if has_words else text)
+
+
+def group_of(length: int, limits: Sequence[int]) -> str:
+    """Its name, such as "3 to 4"."""
+    least = 1
+    for most in limits:
+        if length <= most:
+            return str(most) if least == most else f"{least} to {most}"
+        least = most + 1
+    return f"{least} or more"
 
 
 def by_group(
@@ -87,7 +103,7 @@ def row_of(
     )
     if prediction.text and context.startswith(prediction.text, prediction.start):
         marks.append((prediction.start, prediction.start + len(prediction.text), "predicted"))
-    shown = [question.text, marked(context, [mark for mark in marks if mark[0] < mark[1]])]
+    shown = [marked(question.text), marked(context, [mark for mark in marks if mark[0] < mark[1]])]
     none = "(no answer)"
     return [
         *shown,

@@ -30,6 +30,7 @@ class RunFiles:
     """The contents of a run's files, or only the scores of another program.
 
     Attributes:
+      metric: the score whose highest value is best, if the program names one.
       steps, evaluations: the lines of metrics.jsonl about training, and about held-out data.
       num_damaged: how many lines of metrics.jsonl were left out.
       scores: from result.json or, where it has none, predict_result.json; None before the end of
@@ -42,6 +43,7 @@ class RunFiles:
     name: str
     scores: Mapping[str, float] | None
     group: str = ""
+    metric: str | None = None
     plan: Mapping[str, float] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -66,11 +68,17 @@ class RunFiles:
             self.config.get("load_best_model_at_end")
             or self.config.get("early_stopping_patience") is not None
         )
-        names = [name for line in self.evaluations for name in line if is_score(name)]
-        if not (keeps and names):
+        name = next(filter(None, map(self.compared_by, self.evaluations)), None)
+        if not (keeps and name):
             return None
-        line = max(self.evaluations, key=lambda line: line.get(names[0], -math.inf))
-        return int(line["step"]), names[0]
+        line = max(self.evaluations, key=lambda line: line.get(name, -math.inf))
+        return int(line["step"]), name
+
+    def compared_by(self, scores: Mapping[str, float]) -> str | None:
+        """Which of these scores says how good the model is."""
+        if self.metric in scores:
+            return self.metric
+        return next(filter(is_score, scores), None)
 
     def began(self) -> str:
         """Date and time of the first start, or of the first logged step."""
@@ -159,6 +167,7 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         return RunFiles(
             name=name,
             group=group,
+            metric=run.get("metric"),
             plan=plan,
             config=dict(run.get("config", {})),
             environment=dict(

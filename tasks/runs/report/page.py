@@ -13,7 +13,6 @@ needs neither TensorFlow nor MPI. It also works while a run is still going on. A
 import html
 import itertools
 import shlex
-import statistics
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,8 @@ from ringbase.errors import InputError
 from ringbase.files import write_text
 from tasks.runs import flags
 from tasks.runs.report.charts import Curve, chart, key, smoothed
-from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, date, is_score, read_runs
+from tasks.runs.report.files import Lines, RunFiles, date, is_score, read_runs
+from tasks.runs.report.scores import best_first, grouped, score_table, shown, tiles_of
 from tasks.runs.report.sections import section, table
 
 COMPARISON = "comparison.html"  # of several places
@@ -84,12 +84,14 @@ def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
 
 
 def page_of(places: Sequence[RunFiles]) -> str:
-    runs = [place for place in places if place.steps]
     title = html.escape(" · ".join(dict.fromkeys(place.group or place.name for place in places)))
-    groups = list(dict.fromkeys(run.group or run.name for run in runs))
-    colors = {run.name: groups.index(run.group or run.name) % MOST_COLORS for run in runs}
+    places, order = best_first(places)
+    runs = [place for place in places if place.steps]
+    colors = {}
+    for number, members in enumerate(grouped(runs).values()):
+        colors |= {run.name: number % MOST_COLORS for run in members}
     parts = [
-        f"<header><h1>{title}</h1>{summary(runs)}</header>",
+        f"<header><h1>{title}</h1>{summary(runs, order)}</header>",
         score_table(places),
         f'<h2>Training</h2><div class="charts">{"".join(charts_of(runs, colors))}</div>',
         step_bars(runs),
@@ -106,17 +108,19 @@ def page_of(places: Sequence[RunFiles]) -> str:
     return f"{head}<body><main>{''.join(parts)}</main></body></html>\n"
 
 
-def summary(runs: Sequence[RunFiles]) -> str:
-    """A line with date and size of a single run, and its scores in large figures."""
+def summary(runs: Sequence[RunFiles], order: str | None) -> str:
+    """A line with date and size of a single run, and its main scores in large figures. `order`:
+    the score by which several are sorted."""
     if len(runs) > 1:
-        return f'<p class="quiet">{len(runs)} runs</p>'
+        sorted_by = f", the best {html.escape(order)} first" if order else ""
+        return f'<p class="quiet">{len(runs)} runs{sorted_by}</p>'
     run, size = runs[0], runs[0].plan["size"]
     ranks, scores = f"{size:.0f} rank{'s' * (size != 1)}", run.scores or {}
     facts = [run.began(), *by_flags(run, MODEL_FLAGS), ranks, duration(run.seconds)]
     tiles = "".join(
         f'<div class="tile"><b>{shown(name, scores)}</b>'
         f"<span>{html.escape(name.replace('_', ' '))}</span></div>"
-        for name in [*filter(is_score, scores)][:3]
+        for name in tiles_of(scores)
     )
     return (
         f'<p class="quiet">{html.escape(" · ".join(filter(None, facts)))}</p><div'
@@ -145,58 +149,6 @@ def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
             yield str(value).rstrip("/").rsplit("/", 1)[-1]
 
 
-# -- scores ----------------------------------------------------------------------------------------
-
-
-def score_table(places: Sequence[RunFiles]) -> str:
-    """A row for each score; columns for the first evaluation, for each run, for the mean of several
-    seeds."""
-    columns: dict[str, Mapping[str, str]] = {}
-    for place in places:
-        first, scores = (
-            place.evaluations[0] if len(place.evaluations) > 1 else {},
-            place.scores or {},
-        )
-        if len(places) == 1 and first.keys() & scores.keys():
-            columns[f"after step {first['step']:,.0f}"] = {
-                name: shown(name, first) for name in first
-            }
-        columns[place.name] = {name: shown(name, scores) for name in scores}
-    for group in filter(None, dict.fromkeys(place.group for place in places)):
-        members = [place.scores for place in places if place.group == group and place.scores]
-        columns[f"{group}: mean ± deviation"] = means(members) if len(members) > 1 else {}
-    names = list(
-        dict.fromkeys(name for run, of in columns.items() for name in of if name not in NO_SCORES)
-    )
-    if not names:
-        return "<p>No scores yet.</p>" if any(place.scores is None for place in places) else ""
-    running = {place.name for place in places if place.scores is None}
-    rows = [
-        [name, *(of.get(name, "not yet" if run in running else "") for run, of in columns.items())]
-        for name in names
-    ]
-    return f"<h2>Scores</h2>{table(['', *columns], rows)}"
-
-
-def means(members: Sequence[Mapping[str, float]]) -> dict[str, str]:
-    """Mean and standard deviation of each score that all have."""
-    shared = [name for name in members[0] if all(name in scores for scores in members)]
-    columns = {name: [scores[name] for scores in members] for name in shared}
-    mean = {name: statistics.mean(values) for name, values in columns.items()}
-    return {name: f"{shown(name, mean)} ± {statistics.stdev(columns[name]):.2g}" for name in shared}
-
-
-def shown(name: str, scores: Mapping[str, float]) -> str:
-    """A value as text: counts are whole, percentages, as SQuAD's scores are, have two decimals,
-    others four."""
-    if name.endswith("total"):
-        return f"{scores[name]:,.0f}"
-    is_percent = is_score(name) and any(
-        value > 1 for other, value in scores.items() if is_score(other)
-    )
-    return f"{scores[name]:.2f}" if is_percent else f"{scores[name]:.4f}"
-
-
 # -- curves ----------------------------------------------------------------------------------------
 
 
@@ -206,24 +158,29 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
     def curves(key: str) -> list[Curve]:
         return [Curve(run.name * several, points(run.steps, key), colors[run.name]) for run in runs]
 
-    marks = [(float(best[0]), f"best {best[1]}") for run in runs[:1] if (best := run.best())]
+    best = None if several else runs[0].best()
+    marks = [(float(best[0]), f"best {best[1]}")] if best else []
     breaks = [] if several else runs[0].interruptions()
-    losses = curves("loss")
-    drawn = [Curve("", loss.points, loss.color, "raw") for loss in losses]
-    drawn += [
-        Curve(loss.name or "training, smoothed", smoothed(loss.points), loss.color)
-        for loss in losses
-    ]
-    scores: list[Curve] = []
+    drawn = []
+    for loss in curves("loss"):
+        drawn.append(Curve("" if several else "training", loss.points, loss.color, "raw"))
+        if len(loss.points) > 1:
+            name = loss.name or "training, smoothed"
+            drawn.append(Curve(name, smoothed(loss.points), loss.color))
+    scores, losses = list[Curve](), list[Curve]()
     for run in runs:
         for name in sorted({name for line in run.evaluations for name in line}):
             is_loss = name.endswith("loss")
             if is_loss or is_score(name):
-                color = colors[run.name] + (0 if several else 1 if is_loss else len(scores))
+                color = colors[run.name]
+                if not several:
+                    color += 1 + len(losses) if is_loss else len(scores)
                 label = f"{run.name} {name}" if several else name
                 curve = Curve(label, points(run.evaluations, name), color % MOST_COLORS, "dots")
-                (drawn if is_loss else scores).append(curve)
-    yield chart("loss, mean over all ranks", drawn, [*marks, *breaks])
+                (losses if is_loss else scores).append(curve)
+    has_ranks = has_several_ranks(runs)
+    title = "loss, mean over all ranks" if has_ranks else "loss"
+    yield chart(title, [*drawn, *losses], [*marks, *breaks])
     yield chart("scores on held-out data", scores, marks, from_zero=False)
     speed = curves("examples_per_s")
     if not several:
@@ -231,9 +188,14 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
         speed.append(
             Curve("with evaluations and checkpoints", with_pauses(runs[0].steps), 1, "raw")
         )
-    yield chart("examples per second, over all ranks", speed, breaks)
+    title = "examples per second, over all ranks" if has_ranks else "examples per second"
+    yield chart(title, speed, breaks)
     yield chart("learning rate", curves("learning_rate"), from_zero=False)
     yield chart("gradient norm before clipping", curves("gradient_norm"))
+
+
+def has_several_ranks(runs: Sequence[RunFiles]) -> bool:
+    return any(run.plan["size"] > 1 for run in runs)
 
 
 def points(lines: Lines, key: str) -> list[tuple[float, float]]:
@@ -251,31 +213,40 @@ def with_pauses(steps: Lines) -> list[tuple[float, float]]:
 
 def step_bars(runs: Sequence[RunFiles]) -> str:
     """A bar for each rank, or run of several, of the median milliseconds of each part of a step."""
+    parts = [*PARTS] if has_several_ranks(runs) else [part for part in PARTS if part != "reduce_s"]
     bars: dict[str, list[float]] = {}
     for run in runs:
-        times = run.step_times if len(runs) == 1 else run.step_times[:1]
-        for rank, parts in enumerate(times or [{part: run.median(part) for part in PARTS}]):
-            bars[f"rank {rank}" if len(runs) == 1 else run.name] = [
-                1e3 * parts.get(part, 0.0) for part in PARTS
-            ]
+        measured = run.step_times if len(runs) == 1 else run.step_times[:1]
+        for rank, times in enumerate(measured or [{part: run.median(part) for part in parts}]):
+            name = f"rank {rank}" if len(runs) == 1 else run.name
+            bars[name] = [1e3 * times.get(part, 0.0) for part in parts]
     longest = max(map(sum, bars.values()))
     if not longest:
         return ""
+    labels = [PARTS[part] for part in parts]
+    colors = [[*PARTS].index(part) for part in parts]
     rows = []
     for name, parts_ms in bars.items():
         pieces = "".join(
-            f'<i class="c{color}" style="width:{100 * ms / longest:.2f}%" title="{label}: {ms:.1f}'
-            ' ms"></i>'
-            for color, (label, ms) in enumerate(zip(PARTS.values(), parts_ms, strict=True))
+            f'<i class="c{color}" style="width:{100 * ms / longest:.2f}%" title="{label}:'
+            f' {milliseconds(ms)}"></i>'
+            for color, label, ms in zip(colors, labels, parts_ms, strict=True)
         )
-        ends = (f"<span>{html.escape(text)}</span>" for text in (name, f"{sum(parts_ms):.0f} ms"))
-        rows.append(f'<div class="bar">{f"<div>{pieces}</div>".join(ends)}</div>')
-    first = enumerate(zip(PARTS.values(), next(iter(bars.values())), strict=True))
-    legend = "".join(key(f"{label} {ms:.0f} ms", color) for color, (label, ms) in first)
+        total = milliseconds(sum(parts_ms))
+        rows.append(
+            f'<div class="bar"><span>{html.escape(name)}</span><div>{pieces}</div>'
+            f"<span>{total}</span></div>"
+        )
+    first = zip(colors, labels, next(iter(bars.values())), strict=True)
+    legend = "".join(key(f"{label} {milliseconds(ms)}", color) for color, label, ms in first)
     return (
         f"<h2>Where a step's time goes (median)</h2>{''.join(rows)}<div"
         f' class="legend">{legend}</div>'
     )
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:,.0f} ms" if value >= 10 else f"{value:.1f} ms"
 
 
 # -- facts -----------------------------------------------------------------------------------------
@@ -309,7 +280,7 @@ def differences(runs: Sequence[RunFiles]) -> str:
 def sections_of(run: RunFiles, several: bool) -> Iterator[str]:
     if run.sections:
         yield f"<h2>Predictions{f' of {html.escape(run.name)}' if several else ''}</h2>"
-        yield from map(section, run.sections)
+        yield f'<div class="sections">{"".join(map(section, run.sections))}</div>'
 
 
 def facts_table(runs: Sequence[RunFiles]) -> str:

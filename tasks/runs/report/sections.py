@@ -19,21 +19,39 @@ def section(content: Section) -> str:
     return f"<section><h3>{html.escape(content['title'])}</h3>{note}{body}</section>"
 
 
+class Best(str):
+    """A cell with the best value of its row."""
+
+
 def table(heads: Iterable[str], rows: Iterable[Sequence[Any]]) -> str:
+    """On a phone a table with texts is read row by row, so that each cell has its head."""
+    heads, rows = list(heads), list(rows)
+    has_texts = any(isinstance(value, Mapping) for row in rows for value in row)
+    names = heads if has_texts else [""] * len(heads)
     head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
-    body = ("<tr>" + "".join(map(cell, row)) + "</tr>" for row in rows)
+    body = ("<tr>" + "".join(map(cell, row, names)) + "</tr>" for row in rows)
+    kind = ' class="texts"' if has_texts else ""
     return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f'<div class="wide"><table{kind}><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
 
-def cell(value: Any) -> str:
+def cell(value: Any, head: str = "") -> str:
+    """`head` is that of its column, if it is shown beside the cell on a phone."""
+    named = f' data-head="{html.escape(head)}"' if head else ""
+    if isinstance(value, Best):
+        return f'<td class="best">{html.escape(value)}</td>'
     if isinstance(value, Mapping):
-        return f'<td class="text">{marked(str(value["text"]), value["marks"])}</td>'
+        return f'<td class="text"{named}>{marked(str(value["text"]), value["marks"])}</td>'
+    if isinstance(value, list):
+        lines = "<br>".join(html.escape(str(line)) for line in value)
+        return f'<td class="lines"{named}>{lines}</td>'
     if isinstance(value, float):
-        return f"<td>{value:.2f}</td>" if value > 1 else f"<td>{value:.4f}</td>"
-    return f"<td>{html.escape(f'{value:,}' if isinstance(value, int) else str(value))}</td>"
+        text = f"{value:.2f}" if value > 1 else f"{value:.4f}"
+    else:
+        text = f"{value:,}" if isinstance(value, int) else str(value)
+    return f"<td{named}>{html.escape(text)}</td>"
 
 
 def marked(text: str, marks: Sequence[Sequence[Any]]) -> str:
