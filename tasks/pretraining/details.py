@@ -1,7 +1,8 @@
 """What the report shows of a pretrained model: examples with their masks filled in."""
 
 import itertools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,19 +13,20 @@ from bert.text.tokenizer import Tokenizer
 from distributed.predict import predict
 from distributed.rows import BatchRows, fields_of
 from tasks.pretraining.task import MaskedTask
-from tasks.runs.details import Section, marked, table
+from tasks.runs.details import MOST_ROWS, Section, marked, table
 from tasks.runs.job import Job
 
 EXAMPLES, CANDIDATES = 6, 3
+AROUND = 60  # characters on either side of a wrong token
+RIGHT, WRONG = "answer", "predicted"  # marks: green, red
 CONTINUES, BEGINS = "##", "▁"  # marks of WordPiece and SentencePiece
 
 
 def filled_in(
     job: Job, model: Bert, task: MaskedTask, rows: BatchRows, tokenizer: Tokenizer
 ) -> list[Section]:
-    """A table of the first examples: their tokens with the masked ones marked, and the model's best
-    candidates for those that it gets wrong. Every rank calls it; on other ranks than 0 it is
-    empty."""
+    """The first examples with the masked tokens marked, and the model's best candidates for those
+    that it gets wrong. Every rank calls it; on other ranks than 0 it is empty."""
     first = np.arange(min(EXAMPLES, len(rows)))
 
     def candidates(batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
@@ -40,23 +42,48 @@ def filled_in(
     masked = dict(zip(batch["masked_tokens"].tolist(), batch["masked_ids"].tolist(), strict=True))
     best = dict(zip(masked, zip(found.tolist(), shares.tolist(), strict=True), strict=True))
     starts = [*batch["first_tokens"][: len(first)].tolist(), int(batch["attention_mask"].sum())]
-    cells = [
-        row_of(range(*edges), batch["input_ids"], masked, best, tokenizer)
-        for edges in itertools.pairwise(starts)
-    ]
+    texts, wrong = list[list[Section]](), list[Guess]()
+    for edges in itertools.pairwise(starts):
+        text, guesses = read(range(*edges), batch["input_ids"], masked, best, tokenizer)
+        marks = [(guess.start, guess.stop, guess.mark) for guess in guesses]
+        texts.append([marked(text, marks)])
+        wrong += [guess for guess in guesses if guess.mark == WRONG]
+    wrong.sort(key=lambda guess: -guess.shares[0])
+    columns = ["text", "true", "predicted", *[""] * (CANDIDATES - 1)]
     note = "masked tokens are marked, green where the model's best candidate is right"
-    return [table("Masks filled in", note, ["text", "true → candidates"], cells)]
+    in_all = (
+        f"{len(wrong):,} of the {len(masked):,} tokens that are masked here; with probabilities"
+    )
+    return [
+        table("Masks filled in", note, ["text"], texts),
+        table("Wrong, the surest first", in_all, columns, map(row_of, wrong[:MOST_ROWS])),
+    ]
 
 
-def row_of(
+class Guess(NamedTuple):
+    """A masked token at the characters `[start:stop]` of its text, and the best candidates."""
+
+    text: str
+    start: int
+    stop: int
+    true: str
+    candidates: Sequence[str]
+    shares: Sequence[float]  # their probabilities
+
+    @property
+    def mark(self) -> str:
+        return RIGHT if self.candidates[0] == self.true else WRONG
+
+
+def read(
     places: range,
     ids: np.ndarray,
     masked: dict[int, int],
     best: dict[int, Any],
     tokenizer: Tokenizer,
-) -> list:
-    """The cells of the example with these tokens."""
-    text, marks, wrong = "", list[tuple[int, int, str]](), list[str]()
+) -> tuple[str, list[Guess]]:
+    """The text of the example with these tokens, and what the model says about the masked ones."""
+    text, guesses = "", list[Guess]()
     for place in places:
         true = masked.get(place, int(ids[place]))
         piece = tokenizer.pieces([true])[0]
@@ -67,15 +94,19 @@ def row_of(
             else not piece.startswith(BEGINS)
         )
         text += "" if is_joined or not text else " "
+        start = len(text)
+        text += word
         if place in masked:
             numbers, shares = best[place]
-            marks.append(
-                (len(text), len(text) + len(word), "answer" if numbers[0] == true else "predicted")
-            )
-            if numbers[0] != true:
-                listed = zip(tokenizer.pieces(numbers), shares, strict=True)
-                wrong.append(
-                    f"{piece} → {' · '.join(f'{name} {share:.2f}' for name, share in listed)}"
-                )
-        text += word
-    return [marked(text, marks), "; ".join(wrong)]
+            candidates = tokenizer.pieces(numbers)
+            guesses.append(Guess(text, start, len(text), piece, candidates, shares))
+    return text, [guess._replace(text=text) for guess in guesses]
+
+
+def row_of(guess: Guess) -> list:
+    """The cells of a wrong token: the text around it, the token, the candidates."""
+    first, last = max(0, guess.start - AROUND), guess.stop + AROUND
+    around = guess.text[first:last]
+    mark = guess.start - first, guess.stop - first, WRONG
+    listed = zip(guess.candidates, guess.shares, strict=True)
+    return [marked(around, [mark]), guess.true, *(f"{name} {share:.3f}" for name, share in listed)]

@@ -45,12 +45,12 @@ def details(
     part.sort(key=lambda row: row[2].f1)
     in_all = of_all(len(mistakes), len(rows))
     columns = ["question", "context", "predicted", "answer", "probability"]
-    for title, note, kept in (
-        ("Wrong, the surest first", f"{in_all}. No word in common with an answer (green)", wrong),
-        ("Partly right, the lowest F1 first", "some words in common with an answer (green)", part),
-    ):
-        shown = [row_of(examples, *row) for row in kept[:MOST_ROWS]]
-        sections.append(table(title, note, columns, shown))
+    shown = [row_of(examples, *row) for row in wrong[:MOST_ROWS]]
+    note = f"{in_all}. No word in common with an answer (green)"
+    sections.append(table("Wrong, the surest first", note, columns, shown))
+    shown = [[*row_of(examples, *row), f"{row[2].f1:.2f}"] for row in part[:MOST_ROWS]]
+    note = "some words in common with an answer (green)"
+    sections.append(table("Partly right, the lowest F1 first", note, [*columns, "F1"], shown))
     return sections
 
 
@@ -110,5 +110,4 @@ def row_of(
         prediction.text or none,
         answer or none,
         f"{prediction.probability:.3f}",
-        f"{score.f1:.2f}",
     ]

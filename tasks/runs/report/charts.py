@@ -109,7 +109,9 @@ def measured_once(title: str, drawn: Sequence[tuple[Curve, Points]]) -> str:
     return f'<p class="once"><b>{html.escape(title)}</b>: {html.escape(", ".join(values))}</p>'
 
 
-def readouts(drawn: Sequence[tuple[Curve, Points]], x_at: Callable[[float], float]) -> Iterator[str]:
+def readouts(
+    drawn: Sequence[tuple[Curve, Points]], x_at: Callable[[float], float]
+) -> Iterator[str]:
     """What is shown while the pointer is over a place: its step, and the last value of each curve
     until then."""
     steps = sorted({step for _, points in drawn for step, _ in points})

@@ -87,8 +87,11 @@ def page_of(places: Sequence[RunFiles]) -> str:
     title = html.escape(" · ".join(dict.fromkeys(place.group or place.name for place in places)))
     places, order = best_first(places)
     runs = [place for place in places if place.steps]
+    groups = [*grouped(runs).values()]
+    if len(groups) == 1:
+        groups = [[run] for run in runs]
     colors = {}
-    for number, members in enumerate(grouped(runs).values()):
+    for number, members in enumerate(groups):
         colors |= {run.name: number % MOST_COLORS for run in members}
     parts = [
         f"<header><h1>{title}</h1>{summary(runs, order)}</header>",

@@ -44,9 +44,6 @@ def cell(value: Any, head: str = "") -> str:
         return f'<td class="best">{html.escape(value)}</td>'
     if isinstance(value, Mapping):
         return f'<td class="text"{named}>{marked(str(value["text"]), value["marks"])}</td>'
-    if isinstance(value, list):
-        lines = "<br>".join(html.escape(str(line)) for line in value)
-        return f'<td class="lines"{named}>{lines}</td>'
     if isinstance(value, float):
         text = f"{value:.2f}" if value > 1 else f"{value:.4f}"
     else:
