@@ -16,7 +16,8 @@ from tasks.pretraining.task import MaskedTask
 from tasks.runs.details import MOST_ROWS, Section, marked, table
 from tasks.runs.job import Job
 
-EXAMPLES, CANDIDATES = 6, 3
+EXAMPLES = 6
+CANDIDATES = "predicted", "second", "third"
 AROUND = 60  # characters on either side of a wrong token
 RIGHT, WRONG = "answer", "predicted"  # marks: green, red
 CONTINUES, BEGINS = "##", "▁"  # marks of WordPiece and SentencePiece
@@ -31,7 +32,7 @@ def filled_in(
 
     def candidates(batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         return tuple(
-            tf.math.top_k(tf.nn.softmax(tf.cast(model(batch)["mlm"], tf.float32)), CANDIDATES)
+            tf.math.top_k(tf.nn.softmax(tf.cast(model(batch)["mlm"], tf.float32)), len(CANDIDATES))
         )
 
     make_batch = with_checked_ids(task.batch, model.config)
@@ -42,28 +43,25 @@ def filled_in(
     masked = dict(zip(batch["masked_tokens"].tolist(), batch["masked_ids"].tolist(), strict=True))
     best = dict(zip(masked, zip(found.tolist(), shares.tolist(), strict=True), strict=True))
     starts = [*batch["first_tokens"][: len(first)].tolist(), int(batch["attention_mask"].sum())]
-    texts, wrong = list[list[Section]](), list[Guess]()
+    texts, wrong = list[list[Section]](), list[tuple[str, Guess]]()
     for edges in itertools.pairwise(starts):
         text, guesses = read(range(*edges), batch["input_ids"], masked, best, tokenizer)
         marks = [(guess.start, guess.stop, guess.mark) for guess in guesses]
         texts.append([marked(text, marks)])
-        wrong += [guess for guess in guesses if guess.mark == WRONG]
-    wrong.sort(key=lambda guess: -guess.shares[0])
-    columns = ["text", "true", "predicted", *[""] * (CANDIDATES - 1)]
+        wrong += [(text, guess) for guess in guesses if guess.mark == WRONG]
+    wrong.sort(key=lambda pair: -pair[1].shares[0])
     note = "masked tokens are marked, green where the model's best candidate is right"
-    in_all = (
-        f"{len(wrong):,} of the {len(masked):,} tokens that are masked here; with probabilities"
-    )
+    in_all = f"{len(wrong):,} of the {len(masked):,} masked tokens; candidates with probabilities"
+    rows = itertools.starmap(row_of, wrong[:MOST_ROWS])
     return [
         table("Masks filled in", note, ["text"], texts),
-        table("Wrong, the surest first", in_all, columns, map(row_of, wrong[:MOST_ROWS])),
+        table("Wrong, the surest first", in_all, ["text", "true", *CANDIDATES], rows),
     ]
 
 
 class Guess(NamedTuple):
-    """A masked token at the characters `[start:stop]` of its text, and the best candidates."""
+    """A masked token at the characters `[start:stop]` of a text, and the best candidates."""
 
-    text: str
     start: int
     stop: int
     true: str
@@ -99,14 +97,17 @@ def read(
         if place in masked:
             numbers, shares = best[place]
             candidates = tokenizer.pieces(numbers)
-            guesses.append(Guess(text, start, len(text), piece, candidates, shares))
-    return text, [guess._replace(text=text) for guess in guesses]
+            guesses.append(Guess(start, len(text), piece, candidates, shares))
+    return text, guesses
 
 
-def row_of(guess: Guess) -> list:
+def row_of(text: str, guess: Guess) -> list:
     """The cells of a wrong token: the text around it, the token, the candidates."""
     first, last = max(0, guess.start - AROUND), guess.stop + AROUND
-    around = guess.text[first:last]
     mark = guess.start - first, guess.stop - first, WRONG
     listed = zip(guess.candidates, guess.shares, strict=True)
-    return [marked(around, [mark]), guess.true, *(f"{name} {share:.3f}" for name, share in listed)]
+    return [
+        marked(text[first:last], [mark]),
+        guess.true,
+        *(f"{name} {share:.3f}" for name, share in listed),
+    ]

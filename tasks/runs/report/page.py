@@ -90,7 +90,7 @@ def page_of(places: Sequence[RunFiles]) -> str:
     groups = [*grouped(runs).values()]
     if len(groups) == 1:
         groups = [[run] for run in runs]
-    colors = {}
+    colors = dict[str, int]()
     for number, members in enumerate(groups):
         colors |= {run.name: number % MOST_COLORS for run in members}
     parts = [

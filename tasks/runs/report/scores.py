@@ -83,7 +83,7 @@ def competitors(places: Sequence[RunFiles]) -> dict[str, Scores]:
     groups = grouped(places)
     if len(groups) == 1:
         return {place.name: place.scores or {} for place in places}
-    compared = {}
+    compared = dict[str, Scores]()
     for group, members in groups.items():
         column = members[0].name if len(members) == 1 else mean_column(group)
         compared[column] = means(members)
