@@ -13,6 +13,7 @@ from ringbase.errors import InputError
 from tasks.runs.details import (
     MOST_LABELS,
     MOST_ROWS,
+    NONE,
     Details,
     figures,
     marked,
@@ -150,5 +151,5 @@ def _row(characters: bool, sentence: Sentence, tagged: Tagged) -> list[object]:
     for color, tags in (("answer", sentence.tags or ()), ("predicted", tagged.tags)):
         part = entities(text, sentence.words, starts, Tagged(tags, tagged.shares))
         marks += [(entity.start, entity.end, color) for entity in part]
-        cells.append(", ".join(f"{entity.text} ({entity.label})" for entity in part))
+        cells.append(", ".join(f"{entity.text} ({entity.label})" for entity in part) or NONE)
     return [marked(text, marks), *cells]

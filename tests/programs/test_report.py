@@ -168,7 +168,12 @@ def test_runs_stand_side_by_side(tmp_path, monkeypatch):
         (run / "run.json").write_text(json.dumps(facts))
     rows = rows_of(page_of(Path("seeds")))
     assert ["", "seeds seed-1", "seeds seed-10", "seeds: mean ± deviation"] in rows
-    assert ["eval_accuracy", "0.7000", "0.9000", "0.8000 ± 0.14"] in rows
+    assert [
+        "eval_accuracy",
+        "0.7000",
+        "0.9000",
+        "0.8000\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}0.14",
+    ] in rows
     assert ["--seed", "1", "10"] in rows
 
 

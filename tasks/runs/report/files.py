@@ -5,7 +5,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,10 @@ class RunFiles:
         line = max(self.evaluations, key=lambda line: line.get(name, -math.inf))
         return int(line["step"]), name
 
-    def compared_by(self, scores: Mapping[str, float]) -> str | None:
+    def compared_by(self, scores: Iterable[str]) -> str | None:
         """Which of these scores says how good the model is."""
-        if self.metric in scores:
-            return self.metric
-        return next(filter(is_score, scores), None)
+        names = [*filter(is_score, scores)]
+        return self.metric if self.metric in names else next(iter(names), None)
 
     def began(self) -> str:
         """Date and time of the first start, or of the first logged step."""

@@ -172,9 +172,11 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
             drawn.append(Curve(name, smoothed(loss.points), loss.color))
     scores, losses = list[Curve](), list[Curve]()
     for run in runs:
-        for name in sorted({name for line in run.evaluations for name in line}):
+        measured = dict.fromkeys(name for line in run.evaluations for name in line)
+        for name in measured:
             is_loss = name.endswith("loss")
-            if is_loss or is_score(name):
+            is_shown = name == run.compared_by(measured) if several else is_score(name)
+            if is_loss or is_shown:
                 color = colors[run.name]
                 if not several:
                     color += 1 + len(losses) if is_loss else len(scores)
@@ -243,8 +245,8 @@ def step_bars(runs: Sequence[RunFiles]) -> str:
     first = zip(colors, labels, next(iter(bars.values())), strict=True)
     legend = "".join(key(f"{label} {milliseconds(ms)}", color) for color, label, ms in first)
     return (
-        f"<h2>Where a step's time goes (median)</h2>{''.join(rows)}<div"
-        f' class="legend">{legend}</div>'
+        f'<h2>Where a step\'s time goes (median)</h2><div class="bars">{"".join(rows)}</div>'
+        f'<div class="legend">{legend}</div>'
     )
 
 

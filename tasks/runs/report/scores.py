@@ -53,15 +53,13 @@ def score_table(places: Sequence[RunFiles]) -> str:
             columns[f"after step {first['step']:,.0f}"] = texts(first)
         else:
             hidden = [*NO_SCORES, *tiles_of(scores)]
-    running = set[str]()
-    for place in places:
-        columns[place.name] = texts(place.scores or {})
-        if place.scores is None:
-            running.add(place.name)
     for group, members in grouped(places).items():
+        for place in members:
+            columns[place.name] = texts(place.scores or {})
         if len(members) > 1:
             columns[mean_column(group)] = with_deviations(members)
 
+    running = {place.name for place in places if place.scores is None}
     compared, rows = competitors(places), []
     for name in dict.fromkeys(name for cells in columns.values() for name in cells):
         if name in hidden:
@@ -122,7 +120,7 @@ def with_deviations(members: Sequence[RunFiles]) -> dict[str, str]:
     for name, values in columns_of(members).items():
         if len(values) == 1:
             return {}
-        cells[name] += f" ± {statistics.stdev(values):.2g}"
+        cells[name] += f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{statistics.stdev(values):.2g}"
     return cells
 
 
