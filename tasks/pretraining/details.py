@@ -52,10 +52,10 @@ def filled_in(
     wrong.sort(key=lambda pair: -pair[1].shares[0])
     note = "masked tokens are marked, green where the model's best candidate is right"
     in_all = f"{len(wrong):,} of the {len(masked):,} masked tokens; candidates with probabilities"
-    rows = itertools.starmap(row_of, wrong[:MOST_ROWS])
+    cells = itertools.starmap(row_of, wrong[:MOST_ROWS])
     return [
         table("Masks filled in", note, ["text"], texts),
-        table("Wrong, the surest first", in_all, ["text", "true", *CANDIDATES], rows),
+        table("Wrong, the surest first", in_all, ["text", "true", *CANDIDATES], cells),
     ]
 
 

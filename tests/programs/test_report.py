@@ -9,6 +9,7 @@ import pytest
 from harness.program_runs import refusal
 
 from tasks.runs.report import page as report
+from tasks.squad.metrics import squad_v2
 
 SQUAD_V2 = {
     "exact": 61.25,
@@ -19,18 +20,20 @@ SQUAD_V2 = {
 }
 
 
-def make_run(folder, scores=None, evaluations=()):
+def make_run(folder, scores=None, evaluations=(), ranks=2, metric=None):
     """A run folder with three logged steps, and a line of the fourth that is being written."""
     folder.mkdir(parents=True)
-    plan = {"steps": 40, "size": 2, "global_batch_size": 64, "learning_rate": 1e-3}
+    plan = {"steps": 40, "size": ranks, "global_batch_size": 64, "learning_rate": 1e-3}
     command = ["/venv/bin/bert-squad", "--do_train", "--train_file=my data.json"]
     environment = {"command": command, "machine": "2 cores"}
-    (folder / "run.json").write_text(json.dumps({"plan": plan, "environment": environment}))
+    facts = {"plan": plan, "environment": environment, "metric": metric}
+    (folder / "run.json").write_text(json.dumps(facts))
     figures = {
-        "learning_rate": 1e-4,
+        "learning_rate": 1.5e-4,
         "gradient_norm": 1.0,
         "examples_per_s": 480.0,
         "compute_s": 0.1,
+        "reduce_s": 0.01 * (ranks > 1),
     }
     lines = [{"step": step, "loss": 4 - step / 20, **figures} for step in (1, 20, 40)]
     lines += [{"step": step, "rows": 1, "time": 1.0, **scores} for step, scores in evaluations]
@@ -49,10 +52,15 @@ def page_of(*folders):
     return (own if len(folders) == 1 else Path("comparison.html")).read_text()
 
 
+def tree_of(page):
+    """Its elements. Raises ParseError: it is not well-formed, but for elements without an end."""
+    return ElementTree.fromstring(re.sub("<(!doctype|meta|br)[^>]*>", "", page))
+
+
 def rows_of(page):
     """The cells of each row of the page's tables."""
     rows = re.findall("<tr>(.*?)</tr>", page)
-    return [re.findall("<t[dh](?: class=.text.)?>(.*?)</t[dh]>", row) for row in rows]
+    return [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
 
 
 def test_a_run_that_goes_on(tmp_path, capsys):
@@ -105,12 +113,15 @@ def test_the_page_needs_nothing_from_elsewhere_and_is_well_formed(tmp_path):
         json.dumps({"scores": {"f1": 1.0}, "report": sections, "seconds": 3700})
     )
     page = page_of(folder)
-    # which need no end
-    tree = ElementTree.fromstring(re.sub("<(!doctype|meta|br)[^>]*>", "", page))
+    tree = tree_of(page)
     assert not re.findall(r"(?:src|href|url)\s*[=(]|https?:|<script", page)
     assert tree.findtext(".//h1") == "<b>&x"
     marks = {(mark.get("class"), mark.text) for mark in tree.iter("mark")}
     assert marks == {("answer", "whe"), ("answer predicted", "re"), ("predicted", " <i>")}
+    # on a phone each cell of such a row has its head
+    assert [cell.get("data-head") for cell in tree.findall(".//table[@class='texts']//td")] == [
+        "a&b"
+    ] * 3
     matrix = tree.find(".//table[@class='matrix']")
     assert [cell.text for cell in matrix.iter("td")] == ["3", "0", "1", "2"]
     assert "1 h 1 min" in page
@@ -140,6 +151,120 @@ def test_curves_are_where_their_points_are(tmp_path):
     assert "best eval_f1" in page_of(folder)
 
 
+def texts_of(svg):
+    """The texts of a chart, each with its attributes, that are there without a pointer."""
+    shown = [text for text in svg.iter("text") if text.get("x")]
+    hidden = {text for at in svg.iter("g") for text in at.iter("text")}
+    return [text for text in shown if text not in hidden]
+
+
+def test_a_chart_shows_its_values_and_whole_labels(tmp_path):
+    """Wherever the pointer is, one readout has the step and the values that are logged there. A
+    digit is up to 7 pixels wide."""
+    folder = make_run(
+        tmp_path / "run",
+        evaluations=[(20, {"eval_f1": 0.5}), (40, {"eval_f1": 0.25})],
+    )
+    metrics = folder / "metrics.jsonl"
+    rising = {1: -1.5e-4, 20: -5e-5, 40: -1.5e-7}
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()[:-1]]
+    for line in lines:
+        if "loss" in line:
+            line["learning_rate"] = rising[line["step"]]
+    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    charts = tree_of(page_of(folder)).findall(".//figure")
+    titles = [chart.findtext("figcaption").split(",")[0] for chart in charts]
+    for chart in charts:
+        for text in texts_of(chart):
+            place = float(text.get("x")) - 7 * len(text.text) * (text.get("text-anchor") == "end")
+            assert place >= 0, text.text
+    read = {
+        title: [[text.text.strip() for text in at.iter("text")] for at in chart.iter("g")]
+        for title, chart in zip(titles, charts, strict=True)
+    }
+    # the smoothed one is the mean of three
+    assert read["loss"][1] == ["step 20", "training 3", "training, smoothed 2.983"]
+    assert read["scores on held-out data"] == [
+        ["step 20", "eval_f1 0.5"],
+        ["step 40", "eval_f1 0.25"],
+    ]
+    assert [values[1] for values in read["learning rate"]] == ["-0.00015", "-5e-05", "-1.5e-07"]
+    areas = [(at, at.find("rect")) for at in charts[0].iter("g")]
+    edges = [0.0]
+    for at, area in areas:  # one begins where the one before ends
+        start = float(at.get("transform")[10:-1]) + float(area.get("x"))
+        assert start == pytest.approx(edges[-1], abs=0.2)
+        edges.append(start + float(area.get("width")))
+    assert edges[-1] == pytest.approx(440, abs=0.2)
+
+
+def test_what_was_measured_once_is_a_line_of_text(tmp_path):
+    folder = make_run(tmp_path / "run", evaluations=[(40, {"eval_f1": 0.25, "eval_accuracy": 0.5})])
+    tree = tree_of(page_of(folder))
+    assert len(tree.findall(".//figure")) == 4
+    (line,) = tree.findall(".//p[@class='once']")
+    text = "".join(line.itertext())
+    assert text == "scores on held-out data: eval_f1 0.25 (step 40), eval_accuracy 0.5 (step 40)"
+
+
+def test_one_rank_has_no_sum_over_ranks(tmp_path):
+    for ranks in (1, 2):
+        page = page_of(make_run(tmp_path / f"on {ranks}", ranks=ranks))
+        for text in ("sum over ranks", "over all ranks"):
+            assert (text in page) == (ranks > 1)
+
+
+def test_the_main_scores_are_large_and_the_table_has_the_others(tmp_path):
+    references = {"a": ["x y"], "b": ["z"], "c": []}
+    answers, odds = {"a": "x", "b": "z", "c": "u"}, {"a": 0.0, "b": 0.0, "c": 1.0}
+    both = squad_v2(references, answers, odds)[0]
+    answerable = squad_v2({"a": ["x y"]}, {"a": "x"}, {"a": 0.0})[0]
+    short = {"eval_accuracy": 0.75, "eval_loss": 0.5}
+    for name, scores, large in (
+        ("both", both, ["exact", "f1", "HasAns f1", "NoAns f1"]),
+        ("answerable", answerable, ["exact", "f1", "HasAns f1", "HasAns exact"]),
+        ("short", short, ["eval accuracy", "eval loss"]),
+    ):
+        page = page_of(make_run(tmp_path / name, scores=scores))
+        tiles = tree_of(page).findall(".//div[@class='tile']/span")
+        assert [tile.text for tile in tiles] == large
+        in_table = {row[0] for row in rows_of(page)} & scores.keys()
+        assert in_table == scores.keys() - {name.replace(" ", "_") for name in large}
+        assert ("<h2>Scores</h2>" in page) == bool(in_table)
+    # the first evaluation says more than the tiles
+    evaluations = [(20, {"eval_f1": 0.5}), (40, {"eval_f1": 0.25})]
+    page = page_of(make_run(tmp_path / "two", scores={"eval_f1": 0.25}, evaluations=evaluations))
+    assert ["eval_f1", "0.5000", "0.2500"] in rows_of(page)
+
+
+def test_a_comparison_has_the_best_run_first_and_marks_the_best_scores(tmp_path, monkeypatch):
+    """The score that the task names counts, not the first one; of seeds their mean."""
+    monkeypatch.chdir(tmp_path)
+    for name, accuracy, f1, loss in (
+        ("a", 0.9, 0.5, 0.25),
+        ("b", 0.7, 0.75, 0.5),
+        ("seeds/seed-1", 0.9, 0.9, 0.75),
+        ("seeds/seed-2", 0.9, 0.2, 0.5),
+    ):
+        scores = {"eval_accuracy": accuracy, "eval_f1": f1, "eval_loss": loss}
+        make_run(Path(name), scores=scores, metric="eval_f1")
+    make_run(Path("goes on"))
+    page = page_of(*map(Path, ("goes on", "a", "seeds", "b")))
+    heads = next(row for row in rows_of(page) if "a" in row)
+    mean = "seeds: mean ± deviation"
+    assert heads == ["", "b", "seeds seed-1", "seeds seed-2", mean, "a", "goes on"]
+    assert "5 runs, the best eval_f1 first" in page
+    best = {}
+    for row in tree_of(page).findall(".//tr"):
+        cells = row.findall("td")
+        best[cells[0].text if cells else ""] = [
+            head for head, cell in zip(heads, cells, strict=False) if cell.get("class") == "best"
+        ]
+    # two are equal
+    assert (best["eval_accuracy"], best["eval_f1"]) == ([mean, "a"], ["b"])
+    assert best["eval_loss"] == ["a"]
+
+
 def test_runs_stand_side_by_side(tmp_path, monkeypatch):
     """Percentages have two decimals and shares four; flags that differ are listed; seeds have a
     mean."""
@@ -152,12 +277,12 @@ def test_runs_stand_side_by_side(tmp_path, monkeypatch):
     Path("other.json").write_text('{"scores": {"exact": 60}}')
     rows = rows_of(page_of(*folders, Path("other.json")))
     for row in (
-        ["", "v2", "a/run", "b/run", "other.json"],
-        ["exact", "61.25", "", "not yet", "60.00"],
-        ["total", "11,873", "", "not yet", ""],
-        ["best_exact_thresh", "-2.5000", "", "not yet", ""],
-        ["eval_accuracy", "", "0.7500", "not yet", ""],
-        ["eval_pearson", "", "-0.5000", "not yet", ""],
+        ["", "v2", "other.json", "a/run", "b/run"],  # the highest "exact" first
+        ["exact", "61.25", "60.00", "", "not yet"],
+        ["total", "11,873", "", "", "not yet"],
+        ["best_exact_thresh", "-2.5000", "", "", "not yet"],
+        ["eval_accuracy", "", "", "0.7500", "not yet"],
+        ["eval_pearson", "", "", "-0.5000", "not yet"],
     ):
         assert row in rows
     for seed, accuracy in ((1, 0.7), (10, 0.9)):
