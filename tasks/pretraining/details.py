@@ -18,7 +18,7 @@ from tasks.runs.job import Job
 
 EXAMPLES = 6
 CANDIDATES = "predicted", "second", "third"
-AROUND = 60  # characters on either side of a wrong token
+AROUND = 10  # words on either side of a wrong token
 RIGHT, WRONG = "answer", "predicted"  # marks: green, red
 CONTINUES, BEGINS = "##", "▁"  # marks of WordPiece and SentencePiece
 
@@ -103,11 +103,13 @@ def read(
 
 def row_of(text: str, guess: Guess) -> list:
     """The cells of a wrong token: the text around it, the token, the candidates."""
-    first, last = max(0, guess.start - AROUND), guess.stop + AROUND
-    mark = guess.start - first, guess.stop - first, WRONG
+    before = " ".join(text[: guess.start].split(" ")[-AROUND:])
+    after = " ".join(text[guess.stop :].split(" ")[:AROUND])
+    word = text[guess.start : guess.stop]
+    mark = len(before), len(before + word), WRONG
     listed = zip(guess.candidates, guess.shares, strict=True)
     return [
-        marked(text[first:last], [mark]),
+        marked(before + word + after, [mark]),
         guess.true,
         *(f"{name} {share:.3f}" for name, share in listed),
     ]

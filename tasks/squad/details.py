@@ -15,6 +15,7 @@ LEAST_KNOWN_SHARE = 0.5  # of questions with such a word, else they are in anoth
 # the longest answer of each group but the last
 WORDS, CHARACTERS = (1, 2, 4, 8), (2, 4, 8, 16)
 NO_ANSWER = "no answer"
+LONGEST_ANSWER = 80  # characters, in a column; the context has all of it
 
 
 def details(
@@ -91,6 +92,12 @@ def by_group(
     return table(title, "", ["", "questions", "EM", "F1"], rows)
 
 
+def shortened(answer: str) -> str:
+    if len(answer) > LONGEST_ANSWER:
+        return answer[:LONGEST_ANSWER] + "…"
+    return answer or "(no answer)"
+
+
 def row_of(
     examples: Examples, question: Question, prediction: Prediction, score: Score
 ) -> list[object]:
@@ -104,10 +111,9 @@ def row_of(
     if prediction.text and context.startswith(prediction.text, prediction.start):
         marks.append((prediction.start, prediction.start + len(prediction.text), "predicted"))
     shown = [marked(question.text), marked(context, [mark for mark in marks if mark[0] < mark[1]])]
-    none = "(no answer)"
     return [
         *shown,
-        prediction.text or none,
-        answer or none,
+        shortened(prediction.text),
+        shortened(answer),
         f"{prediction.probability:.3f}",
     ]

@@ -242,8 +242,11 @@ def step_bars(runs: Sequence[RunFiles]) -> str:
             f'<div class="bar"><span>{html.escape(name)}</span><div>{pieces}</div>'
             f"<span>{total}</span></div>"
         )
-    first = zip(colors, labels, next(iter(bars.values())), strict=True)
-    legend = "".join(key(f"{label} {milliseconds(ms)}", color) for color, label, ms in first)
+    if len(bars) == 1:
+        labels = [
+            f"{label} {milliseconds(ms)}" for label, ms in zip(labels, *bars.values(), strict=True)
+        ]
+    legend = "".join(map(key, labels, colors))
     return (
         f'<h2>Where a step\'s time goes (median)</h2><div class="bars">{"".join(rows)}</div>'
         f'<div class="legend">{legend}</div>'
