@@ -1,8 +1,7 @@
 """What the report shows of a pretrained model: examples with their masks filled in."""
 
 import itertools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,10 +15,8 @@ from tasks.pretraining.task import MaskedTask
 from tasks.runs.details import MOST_ROWS, Section, marked, table
 from tasks.runs.job import Job
 
-EXAMPLES = 6
+EXAMPLES, BEFORE = 6, 80  # texts, and characters before a wrong token
 CANDIDATES = "predicted", "second", "third"
-AROUND = 10  # words on either side of a wrong token
-RIGHT, WRONG = "answer", "predicted"  # marks: green, red
 CONTINUES, BEGINS = "##", "▁"  # marks of WordPiece and SentencePiece
 
 
@@ -43,34 +40,19 @@ def filled_in(
     masked = dict(zip(batch["masked_tokens"].tolist(), batch["masked_ids"].tolist(), strict=True))
     best = dict(zip(masked, zip(found.tolist(), shares.tolist(), strict=True), strict=True))
     starts = [*batch["first_tokens"][: len(first)].tolist(), int(batch["attention_mask"].sum())]
-    texts, wrong = list[list[Section]](), list[tuple[str, Guess]]()
+    texts, wrong = list[list[Section]](), list[list]()
     for edges in itertools.pairwise(starts):
-        text, guesses = read(range(*edges), batch["input_ids"], masked, best, tokenizer)
-        marks = [(guess.start, guess.stop, guess.mark) for guess in guesses]
-        texts.append([marked(text, marks)])
-        wrong += [(text, guess) for guess in guesses if guess.mark == WRONG]
-    wrong.sort(key=lambda pair: -pair[1].shares[0])
+        text, rows_of_text = read(range(*edges), batch["input_ids"], masked, best, tokenizer)
+        texts.append([text])
+        wrong += rows_of_text
+    wrong.sort(key=lambda row: -row[-1])
     note = "masked tokens are marked, green where the model's best candidate is right"
-    in_all = f"{len(wrong):,} of the {len(masked):,} masked tokens; candidates with probabilities"
-    cells = itertools.starmap(row_of, wrong[:MOST_ROWS])
+    in_all = f"{len(wrong):,} of the {len(masked):,} masked tokens"
+    columns = ["text before", "true", *CANDIDATES, "probability"]
     return [
         table("Masks filled in", note, ["text"], texts),
-        table("Wrong, the surest first", in_all, ["text", "true", *CANDIDATES], cells),
+        table("Wrong, the surest first", in_all, columns, wrong[:MOST_ROWS]),
     ]
-
-
-class Guess(NamedTuple):
-    """A masked token at the characters `[start:stop]` of a text, and the best candidates."""
-
-    start: int
-    stop: int
-    true: str
-    candidates: Sequence[str]
-    shares: Sequence[float]  # their probabilities
-
-    @property
-    def mark(self) -> str:
-        return RIGHT if self.candidates[0] == self.true else WRONG
 
 
 def read(
@@ -79,9 +61,10 @@ def read(
     masked: dict[int, int],
     best: dict[int, Any],
     tokenizer: Tokenizer,
-) -> tuple[str, list[Guess]]:
-    """The text of the example with these tokens, and what the model says about the masked ones."""
-    text, guesses = "", list[Guess]()
+) -> tuple[Section, list[list]]:
+    """The text of the example with these tokens, and the cells of those that the model gets
+    wrong."""
+    text, marks, wrong = "", list[tuple[int, int, str]](), list[list]()
     for place in places:
         true = masked.get(place, int(ids[place]))
         piece = tokenizer.pieces([true])[0]
@@ -92,24 +75,12 @@ def read(
             else not piece.startswith(BEGINS)
         )
         text += "" if is_joined or not text else " "
-        start = len(text)
-        text += word
         if place in masked:
             numbers, shares = best[place]
-            candidates = tokenizer.pieces(numbers)
-            guesses.append(Guess(start, len(text), piece, candidates, shares))
-    return text, guesses
-
-
-def row_of(text: str, guess: Guess) -> list:
-    """The cells of a wrong token: the text around it, the token, the candidates."""
-    before = " ".join(text[: guess.start].split(" ")[-AROUND:])
-    after = " ".join(text[guess.stop :].split(" ")[:AROUND])
-    word = text[guess.start : guess.stop]
-    mark = len(before), len(before + word), WRONG
-    listed = zip(guess.candidates, guess.shares, strict=True)
-    return [
-        marked(before + word + after, [mark]),
-        guess.true,
-        *(f"{name} {share:.3f}" for name, share in listed),
-    ]
+            color = "answer" if numbers[0] == true else "predicted"
+            marks.append((len(text), len(text + word), color))
+            if numbers[0] != true:
+                before = f"{text[-BEFORE:]}___"
+                wrong.append([marked(before), piece, *tokenizer.pieces(numbers), shares[0]])
+        text += word
+    return marked(text, marks), wrong

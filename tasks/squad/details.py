@@ -12,10 +12,9 @@ from tasks.squad.reading import Examples, Question
 
 QUESTION_WORD = re.compile(r"\b(what|which|who|whose|whom|when|where|why|how)\b")
 LEAST_KNOWN_SHARE = 0.5  # of questions with such a word, else they are in another language
-# the longest answer of each group but the last
-WORDS, CHARACTERS = (1, 2, 4, 8), (2, 4, 8, 16)
-NO_ANSWER = "no answer"
-LONGEST_ANSWER = 80  # characters, in a column; the context has all of it
+WORDS = {1: "1 word", 2: "2 words", 4: "3 to 4", 8: "5 to 8", 10**9: "9 or more"}
+# of texts without blanks between words
+CHARACTERS = {2: "1 or 2 characters", 4: "3 to 4", 8: "5 to 8", 16: "9 to 16", 10**9: "17 or more"}
 
 
 def details(
@@ -28,16 +27,12 @@ def details(
         match[1] if (match := QUESTION_WORD.search(q.text.lower())) else "other" for q in questions
     ]
     sections = list[Section]()
+    groups = WORDS if separates_words(examples.paragraphs) else CHARACTERS
+    lengths = [length_of(question, groups) for question in questions]
     if words.count("other") < (1 - LEAST_KNOWN_SHARE) * len(words):
         common = [word for word, _ in Counter(words).most_common()]
         sections.append(by_group("By question word", common, words, scored))
-    has_words = separates_words(examples.paragraphs)
-    unit, limits = ("words", WORDS) if has_words else ("characters", CHARACTERS)
-    lengths = [length_of(question, has_words) for question in questions]
-    groups = [NO_ANSWER if length is None else group_of(length, limits) for length in lengths]
-    in_order = [group_of(length, limits) for length in (*limits, limits[-1] + 1)]
-    title = f"By length of the answer, in {unit}"
-    sections.append(by_group(title, in_order, groups, scored))
+    sections.append(by_group("By length of the answer", [*groups.values()], lengths, scored))
     rows = [*zip(questions, predictions, scored, strict=True)]
     mistakes = [row for row in rows if not row[2].exact]
     wrong = [row for row in mistakes if row[2].f1 == 0]
@@ -45,32 +40,23 @@ def details(
     part = [row for row in mistakes if row[2].f1 > 0]
     part.sort(key=lambda row: row[2].f1)
     in_all = of_all(len(mistakes), len(rows))
-    columns = ["question", "context", "predicted", "answer", "probability"]
-    shown = [row_of(examples, *row) for row in wrong[:MOST_ROWS]]
-    note = f"{in_all}. No word in common with an answer (green)"
-    sections.append(table("Wrong, the surest first", note, columns, shown))
-    shown = [[*row_of(examples, *row), f"{row[2].f1:.2f}"] for row in part[:MOST_ROWS]]
-    note = "some words in common with an answer (green)"
-    sections.append(table("Partly right, the lowest F1 first", note, [*columns, "F1"], shown))
+    columns = ["question", "context", "predicted", "answer", "probability", "F1"]
+    for title, note, kept in (
+        ("Wrong, the surest first", f"{in_all}. No word in common with an answer (green)", wrong),
+        ("Partly right, the lowest F1 first", "some words in common with an answer (green)", part),
+    ):
+        shown = [row_of(examples, *row) for row in kept[:MOST_ROWS]]
+        sections.append(table(title, note, columns, shown))
     return sections
 
 
-def length_of(question: Question, has_words: bool) -> int | None:
-    """Of the first answer, in words or, in texts without blanks between them, in characters."""
+def length_of(question: Question, groups: Mapping[int, str]) -> str:
+    """The group of a question by its first answer's number of words, or of characters."""
     if not question.answers:
-        return None
+        return "no answer"
     text = question.answers[0][0]
-    return len(text.split() if has_words else text)
-
-
-def group_of(length: int, limits: Sequence[int]) -> str:
-    """Its name, such as "3 to 4"."""
-    least = 1
-    for most in limits:
-        if length <= most:
-            return str(most) if least == most else f"{least} to {most}"
-        least = most + 1
-    return f"{least} or more"
+    number = len(text.split() if groups is WORDS else text)
+    return next(name for most, name in groups.items() if number <= most)
 
 
 def by_group(
@@ -92,12 +78,6 @@ def by_group(
     return table(title, "", ["", "questions", "EM", "F1"], rows)
 
 
-def shortened(answer: str) -> str:
-    if len(answer) > LONGEST_ANSWER:
-        return answer[:LONGEST_ANSWER] + "…"
-    return answer or "(no answer)"
-
-
 def row_of(
     examples: Examples, question: Question, prediction: Prediction, score: Score
 ) -> list[object]:
@@ -111,9 +91,11 @@ def row_of(
     if prediction.text and context.startswith(prediction.text, prediction.start):
         marks.append((prediction.start, prediction.start + len(prediction.text), "predicted"))
     shown = [marked(question.text), marked(context, [mark for mark in marks if mark[0] < mark[1]])]
+    none = "(no answer)"
     return [
         *shown,
-        shortened(prediction.text),
-        shortened(answer),
+        prediction.text or none,
+        answer or none,
         f"{prediction.probability:.3f}",
+        f"{score.f1:.2f}",
     ]

@@ -117,14 +117,24 @@ def test_a_run_learns_and_leaves_its_files(trained, corpus):
     assert [line["step"] for line in measured] == [12, 24]
     # the last step's evaluation is the final one
     assert {name: measured[-1][name] for name in scores} == scores
-    (filled,) = json.loads((trained / "result.json").read_text())["report"]
+    filled, mistakes = json.loads((trained / "result.json").read_text())["report"]
     words = set((corpus / "held.txt").read_text().split())
-    for text, wrong in filled["rows"]:
-        marks = [(text["text"][start:stop], name) for start, stop, name in text["marks"]]
-        assert {word for word, _ in marks} <= words  # the tokens that were masked, not [MASK]
-        assert [name for _, name in marks].count("predicted") == len(
-            [*filter(None, wrong.split("; "))]
-        )
+    marks = list[tuple[str, str]]()
+    for (text,) in filled["rows"]:
+        marks += [(text["text"][start:stop], name) for start, stop, name in text["marks"]]
+    assert {word for word, _ in marks} <= words  # the tokens that were masked, not [MASK]
+    wrong = [word for word, name in marks if name == "predicted"]
+    assert mistakes["note"] == f"{len(wrong)} of the {len(marks)} masked tokens"
+    assert len(mistakes["rows"]) == min(len(wrong), 12)
+    for before, true, predicted, second, third, probability in mistakes["rows"]:
+        assert true.removeprefix("##") in wrong
+        (place,) = [row for (row,) in filled["rows"] if before["text"][:-3] in row["text"]][:1]
+        assert f"{before['text'][:-3]}{true.removeprefix('##')}" in place["text"]
+        assert len({true, predicted, second, third}) >= 3
+        assert true != predicted
+        assert 0 < probability < 1
+    probabilities = [row[-1] for row in mistakes["rows"]]
+    assert probabilities == sorted(probabilities, reverse=True)
     assert (trained / "model/vocab.txt").read_bytes() == (corpus / "vocab.txt").read_bytes()
 
 

@@ -119,9 +119,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_is_well_formed(tmp_path):
     marks = {(mark.get("class"), mark.text) for mark in tree.iter("mark")}
     assert marks == {("answer", "whe"), ("answer predicted", "re"), ("predicted", " <i>")}
     # on a phone each cell of such a row has its head
-    assert [cell.get("data-head") for cell in tree.findall(".//table[@class='texts']//td")] == [
-        "a&b"
-    ] * 3
+    assert [cell.get("data-head") for cell in tree.findall(".//section[1]//td")] == ["a&b"] * 3
     matrix = tree.find(".//table[@class='matrix']")
     assert [cell.text for cell in matrix.iter("td")] == ["3", "0", "1", "2"]
     assert "1 h 1 min" in page
@@ -151,51 +149,36 @@ def test_curves_are_where_their_points_are(tmp_path):
     assert "best eval_f1" in page_of(folder)
 
 
-def texts_of(svg):
-    """The texts of a chart, each with its attributes, that are there without a pointer."""
-    shown = [text for text in svg.iter("text") if text.get("x")]
-    hidden = {text for at in svg.iter("g") for text in at.iter("text")}
-    return [text for text in shown if text not in hidden]
-
-
 def test_a_chart_shows_its_values_and_whole_labels(tmp_path):
-    """Wherever the pointer is, one readout has the step and the values that are logged there. A
-    digit is up to 7 pixels wide."""
-    folder = make_run(
-        tmp_path / "run",
-        evaluations=[(20, {"eval_f1": 0.5}), (40, {"eval_f1": 0.25})],
-    )
-    metrics = folder / "metrics.jsonl"
-    rising = {1: -1.5e-4, 20: -5e-5, 40: -1.5e-7}
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()[:-1]]
-    for line in lines:
-        if "loss" in line:
-            line["learning_rate"] = rising[line["step"]]
-    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    charts = tree_of(page_of(folder)).findall(".//figure")
-    titles = [chart.findtext("figcaption").split(",")[0] for chart in charts]
-    for chart in charts:
-        for text in texts_of(chart):
-            place = float(text.get("x")) - 7 * len(text.text) * (text.get("text-anchor") == "end")
-            assert place >= 0, text.text
+    """Wherever the pointer is, it finds the values at the end of that step. A digit of 12 pixels'
+    height is up to 7.5 wide."""
+    evaluations = [(20, {"eval_f1": 0.5}), (40, {"eval_f1": 0.25})]
+    folder = make_run(tmp_path / "run", evaluations=evaluations)
+    charts = {
+        figure.findtext("figcaption"): figure for figure in tree_of(page_of(folder)).iter("figure")
+    }
+    labels = [text.text for text in charts["learning rate"].iter("text")]
+    assert "0.00015" in labels
+    for chart in charts.values():
+        for text in chart.iter("text"):
+            if text.get("text-anchor") == "end" and not text.text.isalpha():
+                assert float(text.get("x")) >= 7.5 * len(text.text)
+    areas = {title: [*chart.iter("rect")] for title, chart in charts.items()}
     read = {
-        title: [[text.text.strip() for text in at.iter("text")] for at in chart.iter("g")]
-        for title, chart in zip(titles, charts, strict=True)
+        title: [area.findtext("title").split("\n") for area in parts]
+        for title, parts in areas.items()
     }
     # the smoothed one is the mean of three
     assert read["loss"][1] == ["step 20", "training 3", "training, smoothed 2.983"]
-    assert read["scores on held-out data"] == [
-        ["step 20", "eval_f1 0.5"],
-        ["step 40", "eval_f1 0.25"],
-    ]
-    assert [values[1] for values in read["learning rate"]] == ["-0.00015", "-5e-05", "-1.5e-07"]
-    areas = [(at, at.find("rect")) for at in charts[0].iter("g")]
-    edges = [0.0]
-    for at, area in areas:  # one begins where the one before ends
-        start = float(at.get("transform")[10:-1]) + float(area.get("x"))
-        assert start == pytest.approx(edges[-1], abs=0.2)
-        edges.append(start + float(area.get("width")))
-    assert edges[-1] == pytest.approx(440, abs=0.2)
+    scores = [["step 20", "eval_f1 0.5"], ["step 40", "eval_f1 0.25"]]
+    assert read["scores on held-out data"] == scores
+    end = None
+    for area in areas["loss"]:  # one begins where the one before ends
+        start, width = float(area.get("x")), float(area.get("width"))
+        assert end is None or start == pytest.approx(end, abs=0.2)
+        end = start + width
+    ends = re.search('class="raw c0" points=".* (.*?),', page_of(folder))
+    assert end == pytest.approx(float(ends[1]), abs=0.2)
 
 
 def test_what_was_measured_once_is_a_line_of_text(tmp_path):
@@ -210,8 +193,7 @@ def test_what_was_measured_once_is_a_line_of_text(tmp_path):
 def test_one_rank_has_no_sum_over_ranks(tmp_path):
     for ranks in (1, 2):
         page = page_of(make_run(tmp_path / f"on {ranks}", ranks=ranks))
-        for text in ("sum over ranks", "over all ranks"):
-            assert (text in page) == (ranks > 1)
+        assert ("sum over ranks" in page, "compute 100 ms" in page) == (ranks > 1, True)
 
 
 def test_the_main_scores_are_large_and_the_table_has_the_others(tmp_path):
@@ -231,38 +213,34 @@ def test_the_main_scores_are_large_and_the_table_has_the_others(tmp_path):
         in_table = {row[0] for row in rows_of(page)} & scores.keys()
         assert in_table == scores.keys() - {name.replace(" ", "_") for name in large}
         assert ("<h2>Scores</h2>" in page) == bool(in_table)
-    # the first evaluation says more than the tiles
-    evaluations = [(20, {"eval_f1": 0.5}), (40, {"eval_f1": 0.25})]
-    page = page_of(make_run(tmp_path / "two", scores={"eval_f1": 0.25}, evaluations=evaluations))
-    assert ["eval_f1", "0.5000", "0.2500"] in rows_of(page)
 
 
 def test_a_comparison_has_the_best_run_first_and_marks_the_best_scores(tmp_path, monkeypatch):
-    """The score that the task names counts, not the first one; of seeds their mean."""
+    """The score that the task names counts, not the first one."""
     monkeypatch.chdir(tmp_path)
     for name, accuracy, f1, loss in (
         ("a", 0.9, 0.5, 0.25),
         ("b", 0.7, 0.75, 0.5),
         ("seeds/seed-1", 0.9, 0.9, 0.75),
-        ("seeds/seed-2", 0.9, 0.2, 0.5),
+        ("seeds/seed-2", 0.9, 0.25, 0.5),
     ):
-        scores = {"eval_accuracy": accuracy, "eval_f1": f1, "eval_loss": loss}
+        scores = {"eval_accuracy": accuracy, "eval_f1": f1, "eval_loss": loss, "total": f1}
         make_run(Path(name), scores=scores, metric="eval_f1")
     make_run(Path("goes on"))
     page = page_of(*map(Path, ("goes on", "a", "seeds", "b")))
     heads = next(row for row in rows_of(page) if "a" in row)
     mean = "seeds: mean ± deviation"
-    assert heads == ["", "b", "seeds seed-1", "seeds seed-2", mean, "a", "goes on"]
-    assert "5 runs, the best eval_f1 first" in page
+    assert heads == ["", "seeds seed-1", "b", "a", "seeds seed-2", "goes on", mean]
+    assert "5 runs, the highest eval_f1 first" in page
     best = {}
     for row in tree_of(page).findall(".//tr"):
         cells = row.findall("td")
         best[cells[0].text if cells else ""] = [
-            head for head, cell in zip(heads, cells, strict=False) if cell.get("class") == "best"
+            cell.get("data-head") for cell in cells if cell.get("class") == "best"
         ]
-    # two are equal
-    assert (best["eval_accuracy"], best["eval_f1"]) == ([mean, "a"], ["b"])
-    assert best["eval_loss"] == ["a"]
+    # three are equal
+    assert best["eval_accuracy"] == ["seeds seed-1", "a", "seeds seed-2"]
+    assert (best["eval_f1"], best["eval_loss"], best["total"]) == (["seeds seed-1"], ["a"], [])
 
 
 def test_runs_stand_side_by_side(tmp_path, monkeypatch):
@@ -292,14 +270,14 @@ def test_runs_stand_side_by_side(tmp_path, monkeypatch):
         }
         (run / "run.json").write_text(json.dumps(facts))
     rows = rows_of(page_of(Path("seeds")))
-    assert ["", "seeds seed-1", "seeds seed-10", "seeds: mean ± deviation"] in rows
+    assert ["", "seeds seed-10", "seeds seed-1", "seeds: mean ± deviation"] in rows
     assert [
         "eval_accuracy",
         "0.7000",
         "0.9000",
-        "0.8000\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}0.14",
+        "0.8000 ± 0.14",
     ] in rows
-    assert ["--seed", "1", "10"] in rows
+    assert ["--seed", "10", "1"] in rows
 
 
 def test_a_comparison_leaves_the_runs_own_pages_alone(tmp_path, monkeypatch, capsys):

@@ -5,18 +5,17 @@ so and needs no further package; with the script of Plotly or Vega the page woul
 large.
 """
 
-import bisect
 import html
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 # pixels at full size, and margins
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 250, 46, 18, 10, 26
-CHARACTER, LINE = 7.5, 14  # pixels: a digit of the widest common font, and a line's height
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 250, 62, 18, 10, 26
 MOST_POINTS = 500  # of a curve: more than there are pixels
-MOST_READOUTS, MOST_READ, LONGEST_READ = 30, 14, 30  # places, curves, and characters of a name
+MOST_READOUTS = 50
 # of the points, over which a smoothed curve takes the mean
 SMOOTHING_SHARE, LEAST_SMOOTHED = 0.04, 5
 NUM_TICKS = 5
@@ -48,16 +47,16 @@ def chart(
     if not drawn:
         return ""
     if all(len(points) == 1 for _, points in drawn):
-        return measured_once(title, drawn)
+        values = [f"{curve.name} {y:.4g} (step {x:.0f})" for curve, [(x, y)] in drawn]
+        return f'<p class="once">{html.escape(title)}: {html.escape(", ".join(values))}</p>'
     xs, ys = zip(*(point for _, points in drawn for point in points), strict=True)
     x_ticks = [tick for tick in ticks(0, max(xs)) if tick <= max(xs)]
     y_ticks = ticks(min(0.0, *ys) if from_zero else min(ys), max(ys))
-    left = max(LEFT, 8 + CHARACTER * max(len(short(tick)) for tick in y_ticks))
-    x_scale = (WIDTH - left - RIGHT) / (max(xs) or 1)
+    x_scale = (WIDTH - LEFT - RIGHT) / (max(xs) or 1)
     y_scale = (HEIGHT - TOP - BOTTOM) / ((y_ticks[-1] - y_ticks[0]) or 1)
 
     def x_at(value: float) -> float:
-        return left + value * x_scale
+        return LEFT + value * x_scale
 
     def y_at(value: float) -> float:
         return HEIGHT - BOTTOM - (value - y_ticks[0]) * y_scale
@@ -65,10 +64,10 @@ def chart(
     parts = []
     for y, tick in zip(map(y_at, y_ticks), y_ticks, strict=True):
         parts.append(
-            f'<line class="grid" x1="{left}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         )
-        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{short(tick)}</text>')
-    parts.append(f'<text x="{left - 14}" y="{HEIGHT - 8}" text-anchor="end">step</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{short(tick)}</text>')
+    parts.append(f'<text x="{LEFT - 14}" y="{HEIGHT - 8}" text-anchor="end">step</text>')
     for tick in x_ticks:
         parts.append(
             f'<text x="{x_at(tick):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{short(tick)}</text>'
@@ -102,39 +101,19 @@ def chart(
     )
 
 
-def measured_once(title: str, drawn: Sequence[tuple[Curve, Points]]) -> str:
-    values = []
-    for curve, [(step, value)] in drawn:
-        values.append(f"{curve.name} {value:.4g} (step {step:,.0f})")
-    return f'<p class="once"><b>{html.escape(title)}</b>: {html.escape(", ".join(values))}</p>'
-
-
 def readouts(
     drawn: Sequence[tuple[Curve, Points]], x_at: Callable[[float], float]
 ) -> Iterator[str]:
-    """What is shown while the pointer is over a place: its step, and the last value of each curve
-    until then."""
-    steps = sorted({step for _, points in drawn for step, _ in points})
-    steps = steps[-1 :: -math.ceil(len(steps) / MOST_READOUTS)][::-1]
-    places = [x_at(step) for step in steps]
-    borders = [(one + other) / 2 for one, other in itertools.pairwise(places)]
-    edges = itertools.pairwise([0.0, *borders, WIDTH])
-    for step, x, (start, stop) in zip(steps, places, edges, strict=True):
-        lines = [("", f"step {step:,.0f}")]
+    """What the pointer finds between two steps: of the second one each curve's last value."""
+    steps = thinned(sorted({x for _, points in drawn for x, _ in points}), MOST_READOUTS)
+    for before, step in itertools.pairwise([0, *steps]):
+        lines = [f"step {step:.0f}"]
         for curve, points in drawn:
-            number = bisect.bisect_right(points, (step, math.inf))
-            if number and step <= points[-1][0]:
-                value = f"{curve.name[:LONGEST_READ]} {points[number - 1][1]:.4g}"
-                lines.append((f' class="c{curve.color}"', value))
-        side, shift = ("end", -6) if x > WIDTH / 2 else ("start", 6)
-        texts = "".join(
-            f'<text{color} x="{shift}" y="{TOP + LINE * number}">{html.escape(text)}</text>'
-            for number, (color, text) in enumerate(lines[:MOST_READ], 1)
-        )
+            if values := [y for x, y in points if x <= step]:
+                lines.append(f"{curve.name} {values[-1]:.4g}")
         yield (
-            f'<g class="at" transform="translate({x:.1f})" text-anchor="{side}"><rect'
-            f' x="{start - x:.1f}" width="{stop - start:.1f}" height="{HEIGHT}"/>'
-            f'<path d="M0 {TOP}V{HEIGHT - BOTTOM}"/>{texts}</g>'
+            f'<rect class="at" x="{x_at(before):.1f}" width="{x_at(step) - x_at(before):.1f}"'
+            f' height="{HEIGHT}"><title>{html.escape(chr(10).join(lines))}</title></rect>'
         )
 
 
@@ -144,10 +123,14 @@ def key(name: str, color: int, style: str = "line") -> str:
 
 
 def finite(points: Points) -> Points:
-    """Those that can be drawn, thinned to `MOST_POINTS`; the last one stays."""
-    kept = [point for point in points if all(map(math.isfinite, point))]
-    stride = math.ceil(len(kept) / MOST_POINTS)
-    return kept[:: stride or 1] + (kept[-1:] if stride > 1 else [])
+    """Those that can be drawn, thinned to `MOST_POINTS`."""
+    return thinned([point for point in points if all(map(math.isfinite, point))], MOST_POINTS)
+
+
+def thinned(values: list[Any], most: int) -> list[Any]:
+    """Each n-th from the last one."""
+    stride = math.ceil(len(values) / most) or 1
+    return values[::-stride][::-1]
 
 
 def smoothed(points: Points) -> Points:
@@ -174,11 +157,8 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def short(value: float) -> str:
-    """A number in few characters, such as 12k or 3e-5."""
+    """A number in few characters, such as 12k or 3e-05."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= limit:
             return f"{value / (1e3 if unit == 'k' else limit):.4g}{unit}"
-    if 0 < abs(value) < 1e-3:
-        digits, power = f"{value:.4e}".split("e")
-        return f"{float(digits):g}e{int(power)}"
-    return f"{value:.6g}"
+    return f"{value:.4g}"

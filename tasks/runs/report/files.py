@@ -5,7 +5,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,13 @@ class RunFiles:
     """The contents of a run's files, or only the scores of another program.
 
     Attributes:
-      metric: the score whose highest value is best, if the program names one.
       steps, evaluations: the lines of metrics.jsonl about training, and about held-out data.
       num_damaged: how many lines of metrics.jsonl were left out.
       scores: from result.json or, where it has none, predict_result.json; None before the end of
         the run.
       step_times: of each rank, the seconds of the parts of a step.
       sections: what the program shows of its predictions (tasks/runs/details.py).
+      metric: the score whose highest value is best, if the program names one.
       group: runs of several seeds have their folder's name in common.
     """
 
@@ -56,6 +56,12 @@ class RunFiles:
     seconds: float | None = None  # of all starts that trained, each from the start of its ranks
     starts: Sequence[history.Entry] = ()  # its history
 
+    @property
+    def main_score(self) -> str | None:
+        """The score that says how good the model is."""
+        names = [name for line in (self.scores or {}, *self.evaluations) for name in line]
+        return self.metric if self.metric in names else next(filter(is_score, names), None)
+
     def median(self, key: str) -> float:
         """The median of a figure over the logged steps; 0 if it was not logged."""
         values = [line[key] for line in self.steps if key in line and math.isfinite(line[key])]
@@ -68,16 +74,11 @@ class RunFiles:
             self.config.get("load_best_model_at_end")
             or self.config.get("early_stopping_patience") is not None
         )
-        name = next(filter(None, map(self.compared_by, self.evaluations)), None)
-        if not (keeps and name):
+        name = self.main_score
+        if not (keeps and name and self.evaluations):
             return None
         line = max(self.evaluations, key=lambda line: line.get(name, -math.inf))
         return int(line["step"]), name
-
-    def compared_by(self, scores: Iterable[str]) -> str | None:
-        """Which of these scores says how good the model is."""
-        names = [*filter(is_score, scores)]
-        return self.metric if self.metric in names else next(iter(names), None)
 
     def began(self) -> str:
         """Date and time of the first start, or of the first logged step."""

@@ -12,7 +12,9 @@ needs neither TensorFlow nor MPI. It also works while a run is still going on. A
 
 import html
 import itertools
+import math
 import shlex
+import statistics
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,9 +24,8 @@ from ringbase.errors import InputError
 from ringbase.files import write_text
 from tasks.runs import flags
 from tasks.runs.report.charts import Curve, chart, key, smoothed
-from tasks.runs.report.files import Lines, RunFiles, date, is_score, read_runs
-from tasks.runs.report.scores import best_first, grouped, score_table, shown, tiles_of
-from tasks.runs.report.sections import section, table
+from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, date, is_score, read_runs
+from tasks.runs.report.sections import Best, section, table
 
 COMPARISON = "comparison.html"  # of several places
 PAGE, STYLE = "report.html", Path(__file__).with_name("style.css")
@@ -34,7 +35,7 @@ PARTS = {
     "reduce_s": "sum over ranks",
     "apply_s": "update",
 }
-MOST_COLORS = 6
+MOST_COLORS, MOST_TILES = 6, 4
 MODEL_FLAGS, DATA_FLAGS = (
     ("model", "init_checkpoint", "bert_config_file"),
     (
@@ -85,16 +86,13 @@ def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
 
 def page_of(places: Sequence[RunFiles]) -> str:
     title = html.escape(" · ".join(dict.fromkeys(place.group or place.name for place in places)))
-    places, order = best_first(places)
+    score = next(filter(None, (place.main_score for place in places)), "")
+    places = sorted(places, key=lambda place: -(place.scores or {}).get(score, -math.inf))
     runs = [place for place in places if place.steps]
-    groups = [*grouped(runs).values()]
-    if len(groups) == 1:
-        groups = [[run] for run in runs]
-    colors = dict[str, int]()
-    for number, members in enumerate(groups):
-        colors |= {run.name: number % MOST_COLORS for run in members}
+    groups = list(dict.fromkeys(run.group or run.name for run in runs))
+    colors = {run.name: groups.index(run.group or run.name) % MOST_COLORS for run in runs}
     parts = [
-        f"<header><h1>{title}</h1>{summary(runs, order)}</header>",
+        f"<header><h1>{title}</h1>{summary(runs, score)}</header>",
         score_table(places),
         f'<h2>Training</h2><div class="charts">{"".join(charts_of(runs, colors))}</div>',
         step_bars(runs),
@@ -111,12 +109,12 @@ def page_of(places: Sequence[RunFiles]) -> str:
     return f"{head}<body><main>{''.join(parts)}</main></body></html>\n"
 
 
-def summary(runs: Sequence[RunFiles], order: str | None) -> str:
-    """A line with date and size of a single run, and its main scores in large figures. `order`:
-    the score by which several are sorted."""
+def summary(runs: Sequence[RunFiles], score: str) -> str:
+    """A line with date and size of a single run, and its main scores in large figures; of several
+    the score by which they are sorted."""
     if len(runs) > 1:
-        sorted_by = f", the best {html.escape(order)} first" if order else ""
-        return f'<p class="quiet">{len(runs)} runs{sorted_by}</p>'
+        order = f", the highest {html.escape(score)} first" if score else ""
+        return f'<p class="quiet">{len(runs)} runs{order}</p>'
     run, size = runs[0], runs[0].plan["size"]
     ranks, scores = f"{size:.0f} rank{'s' * (size != 1)}", run.scores or {}
     facts = [run.began(), *by_flags(run, MODEL_FLAGS), ranks, duration(run.seconds)]
@@ -129,6 +127,11 @@ def summary(runs: Sequence[RunFiles], order: str | None) -> str:
         f'<p class="quiet">{html.escape(" · ".join(filter(None, facts)))}</p><div'
         f' class="tiles">{tiles}</div>'
     )
+
+
+def tiles_of(scores: Mapping[str, float]) -> list[str]:
+    """The main scores, which a task gives first, and losses if there is room."""
+    return sorted(scores, key=is_score, reverse=True)[:MOST_TILES]
 
 
 def duration(seconds: float | None) -> str:
@@ -152,6 +155,57 @@ def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
             yield str(value).rstrip("/").rsplit("/", 1)[-1]
 
 
+# -- scores ----------------------------------------------------------------------------------------
+
+
+def score_table(places: Sequence[RunFiles]) -> str:
+    """A row for each score; columns for each run, and for the mean of several seeds. Of a single
+    run only what its tiles do not show."""
+    measured = [place.scores for place in places if place.scores]
+    hidden = {*NO_SCORES, *(tiles_of(measured[0]) if len(places) == len(measured) == 1 else ())}
+    groups: dict[str, Mapping[str, str]] = {}
+    for group in filter(None, dict.fromkeys(place.group for place in places)):
+        members = [place.scores for place in places if place.group == group and place.scores]
+        groups[f"{group}: mean ± deviation"] = means(members) if len(members) > 1 else {}
+    rows = []
+    for name in dict.fromkeys(name for scores in measured for name in scores):
+        values = {scores[name] for scores in measured if name in scores}
+        best = max(values) if is_score(name) else min(values) if name.endswith("loss") else None
+        row: list[str] = [name]
+        for place in places:
+            text = "not yet"
+            if place.scores is not None:
+                text = shown(name, place.scores) if name in place.scores else ""
+                if len(values) > 1 and place.scores.get(name, math.nan) == best:
+                    text = Best(text)
+            row.append(text)
+        row += [group.get(name, "") for group in groups.values()]
+        if name not in hidden:
+            rows.append(row)
+    if rows:
+        return f"<h2>Scores</h2>{table(['', *(place.name for place in places), *groups], rows)}"
+    return "" if measured else "<p>No scores yet.</p>"
+
+
+def means(members: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    """Mean and standard deviation of each score that all have."""
+    shared = [name for name in members[0] if all(name in scores for scores in members)]
+    columns = {name: [scores[name] for scores in members] for name in shared}
+    mean = {name: statistics.mean(values) for name, values in columns.items()}
+    return {name: f"{shown(name, mean)} ± {statistics.stdev(columns[name]):.2g}" for name in shared}
+
+
+def shown(name: str, scores: Mapping[str, float]) -> str:
+    """A value as text: counts are whole, percentages, as SQuAD's scores are, have two decimals,
+    others four."""
+    if name.endswith("total"):
+        return f"{scores[name]:,.0f}"
+    is_percent = is_score(name) and any(
+        value > 1 for other, value in scores.items() if is_score(other)
+    )
+    return f"{scores[name]:.2f}" if is_percent else f"{scores[name]:.4f}"
+
+
 # -- curves ----------------------------------------------------------------------------------------
 
 
@@ -161,31 +215,26 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
     def curves(key: str) -> list[Curve]:
         return [Curve(run.name * several, points(run.steps, key), colors[run.name]) for run in runs]
 
-    best = None if several else runs[0].best()
-    marks = [(float(best[0]), f"best {best[1]}")] if best else []
+    marks = [(float(best[0]), f"best {best[1]}") for run in runs[:1] if (best := run.best())]
     breaks = [] if several else runs[0].interruptions()
-    drawn = []
-    for loss in curves("loss"):
-        drawn.append(Curve("" if several else "training", loss.points, loss.color, "raw"))
-        if len(loss.points) > 1:
-            name = loss.name or "training, smoothed"
-            drawn.append(Curve(name, smoothed(loss.points), loss.color))
-    scores, losses = list[Curve](), list[Curve]()
+    losses = curves("loss")
+    name = "" if several else "training"
+    drawn = [Curve(name, loss.points, loss.color, "raw") for loss in losses]
+    drawn += [
+        Curve(loss.name or "training, smoothed", smoothed(loss.points), loss.color)
+        for loss in losses
+    ]
+    scores: list[Curve] = []
     for run in runs:
-        measured = dict.fromkeys(name for line in run.evaluations for name in line)
-        for name in measured:
+        for name in dict.fromkeys(name for line in run.evaluations for name in line):
             is_loss = name.endswith("loss")
-            is_shown = name == run.compared_by(measured) if several else is_score(name)
-            if is_loss or is_shown:
-                color = colors[run.name]
-                if not several:
-                    color += 1 + len(losses) if is_loss else len(scores)
+            if is_loss or (name == run.main_score if several else is_score(name)):
+                number = len(drawn) - 1 if is_loss else len(scores)
+                color = colors[run.name] + (0 if several else number)
                 label = f"{run.name} {name}" if several else name
                 curve = Curve(label, points(run.evaluations, name), color % MOST_COLORS, "dots")
-                (losses if is_loss else scores).append(curve)
-    has_ranks = has_several_ranks(runs)
-    title = "loss, mean over all ranks" if has_ranks else "loss"
-    yield chart(title, [*drawn, *losses], [*marks, *breaks])
+                (drawn if is_loss else scores).append(curve)
+    yield chart("loss", drawn, [*marks, *breaks])
     yield chart("scores on held-out data", scores, marks, from_zero=False)
     speed = curves("examples_per_s")
     if not several:
@@ -193,14 +242,9 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
         speed.append(
             Curve("with evaluations and checkpoints", with_pauses(runs[0].steps), 1, "raw")
         )
-    title = "examples per second, over all ranks" if has_ranks else "examples per second"
-    yield chart(title, speed, breaks)
+    yield chart("examples per second of the whole job", speed, breaks)
     yield chart("learning rate", curves("learning_rate"), from_zero=False)
     yield chart("gradient norm before clipping", curves("gradient_norm"))
-
-
-def has_several_ranks(runs: Sequence[RunFiles]) -> bool:
-    return any(run.plan["size"] > 1 for run in runs)
 
 
 def points(lines: Lines, key: str) -> list[tuple[float, float]]:
@@ -218,43 +262,37 @@ def with_pauses(steps: Lines) -> list[tuple[float, float]]:
 
 def step_bars(runs: Sequence[RunFiles]) -> str:
     """A bar for each rank, or run of several, of the median milliseconds of each part of a step."""
-    parts = [*PARTS] if has_several_ranks(runs) else [part for part in PARTS if part != "reduce_s"]
+    labels = dict(PARTS)
+    if all(run.plan["size"] == 1 for run in runs):
+        del labels["reduce_s"]
     bars: dict[str, list[float]] = {}
     for run in runs:
-        measured = run.step_times if len(runs) == 1 else run.step_times[:1]
-        for rank, times in enumerate(measured or [{part: run.median(part) for part in parts}]):
+        times = run.step_times if len(runs) == 1 else run.step_times[:1]
+        for rank, parts in enumerate(times or [{part: run.median(part) for part in labels}]):
             name = f"rank {rank}" if len(runs) == 1 else run.name
-            bars[name] = [1e3 * times.get(part, 0.0) for part in parts]
+            bars[name] = [1e3 * parts.get(part, 0.0) for part in labels]
     longest = max(map(sum, bars.values()))
     if not longest:
         return ""
-    labels = [PARTS[part] for part in parts]
-    colors = [[*PARTS].index(part) for part in parts]
     rows = []
     for name, parts_ms in bars.items():
-        pieces = "".join(
-            f'<i class="c{color}" style="width:{100 * ms / longest:.2f}%" title="{label}:'
-            f' {milliseconds(ms)}"></i>'
-            for color, label, ms in zip(colors, labels, parts_ms, strict=True)
-        )
-        total = milliseconds(sum(parts_ms))
-        rows.append(
-            f'<div class="bar"><span>{html.escape(name)}</span><div>{pieces}</div>'
-            f"<span>{total}</span></div>"
-        )
-    if len(bars) == 1:
-        labels = [
-            f"{label} {milliseconds(ms)}" for label, ms in zip(labels, *bars.values(), strict=True)
+        titles = [
+            f"{label} {ms:,.0f} ms" for label, ms in zip(labels.values(), parts_ms, strict=True)
         ]
-    legend = "".join(map(key, labels, colors))
+        pieces = (
+            f'<i class="c{color}" style="width:{100 * ms / longest:.2f}%" title="{title}"></i>'
+            for color, (title, ms) in enumerate(zip(titles, parts_ms, strict=True))
+        )
+        rows.append(
+            f'<div class="bar"><span>{html.escape(name)}</span><div>{"".join(pieces)}</div>'
+            f"<span>{sum(parts_ms):,.0f} ms</span></div>"
+        )
+    shown_labels = titles if len(bars) == 1 else labels.values()
+    legend = "".join(map(key, shown_labels, itertools.count()))
     return (
         f'<h2>Where a step\'s time goes (median)</h2><div class="bars">{"".join(rows)}</div>'
         f'<div class="legend">{legend}</div>'
     )
-
-
-def milliseconds(value: float) -> str:
-    return f"{value:,.0f} ms" if value >= 10 else f"{value:.1f} ms"
 
 
 # -- facts -----------------------------------------------------------------------------------------

@@ -23,32 +23,25 @@ class Best(str):
     """A cell with the best value of its row."""
 
 
-def table(heads: Iterable[str], rows: Iterable[Sequence[Any]]) -> str:
-    """On a phone a table with texts is read row by row, so that each cell has its head."""
-    heads, rows = list(heads), list(rows)
-    has_texts = any(isinstance(value, Mapping) for row in rows for value in row)
-    names = heads if has_texts else [""] * len(heads)
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
-    body = ("<tr>" + "".join(map(cell, row, names)) + "</tr>" for row in rows)
-    kind = ' class="texts"' if has_texts else ""
+    body = ("<tr>" + "".join(map(cell, row, heads)) + "</tr>" for row in rows)
     return (
-        f'<div class="wide"><table{kind}><thead><tr>{head}</tr></thead>'
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
 
-def cell(value: Any, head: str = "") -> str:
-    """`head` is that of its column, if it is shown beside the cell on a phone."""
-    named = f' data-head="{html.escape(head)}"' if head else ""
-    if isinstance(value, Best):
-        return f'<td class="best">{html.escape(value)}</td>'
+def cell(value: Any, head: str) -> str:
+    """With the head of its column, which a phone shows beside it in tables with texts."""
+    start = f'<td data-head="{html.escape(head)}"'
     if isinstance(value, Mapping):
-        return f'<td class="text"{named}>{marked(str(value["text"]), value["marks"])}</td>'
+        return f'{start} class="text">{marked(str(value["text"]), value["marks"])}</td>'
+    if isinstance(value, Best):
+        return f'{start} class="best">{html.escape(value)}</td>'
     if isinstance(value, float):
-        text = f"{value:.2f}" if value > 1 else f"{value:.4f}"
-    else:
-        text = f"{value:,}" if isinstance(value, int) else str(value)
-    return f"<td{named}>{html.escape(text)}</td>"
+        return f"{start}>{value:.2f}</td>" if value > 1 else f"{start}>{value:.4f}</td>"
+    return f"{start}>{html.escape(f'{value:,}' if isinstance(value, int) else str(value))}</td>"
 
 
 def marked(text: str, marks: Sequence[Sequence[Any]]) -> str:
