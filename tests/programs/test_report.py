@@ -273,8 +273,8 @@ def test_runs_stand_side_by_side(tmp_path, monkeypatch):
     assert ["", "seeds seed-10", "seeds seed-1", "seeds: mean ± deviation"] in rows
     assert [
         "eval_accuracy",
-        "0.7000",
         "0.9000",
+        "0.7000",
         "0.8000 ± 0.14",
     ] in rows
     assert ["--seed", "10", "1"] in rows
