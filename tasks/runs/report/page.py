@@ -236,28 +236,13 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
                 (drawn if is_loss else scores).append(curve)
     yield chart("loss", drawn, [*marks, *breaks])
     yield chart("scores on held-out data", scores, marks, from_zero=False)
-    speed = curves("examples_per_s")
-    if not several:
-        speed = [Curve("while training", speed[0].points, speed[0].color)]
-        speed.append(
-            Curve("with evaluations and checkpoints", with_pauses(runs[0].steps), 1, "raw")
-        )
-    yield chart("examples per second of the whole job", speed, breaks)
+    yield chart("examples per second of the whole job", curves("examples_per_s"), breaks)
     yield chart("learning rate", curves("learning_rate"), from_zero=False)
     yield chart("gradient norm before clipping", curves("gradient_norm"))
 
 
 def points(lines: Lines, key: str) -> list[tuple[float, float]]:
     return [(line["step"], line[key]) for line in lines if key in line]
-
-
-def with_pauses(steps: Lines) -> list[tuple[float, float]]:
-    """Examples per second of wall-clock time between two logged steps."""
-    return [
-        (after["step"], (after["rows"] - before["rows"]) / (after["time"] - before["time"]))
-        for before, after in itertools.pairwise(steps)
-        if {"rows", "time"} <= before.keys() & after.keys() and after["time"] > before["time"]
-    ]
 
 
 def step_bars(runs: Sequence[RunFiles]) -> str:
