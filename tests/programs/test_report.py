@@ -147,6 +147,15 @@ def test_curves_are_where_their_points_are(tmp_path):
     }
     (folder / "run.json").write_text(json.dumps(run))
     assert "best eval_f1" in page_of(folder)
+    # by the score that chooses the model, not by the first one
+    lines = [(20, {"exact": 0.75, "f1": 0.5}), (40, {"exact": 0.5, "f1": 0.75})]
+    folder = make_run(tmp_path / "other", {"exact": 0.5}, lines, metric="f1")
+    (folder / "run.json").write_text(json.dumps(run | {"metric": "f1"}))
+    page = tree_of(page_of(folder))
+    (mark, *_) = [line for line in page.iter("line") if line.get("class") == "mark"]
+    last = page.find(".//polyline[@class='raw c0']").get("points").split()[-1]
+    assert "best f1" in {text.text for text in page.iter("text")}
+    assert mark.get("x1") == last.split(",")[0]
 
 
 def test_a_chart_shows_its_values_and_whole_labels(tmp_path):
@@ -169,8 +178,8 @@ def test_a_chart_shows_its_values_and_whole_labels(tmp_path):
         for title, parts in areas.items()
     }
     # the smoothed one is the mean of three
-    assert read["loss"][1] == ["step 20", "training 3", "training, smoothed 2.983"]
-    scores = [["step 20", "eval_f1 0.5"], ["step 40", "eval_f1 0.25"]]
+    assert read["loss"][1] == ["step 20", "3 training", "2.983 training, smoothed"]
+    scores = [["step 20", "0.5 eval_f1"], ["step 40", "0.25 eval_f1"]]
     assert read["scores on held-out data"] == scores
     end = None
     for area in areas["loss"]:  # one begins where the one before ends

@@ -110,7 +110,7 @@ def readouts(
         lines = [f"step {step:.0f}"]
         for curve, points in drawn:
             if values := [y for x, y in points if x <= step]:
-                lines.append(f"{curve.name} {values[-1]:.4g}")
+                lines.append(f"{values[-1]:.4g} {curve.name}")
         yield (
             f'<rect class="at" x="{x_at(before):.1f}" width="{x_at(step) - x_at(before):.1f}"'
             f' height="{HEIGHT}"><title>{html.escape(chr(10).join(lines))}</title></rect>'

@@ -5,7 +5,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,10 @@ class RunFiles:
     seconds: float | None = None  # of all starts that trained, each from the start of its ranks
     starts: Sequence[history.Entry] = ()  # its history
 
-    @property
-    def main_score(self) -> str | None:
-        """The score that says how good the model is."""
-        names = [name for line in (self.scores or {}, *self.evaluations) for name in line]
-        return self.metric if self.metric in names else next(filter(is_score, names), None)
+    def main_score(self, measured: Iterable[str]) -> str | None:
+        """The one of these scores that says how good the model is."""
+        scores = [*filter(is_score, measured)]
+        return self.metric if self.metric in scores else next(iter(scores), None)
 
     def median(self, key: str) -> float:
         """The median of a figure over the logged steps; 0 if it was not logged."""
@@ -74,8 +73,8 @@ class RunFiles:
             self.config.get("load_best_model_at_end")
             or self.config.get("early_stopping_patience") is not None
         )
-        name = self.main_score
-        if not (keeps and name and self.evaluations):
+        name = self.main_score(self.evaluations[0] if self.evaluations else ())
+        if not (keeps and name):
             return None
         line = max(self.evaluations, key=lambda line: line.get(name, -math.inf))
         return int(line["step"]), name

@@ -86,7 +86,7 @@ def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
 
 def page_of(places: Sequence[RunFiles]) -> str:
     title = html.escape(" · ".join(dict.fromkeys(place.group or place.name for place in places)))
-    score = next(filter(None, (place.main_score for place in places)), "")
+    score = next(filter(None, (place.main_score(place.scores or ()) for place in places)), "")
     places = sorted(places, key=lambda place: -(place.scores or {}).get(score, -math.inf))
     runs = [place for place in places if place.steps]
     groups = list(dict.fromkeys(run.group or run.name for run in runs))
@@ -218,23 +218,24 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
     marks = [(float(best[0]), f"best {best[1]}") for run in runs[:1] if (best := run.best())]
     breaks = [] if several else runs[0].interruptions()
     losses = curves("loss")
-    name = "" if several else "training"
-    drawn = [Curve(name, loss.points, loss.color, "raw") for loss in losses]
+    # of several runs the raw curves would hide each other
+    drawn = [] if several else [Curve("training", losses[0].points, style="raw")]
     drawn += [
         Curve(loss.name or "training, smoothed", smoothed(loss.points), loss.color)
         for loss in losses
     ]
     scores: list[Curve] = []
     for run in runs:
-        for name in dict.fromkeys(name for line in run.evaluations for name in line):
+        measured = dict.fromkeys(name for line in run.evaluations for name in line)
+        for name in measured:
             is_loss = name.endswith("loss")
-            if is_loss or (name == run.main_score if several else is_score(name)):
+            if is_loss or (name == run.main_score(measured) if several else is_score(name)):
                 number = len(drawn) - 1 if is_loss else len(scores)
                 color = colors[run.name] + (0 if several else number)
                 label = f"{run.name} {name}" if several else name
                 curve = Curve(label, points(run.evaluations, name), color % MOST_COLORS, "dots")
                 (drawn if is_loss else scores).append(curve)
-    yield chart("loss", drawn, [*marks, *breaks])
+    yield chart(f"loss{', smoothed' * several}", drawn, [*marks, *breaks])
     yield chart("scores on held-out data", scores, marks, from_zero=False)
     yield chart("examples per second of the whole job", curves("examples_per_s"), breaks)
     yield chart("learning rate", curves("learning_rate"), from_zero=False)
