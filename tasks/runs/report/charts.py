@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 # pixels at full size, and margins
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 250, 62, 18, 10, 26
@@ -127,7 +126,7 @@ def finite(points: Points) -> Points:
     return thinned([point for point in points if all(map(math.isfinite, point))], MOST_POINTS)
 
 
-def thinned(values: list[Any], most: int) -> list[Any]:
+def thinned(values: list, most: int) -> list:
     """Each n-th from the last one."""
     stride = math.ceil(len(values) / most) or 1
     return values[::-stride][::-1]
