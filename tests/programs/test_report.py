@@ -93,6 +93,9 @@ def test_a_run_that_goes_on(tmp_path, capsys):
         "<code>/venv/bin/bert-squad --do_train &#x27;--train_file=my data.json&#x27;</code>" in page
     )
     assert "No scores yet" in page
+    without = page_of(make_run(tmp_path / "complete", scores={}))
+    assert "No scores yet" not in without
+    capsys.readouterr()
     for name, shown, hidden in (("predict_result", "12.34", "56.78"), ("result", "56.78", "12.34")):
         # training's come first
         (folder / f"{name}.json").write_text(json.dumps({"scores": {"f1": float(shown)}}))

@@ -184,7 +184,7 @@ def score_table(places: Sequence[RunFiles]) -> str:
             rows.append(row)
     if rows:
         return f"<h2>Scores</h2>{table(['', *(place.name for place in places), *groups], rows)}"
-    return "" if measured else "<p>No scores yet.</p>"
+    return "<p>No scores yet.</p>" if any(place.scores is None for place in places) else ""
 
 
 def means(members: Sequence[Mapping[str, float]]) -> dict[str, str]:
