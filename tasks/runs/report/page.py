@@ -161,8 +161,9 @@ def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
 def score_table(places: Sequence[RunFiles]) -> str:
     """A row for each score; columns for each run, and for the mean of several seeds. Of a single
     run only what its tiles do not show."""
-    measured = [place.scores for place in places if place.scores]
-    hidden = {*NO_SCORES, *(tiles_of(measured[0]) if len(places) == len(measured) == 1 else ())}
+    by_run = [place.scores for place in places]
+    measured = [scores for scores in by_run if scores]
+    hidden = {*NO_SCORES, *(tiles_of(measured[0]) if len(by_run) == len(measured) == 1 else ())}
     groups: dict[str, Mapping[str, str]] = {}
     for group in filter(None, dict.fromkeys(place.group for place in places)):
         members = [place.scores for place in places if place.group == group and place.scores]
@@ -172,11 +173,11 @@ def score_table(places: Sequence[RunFiles]) -> str:
         values = {scores[name] for scores in measured if name in scores}
         best = max(values) if is_score(name) else min(values) if name.endswith("loss") else None
         row: list[str] = [name]
-        for place in places:
+        for scores in by_run:
             text = "not yet"
-            if place.scores is not None:
-                text = shown(name, place.scores) if name in place.scores else ""
-                if len(values) > 1 and place.scores.get(name, math.nan) == best:
+            if scores is not None:
+                text = shown(name, scores) if name in scores else ""
+                if len(values) > 1 and scores.get(name, math.nan) == best:
                     text = Best(text)
             row.append(text)
         row += [group.get(name, "") for group in groups.values()]
@@ -184,7 +185,7 @@ def score_table(places: Sequence[RunFiles]) -> str:
             rows.append(row)
     if rows:
         return f"<h2>Scores</h2>{table(['', *(place.name for place in places), *groups], rows)}"
-    return "<p>No scores yet.</p>" if any(place.scores is None for place in places) else ""
+    return "<p>No scores yet.</p>" if None in by_run else ""
 
 
 def means(members: Sequence[Mapping[str, float]]) -> dict[str, str]:
