@@ -14,6 +14,7 @@ from tasks.classifier.reading import Texts
 from tasks.runs.details import (
     MOST_LABELS,
     MOST_ROWS,
+    NONE,
     Section,
     figures,
     marked,
@@ -40,8 +41,8 @@ def several_labels(
     counts_L = [part.sum(0) for part in (true_BL, tuned_BL, true_BL & tuned_BL)]
     by_label = dict(zip(labels, map(figures, *(part.tolist() for part in counts_L)), strict=True))
     losses_B = (np.logaddexp(0, scores_BL) - true_BL * scores_BL).mean(1)
-    true = [", ".join(itertools.compress(labels, row)) for row in true_BL]
-    columns = {"true": true, "predicted": [", ".join(own) for own in chosen]}
+    true = [", ".join(itertools.compress(labels, row)) or NONE for row in true_BL]
+    columns = {"true": true, "predicted": [", ".join(own) or NONE for own in chosen]}
     in_all = of_all(int((tuned_BL != true_BL).any(1).sum()), len(texts.first))
     shown = dict(itertools.islice(by_label.items(), MOST_LABELS))
     order = np.argsort(-losses_B, kind="stable")

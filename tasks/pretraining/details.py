@@ -12,24 +12,24 @@ from bert.text.tokenizer import Tokenizer
 from distributed.predict import predict
 from distributed.rows import BatchRows, fields_of
 from tasks.pretraining.task import MaskedTask
-from tasks.runs.details import Section, marked, table
+from tasks.runs.details import MOST_ROWS, Section, marked, table
 from tasks.runs.job import Job
 
-EXAMPLES, CANDIDATES = 6, 3
+EXAMPLES, BEFORE = 6, 80  # texts, and characters before a wrong token
+CANDIDATES = "predicted", "second", "third"
 CONTINUES, BEGINS = "##", "▁"  # marks of WordPiece and SentencePiece
 
 
 def filled_in(
     job: Job, model: Bert, task: MaskedTask, rows: BatchRows, tokenizer: Tokenizer
 ) -> list[Section]:
-    """A table of the first examples: their tokens with the masked ones marked, and the model's best
-    candidates for those that it gets wrong. Every rank calls it; on other ranks than 0 it is
-    empty."""
+    """The first examples with the masked tokens marked, and the model's best candidates for those
+    that it gets wrong. Every rank calls it; on other ranks than 0 it is empty."""
     first = np.arange(min(EXAMPLES, len(rows)))
 
     def candidates(batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         return tuple(
-            tf.math.top_k(tf.nn.softmax(tf.cast(model(batch)["mlm"], tf.float32)), CANDIDATES)
+            tf.math.top_k(tf.nn.softmax(tf.cast(model(batch)["mlm"], tf.float32)), len(CANDIDATES))
         )
 
     make_batch = with_checked_ids(task.batch, model.config)
@@ -40,23 +40,31 @@ def filled_in(
     masked = dict(zip(batch["masked_tokens"].tolist(), batch["masked_ids"].tolist(), strict=True))
     best = dict(zip(masked, zip(found.tolist(), shares.tolist(), strict=True), strict=True))
     starts = [*batch["first_tokens"][: len(first)].tolist(), int(batch["attention_mask"].sum())]
-    cells = [
-        row_of(range(*edges), batch["input_ids"], masked, best, tokenizer)
-        for edges in itertools.pairwise(starts)
-    ]
+    texts, wrong = list[list[Section]](), list[list]()
+    for edges in itertools.pairwise(starts):
+        text, rows_of_text = read(range(*edges), batch["input_ids"], masked, best, tokenizer)
+        texts.append([text])
+        wrong += rows_of_text
+    wrong.sort(key=lambda row: -row[-1])
     note = "masked tokens are marked, green where the model's best candidate is right"
-    return [table("Masks filled in", note, ["text", "true → candidates"], cells)]
+    in_all = f"{len(wrong):,} of the {len(masked):,} masked tokens"
+    columns = ["text before", "true", *CANDIDATES, "probability"]
+    return [
+        table("Masks filled in", note, ["text"], texts),
+        table("Wrong, the surest first", in_all, columns, wrong[:MOST_ROWS]),
+    ]
 
 
-def row_of(
+def read(
     places: range,
     ids: np.ndarray,
     masked: dict[int, int],
     best: dict[int, Any],
     tokenizer: Tokenizer,
-) -> list:
-    """The cells of the example with these tokens."""
-    text, marks, wrong = "", list[tuple[int, int, str]](), list[str]()
+) -> tuple[Section, list[list]]:
+    """The text of the example with these tokens, and the cells of those that the model gets
+    wrong."""
+    text, marks, wrong = "", list[tuple[int, int, str]](), list[list]()
     for place in places:
         true = masked.get(place, int(ids[place]))
         piece = tokenizer.pieces([true])[0]
@@ -69,13 +77,10 @@ def row_of(
         text += "" if is_joined or not text else " "
         if place in masked:
             numbers, shares = best[place]
-            marks.append(
-                (len(text), len(text) + len(word), "answer" if numbers[0] == true else "predicted")
-            )
+            color = "answer" if numbers[0] == true else "predicted"
+            marks.append((len(text), len(text + word), color))
             if numbers[0] != true:
-                listed = zip(tokenizer.pieces(numbers), shares, strict=True)
-                wrong.append(
-                    f"{piece} → {' · '.join(f'{name} {share:.2f}' for name, share in listed)}"
-                )
+                before = f"{text[-BEFORE:]}___"
+                wrong.append([marked(before), piece, *tokenizer.pieces(numbers), shares[0]])
         text += word
-    return [marked(text, marks), "; ".join(wrong)]
+    return marked(text, marks), wrong

@@ -39,7 +39,7 @@ class MaskedTask(Trains):
     seed: int
     max_predictions_per_seq: int = 20
     has_next_sentence: bool = True
-    head = PRETRAINING
+    head, metric = PRETRAINING, "masked_lm_accuracy"
 
     @property
     def terms(self) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ MOST_ROWS = 12  # of a table of examples
 MOST_LABELS = 40  # of a matrix
 LONGEST_TEXT, AROUND = 600, 200  # characters of a text, and around its marks
 
+NONE = "(none)"  # a cell for what is predicted, or true, if nothing is
+
 Section = dict[str, Any]
 
 

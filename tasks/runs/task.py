@@ -41,6 +41,11 @@ class Trains:
     # a loss that joins the rows of all ranks, instead of `loss`
     joint: Any = None
 
+    @property
+    def metric(self) -> str:
+        """The score whose highest value is that of the best model."""
+        raise NotImplementedError
+
     def files(self, width: int) -> Mapping[str, object]:
         """JSON files beside a trained model of this hidden size, by name."""
         return {}
@@ -139,11 +144,6 @@ class Task(Trains, Generic[Examples, Results]):
     labels: Any = ()  # the names of the model's outputs, if they have names
 
     @property
-    def metric(self) -> str:
-        """The score whose highest value is that of the best model."""
-        raise NotImplementedError
-
-    @property
     def fixed(self) -> Mapping[str, object]:
         """The settings, by flag, that must not change when a training is resumed."""
         return self.settings
@@ -177,8 +177,8 @@ class Task(Trains, Generic[Examples, Results]):
     # -- what results are worth. On rank 0 ---------------------------------------------------------
 
     def scores(self, kind: str, data: DataSet[Examples], results: Results) -> Scores:
-        """The scores of results; none if nobody knows the truth. `kind`, "eval" or "predict",
-        begins their names."""
+        """The scores of results, of which the page shows the first four large; none if nobody
+        knows the truth. `kind`, "eval" or "predict", begins their names."""
         return {}
 
     def records(self, data: DataSet[Examples], results: Results) -> Iterable[Record]:

@@ -261,6 +261,7 @@ class Training:
             "config": job.config,
             "plan": asdict(plan),
             "start": start.reason,
+            "metric": self._task.metric,
             "hub_commits": {"model": start.commit, "data_set": self._data.commit},
             "environment": environment(),
         }

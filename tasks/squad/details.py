@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from tasks.runs.details import MOST_ROWS, Section, marked, of_all, table
 from tasks.squad.answers import Prediction
-from tasks.squad.metrics import Score
+from tasks.squad.metrics import Score, separates_words
 from tasks.squad.reading import Examples, Question
 
 QUESTION_WORD = re.compile(r"\b(what|which|who|whose|whom|when|where|why|how)\b")
 LEAST_KNOWN_SHARE = 0.5  # of questions with such a word, else they are in another language
-LENGTHS = ((1, "1 word"), (2, "2 words"), (4, "3 to 4"), (8, "5 to 8"), (10**9, "9 or more"))
+WORDS = {1: "1 word", 2: "2 words", 4: "3 to 4", 8: "5 to 8", 10**9: "9 or more"}
+# of texts without blanks between words
+CHARACTERS = {2: "1 or 2 characters", 4: "3 to 4", 8: "5 to 8", 16: "9 to 16", 10**9: "17 or more"}
 
 
 def details(
@@ -24,13 +26,13 @@ def details(
     words = [
         match[1] if (match := QUESTION_WORD.search(q.text.lower())) else "other" for q in questions
     ]
-    lengths, sections = [length_of(question) for question in questions], list[Section]()
+    sections = list[Section]()
+    groups = WORDS if separates_words(examples.paragraphs) else CHARACTERS
+    lengths = [length_of(question, groups) for question in questions]
     if words.count("other") < (1 - LEAST_KNOWN_SHARE) * len(words):
         common = [word for word, _ in Counter(words).most_common()]
         sections.append(by_group("By question word", common, words, scored))
-    sections.append(
-        by_group("By length of the answer", [name for _, name in LENGTHS], lengths, scored)
-    )
+    sections.append(by_group("By length of the answer", [*groups.values()], lengths, scored))
     rows = [*zip(questions, predictions, scored, strict=True)]
     mistakes = [row for row in rows if not row[2].exact]
     wrong = [row for row in mistakes if row[2].f1 == 0]
@@ -48,12 +50,13 @@ def details(
     return sections
 
 
-def length_of(question: Question) -> str:
-    """The group of a question by its first answer's number of words."""
+def length_of(question: Question, groups: Mapping[int, str]) -> str:
+    """The group of a question by its first answer's number of words, or of characters."""
     if not question.answers:
         return "no answer"
-    number = len(question.answers[0][0].split())
-    return next(name for most, name in LENGTHS if number <= most)
+    text = question.answers[0][0]
+    number = len(text.split() if groups is WORDS else text)
+    return next(name for most, name in groups.items() if number <= most)
 
 
 def by_group(
@@ -87,7 +90,7 @@ def row_of(
     )
     if prediction.text and context.startswith(prediction.text, prediction.start):
         marks.append((prediction.start, prediction.start + len(prediction.text), "predicted"))
-    shown = [question.text, marked(context, [mark for mark in marks if mark[0] < mark[1]])]
+    shown = [marked(question.text), marked(context, [mark for mark in marks if mark[0] < mark[1]])]
     none = "(no answer)"
     return [
         *shown,

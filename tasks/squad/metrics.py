@@ -21,6 +21,7 @@ Predictions = Mapping[str, str]
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _PUNCTUATION_OF_ANY_SCRIPT = regex.compile(r"\p{P}")
+MAIN_OF_V2 = "exact", "f1", "HasAns_f1", "NoAns_f1"  # come first
 # Texts whose runs between blanks are longer than this on average separate no words: English has 6,
 # German 7.
 LONGEST_MEAN_WORD = 15
@@ -104,7 +105,8 @@ def squad_v2(
     for name, scores in (("best_exact", exact), ("best_f1", f1)):
         best = _best_threshold(references, predictions, scores, null_odds)
         result[name], result[f"{name}_thresh"] = best
-    return result, each
+    main_scores = {name: result[name] for name in MAIN_OF_V2 if name in result}
+    return main_scores | result, each
 
 
 def normalized(text: str, unit: Unit = "word") -> list[str]:

@@ -13,6 +13,7 @@ from ringbase.errors import InputError
 from tasks.runs.details import (
     MOST_LABELS,
     MOST_ROWS,
+    NONE,
     Details,
     figures,
     marked,
@@ -163,5 +164,5 @@ def _row(characters: bool, sentence: Sentence, tagged: Tagged) -> list[object]:
             tags = ["O" if tag == other else tag for tag, other in zip(tags, others, strict=True)]
         part = entities(text, sentence.words, starts, Tagged(tags, tagged.shares))
         marks += [(entity.start, entity.end, color) for entity in part]
-        cells.append(", ".join(f"{entity.text} ({entity.label})" for entity in part))
+        cells.append(", ".join(f"{entity.text} ({entity.label})" for entity in part) or NONE)
     return [marked(text, marks), *cells]

@@ -117,14 +117,23 @@ def test_a_run_learns_and_leaves_its_files(trained, corpus):
     assert [line["step"] for line in measured] == [12, 24]
     # the last step's evaluation is the final one
     assert {name: measured[-1][name] for name in scores} == scores
-    (filled,) = json.loads((trained / "result.json").read_text())["report"]
+    filled, mistakes = json.loads((trained / "result.json").read_text())["report"]
     words = set((corpus / "held.txt").read_text().split())
-    for text, wrong in filled["rows"]:
-        marks = [(text["text"][start:stop], name) for start, stop, name in text["marks"]]
-        assert {word for word, _ in marks} <= words  # the tokens that were masked, not [MASK]
-        assert [name for _, name in marks].count("predicted") == len(
-            [*filter(None, wrong.split("; "))]
-        )
+    marks = list[tuple[str, str]]()
+    for (text,) in filled["rows"]:
+        marks += [(text["text"][start:stop], name) for start, stop, name in text["marks"]]
+    assert {word for word, _ in marks} <= words  # the tokens that were masked, not [MASK]
+    wrong = [word for word, name in marks if name == "predicted"]
+    assert mistakes["note"] == f"{len(wrong)} of the {len(marks)} masked tokens"
+    assert len(mistakes["rows"]) == min(len(wrong), 12)
+    for before, true, *candidates, probability in mistakes["rows"]:
+        filled_in = before["text"].replace("___", true.removeprefix("##"))
+        assert any(filled_in in text["text"] for (text,) in filled["rows"])
+        assert len({*candidates}) == 3
+        assert true != candidates[0]
+        assert 0 < probability < 1
+    probabilities = [row[-1] for row in mistakes["rows"]]
+    assert probabilities == sorted(probabilities, reverse=True)
     assert (trained / "model/vocab.txt").read_bytes() == (corpus / "vocab.txt").read_bytes()
 
 

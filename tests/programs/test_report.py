@@ -9,6 +9,7 @@ import pytest
 from harness.program_runs import refusal
 
 from tasks.runs.report import page as report
+from tasks.squad.metrics import squad_v2
 
 SQUAD_V2 = {
     "exact": 61.25,
@@ -19,18 +20,20 @@ SQUAD_V2 = {
 }
 
 
-def make_run(folder, scores=None, evaluations=()):
+def make_run(folder, scores=None, evaluations=(), ranks=2, metric=None):
     """A run folder with three logged steps, and a line of the fourth that is being written."""
     folder.mkdir(parents=True)
-    plan = {"steps": 40, "size": 2, "global_batch_size": 64, "learning_rate": 1e-3}
+    plan = {"steps": 40, "size": ranks, "global_batch_size": 64, "learning_rate": 1e-3}
     command = ["/venv/bin/bert-squad", "--do_train", "--train_file=my data.json"]
     environment = {"command": command, "machine": "2 cores"}
-    (folder / "run.json").write_text(json.dumps({"plan": plan, "environment": environment}))
+    facts = {"plan": plan, "environment": environment, "metric": metric}
+    (folder / "run.json").write_text(json.dumps(facts))
     figures = {
-        "learning_rate": 1e-4,
+        "learning_rate": 1.5e-4,
         "gradient_norm": 1.0,
         "examples_per_s": 480.0,
         "compute_s": 0.1,
+        "reduce_s": 0.01 * (ranks > 1),
     }
     lines = [{"step": step, "loss": 4 - step / 20, **figures} for step in (1, 20, 40)]
     lines += [{"step": step, "rows": 1, "time": 1.0, **scores} for step, scores in evaluations]
@@ -49,10 +52,15 @@ def page_of(*folders):
     return (own if len(folders) == 1 else Path("comparison.html")).read_text()
 
 
+def tree_of(page):
+    """Its elements. Raises ParseError: it is not well-formed, but for elements without an end."""
+    return ElementTree.fromstring(re.sub("<(!doctype|meta|br)[^>]*>", "", page))
+
+
 def rows_of(page):
     """The cells of each row of the page's tables."""
     rows = re.findall("<tr>(.*?)</tr>", page)
-    return [re.findall("<t[dh](?: class=.text.)?>(.*?)</t[dh]>", row) for row in rows]
+    return [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
 
 
 def test_a_run_that_goes_on(tmp_path, capsys):
@@ -85,6 +93,9 @@ def test_a_run_that_goes_on(tmp_path, capsys):
         "<code>/venv/bin/bert-squad --do_train &#x27;--train_file=my data.json&#x27;</code>" in page
     )
     assert "No scores yet" in page
+    without = page_of(make_run(tmp_path / "complete", scores={}))
+    assert "No scores yet" not in without
+    capsys.readouterr()
     for name, shown, hidden in (("predict_result", "12.34", "56.78"), ("result", "56.78", "12.34")):
         # training's come first
         (folder / f"{name}.json").write_text(json.dumps({"scores": {"f1": float(shown)}}))
@@ -105,12 +116,13 @@ def test_the_page_needs_nothing_from_elsewhere_and_is_well_formed(tmp_path):
         json.dumps({"scores": {"f1": 1.0}, "report": sections, "seconds": 3700})
     )
     page = page_of(folder)
-    # which need no end
-    tree = ElementTree.fromstring(re.sub("<(!doctype|meta|br)[^>]*>", "", page))
+    tree = tree_of(page)
     assert not re.findall(r"(?:src|href|url)\s*[=(]|https?:|<script", page)
     assert tree.findtext(".//h1") == "<b>&x"
     marks = {(mark.get("class"), mark.text) for mark in tree.iter("mark")}
     assert marks == {("answer", "whe"), ("answer predicted", "re"), ("predicted", " <i>")}
+    # on a phone each cell of such a row has its head
+    assert [cell.get("data-head") for cell in tree.findall(".//section[1]//td")] == ["a&b"] * 3
     matrix = tree.find(".//table[@class='matrix']")
     assert [cell.text for cell in matrix.iter("td")] == ["3", "0", "1", "2"]
     assert "1 h 1 min" in page
@@ -138,6 +150,109 @@ def test_curves_are_where_their_points_are(tmp_path):
     }
     (folder / "run.json").write_text(json.dumps(run))
     assert "best eval_f1" in page_of(folder)
+    # by the score that chooses the model, not by the first one
+    lines = [(20, {"exact": 0.75, "f1": 0.5}), (40, {"exact": 0.5, "f1": 0.75})]
+    folder = make_run(tmp_path / "other", {"exact": 0.5}, lines, metric="f1")
+    (folder / "run.json").write_text(json.dumps(run | {"metric": "f1"}))
+    page = tree_of(page_of(folder))
+    (mark, *_) = [line for line in page.iter("line") if line.get("class") == "mark"]
+    last = page.find(".//polyline[@class='raw c0']").get("points").split()[-1]
+    assert "best f1" in {text.text for text in page.iter("text")}
+    assert mark.get("x1") == last.split(",")[0]
+
+
+def test_a_chart_shows_its_values_and_whole_labels(tmp_path):
+    """Wherever the pointer is, it finds the values at the end of that step. A digit of 12 pixels'
+    height is up to 7.5 wide."""
+    evaluations = [(20, {"eval_f1": 0.5}), (40, {"eval_f1": 0.25})]
+    folder = make_run(tmp_path / "run", evaluations=evaluations)
+    charts = {
+        figure.findtext("figcaption"): figure for figure in tree_of(page_of(folder)).iter("figure")
+    }
+    labels = [text.text for text in charts["learning rate"].iter("text")]
+    assert "0.00015" in labels
+    for chart in charts.values():
+        for text in chart.iter("text"):
+            if text.get("text-anchor") == "end" and not text.text.isalpha():
+                assert float(text.get("x")) >= 7.5 * len(text.text)
+    areas = {title: [*chart.iter("rect")] for title, chart in charts.items()}
+    read = {
+        title: [area.findtext("title").split("\n") for area in parts]
+        for title, parts in areas.items()
+    }
+    # the smoothed one is the mean of three
+    assert read["loss"][1] == ["step 20", "3 training", "2.983 training, smoothed"]
+    scores = [["step 20", "0.5 eval_f1"], ["step 40", "0.25 eval_f1"]]
+    assert read["scores on held-out data"] == scores
+    end = None
+    for area in areas["loss"]:  # one begins where the one before ends
+        start, width = float(area.get("x")), float(area.get("width"))
+        assert end is None or start == pytest.approx(end, abs=0.2)
+        end = start + width
+    ends = re.search('class="raw c0" points=".* (.*?),', page_of(folder))
+    assert end == pytest.approx(float(ends[1]), abs=0.2)
+
+
+def test_what_was_measured_once_is_a_line_of_text(tmp_path):
+    folder = make_run(tmp_path / "run", evaluations=[(40, {"eval_f1": 0.25, "eval_accuracy": 0.5})])
+    tree = tree_of(page_of(folder))
+    assert len(tree.findall(".//figure")) == 4
+    (line,) = tree.findall(".//p[@class='once']")
+    text = "".join(line.itertext())
+    assert text == "scores on held-out data: eval_f1 0.25 (step 40), eval_accuracy 0.5 (step 40)"
+
+
+def test_one_rank_has_no_sum_over_ranks(tmp_path):
+    for ranks in (1, 2):
+        page = page_of(make_run(tmp_path / f"on {ranks}", ranks=ranks))
+        assert ("sum over ranks" in page, "compute 100 ms" in page) == (ranks > 1, True)
+
+
+def test_the_main_scores_are_large_and_the_table_has_the_others(tmp_path):
+    references = {"a": ["x y"], "b": ["z"], "c": []}
+    answers, odds = {"a": "x", "b": "z", "c": "u"}, {"a": 0.0, "b": 0.0, "c": 1.0}
+    both = squad_v2(references, answers, odds)[0]
+    answerable = squad_v2({"a": ["x y"]}, {"a": "x"}, {"a": 0.0})[0]
+    short = {"eval_accuracy": 0.75, "eval_loss": 0.5}
+    for name, scores, large in (
+        ("both", both, ["exact", "f1", "HasAns f1", "NoAns f1"]),
+        ("answerable", answerable, ["exact", "f1", "HasAns f1", "HasAns exact"]),
+        ("short", short, ["eval accuracy", "eval loss"]),
+    ):
+        page = page_of(make_run(tmp_path / name, scores=scores))
+        tiles = tree_of(page).findall(".//div[@class='tile']/span")
+        assert [tile.text for tile in tiles] == large
+        in_table = {row[0] for row in rows_of(page)} & scores.keys()
+        assert in_table == scores.keys() - {name.replace(" ", "_") for name in large}
+        assert ("<h2>Scores</h2>" in page) == bool(in_table)
+
+
+def test_a_comparison_has_the_best_run_first_and_marks_the_best_scores(tmp_path, monkeypatch):
+    """The score that the task names counts, not the first one."""
+    monkeypatch.chdir(tmp_path)
+    for name, accuracy, f1, loss in (
+        ("a", 0.9, 0.5, 0.25),
+        ("b", 0.7, 0.75, 0.5),
+        ("seeds/seed-1", 0.9, 0.9, 0.75),
+        ("seeds/seed-2", 0.9, 0.25, 0.5),
+    ):
+        scores = {"eval_accuracy": accuracy, "eval_f1": f1, "eval_loss": loss, "total": f1}
+        make_run(Path(name), scores=scores, metric="eval_f1")
+    make_run(Path("goes on"))
+    page = page_of(*map(Path, ("goes on", "a", "seeds", "b")))
+    heads = next(row for row in rows_of(page) if "a" in row)
+    mean = "seeds: mean ± deviation"
+    assert heads == ["", "seeds seed-1", "b", "a", "seeds seed-2", "goes on", mean]
+    assert "5 runs, the highest eval_f1 first" in page
+    best = {}
+    for row in tree_of(page).findall(".//tr"):
+        cells = row.findall("td")
+        best[cells[0].text if cells else ""] = [
+            cell.get("data-head") for cell in cells if cell.get("class") == "best"
+        ]
+    # three are equal
+    assert best["eval_accuracy"] == ["seeds seed-1", "a", "seeds seed-2"]
+    assert (best["eval_f1"], best["eval_loss"], best["total"]) == (["seeds seed-1"], ["a"], [])
 
 
 def test_runs_stand_side_by_side(tmp_path, monkeypatch):
@@ -152,12 +267,12 @@ def test_runs_stand_side_by_side(tmp_path, monkeypatch):
     Path("other.json").write_text('{"scores": {"exact": 60}}')
     rows = rows_of(page_of(*folders, Path("other.json")))
     for row in (
-        ["", "v2", "a/run", "b/run", "other.json"],
-        ["exact", "61.25", "", "not yet", "60.00"],
-        ["total", "11,873", "", "not yet", ""],
-        ["best_exact_thresh", "-2.5000", "", "not yet", ""],
-        ["eval_accuracy", "", "0.7500", "not yet", ""],
-        ["eval_pearson", "", "-0.5000", "not yet", ""],
+        ["", "v2", "other.json", "a/run", "b/run"],  # the highest "exact" first
+        ["exact", "61.25", "60.00", "", "not yet"],
+        ["total", "11,873", "", "", "not yet"],
+        ["best_exact_thresh", "-2.5000", "", "", "not yet"],
+        ["eval_accuracy", "", "", "0.7500", "not yet"],
+        ["eval_pearson", "", "", "-0.5000", "not yet"],
     ):
         assert row in rows
     for seed, accuracy in ((1, 0.7), (10, 0.9)):
@@ -167,9 +282,14 @@ def test_runs_stand_side_by_side(tmp_path, monkeypatch):
         }
         (run / "run.json").write_text(json.dumps(facts))
     rows = rows_of(page_of(Path("seeds")))
-    assert ["", "seeds seed-1", "seeds seed-10", "seeds: mean ± deviation"] in rows
-    assert ["eval_accuracy", "0.7000", "0.9000", "0.8000 ± 0.14"] in rows
-    assert ["--seed", "1", "10"] in rows
+    assert ["", "seeds seed-10", "seeds seed-1", "seeds: mean ± deviation"] in rows
+    assert [
+        "eval_accuracy",
+        "0.9000",
+        "0.7000",
+        "0.8000 ± 0.14",
+    ] in rows
+    assert ["--seed", "10", "1"] in rows
 
 
 def test_a_comparison_leaves_the_runs_own_pages_alone(tmp_path, monkeypatch, capsys):

@@ -141,7 +141,7 @@ def test_a_run_remembers_its_starts(squad, data, trained, tmp_path, capsys):
     page = (folder / "report.html").read_text()
     assert "--log_steps 2 → 4" in page
     assert page.count("restart, 1 ranks") == 2  # on the curves of loss and speed
-    assert "<td>initial values</td>" in page  # where the weights come from
+    assert ">initial values</td>" in page  # where the weights come from
 
     squad(folder, "--do_predict")
     assert "replaces the predictions" not in capsys.readouterr().err

@@ -8,12 +8,13 @@ large.
 import html
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 # pixels at full size, and margins
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 250, 52, 10, 10, 26
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 250, 62, 18, 10, 26
 MOST_POINTS = 500  # of a curve: more than there are pixels
+MOST_READOUTS = 50
 # of the points, over which a smoothed curve takes the mean
 SMOOTHING_SHARE, LEAST_SMOOTHED = 0.04, 5
 NUM_TICKS = 5
@@ -39,10 +40,14 @@ def chart(
     from_zero: bool = True,
 ) -> str:
     """A figure with a title, which names the unit, and a legend; `marks` are vertical lines with
-    names. Empty without points that are finite numbers."""
+    names. What was measured once is a line of text. Empty without points that are finite
+    numbers."""
     drawn = [(curve, points) for curve in curves if (points := finite(curve.points))]
     if not drawn:
         return ""
+    if all(len(points) == 1 for _, points in drawn):
+        values = [f"{curve.name} {y:.4g} (step {x:.0f})" for curve, [(x, y)] in drawn]
+        return f'<p class="once">{html.escape(title)}: {html.escape(", ".join(values))}</p>'
     xs, ys = zip(*(point for _, points in drawn for point in points), strict=True)
     x_ticks = [tick for tick in ticks(0, max(xs)) if tick <= max(xs)]
     y_ticks = ticks(min(0.0, *ys) if from_zero else min(ys), max(ys))
@@ -81,10 +86,10 @@ def chart(
         parts.append(f'<polyline class="{curve.style} c{curve.color}" points="{path}"/>')
         if curve.style == "dots" or len(points) == 1:
             parts += [
-                f'<circle class="c{curve.color}" cx="{x_at(x):.1f}" cy="{y_at(y):.1f}" r="3">'
-                f"<title>{short(x)}: {y:.6g}</title></circle>"
+                f'<circle class="c{curve.color}" cx="{x_at(x):.1f}" cy="{y_at(y):.1f}" r="3"/>'
                 for x, y in points
             ]
+    parts += readouts(drawn, x_at)
     names = {(curve.name, curve.color, curve.style): None for curve, _ in drawn if curve.name}
     legend = "".join(key(*each) for each in names)
     body = "".join(parts)
@@ -95,16 +100,36 @@ def chart(
     )
 
 
+def readouts(
+    drawn: Sequence[tuple[Curve, Points]], x_at: Callable[[float], float]
+) -> Iterator[str]:
+    """What the pointer finds between two steps: of the second one each curve's last value."""
+    steps = thinned(sorted({x for _, points in drawn for x, _ in points}), MOST_READOUTS)
+    for before, step in itertools.pairwise([0, *steps]):
+        lines = [f"step {step:.0f}"]
+        for curve, points in drawn:
+            if values := [y for x, y in points if x <= step]:
+                lines.append(f"{values[-1]:.4g} {curve.name}")
+        yield (
+            f'<rect class="at" x="{x_at(before):.1f}" width="{x_at(step) - x_at(before):.1f}"'
+            f' height="{HEIGHT}"><title>{html.escape(chr(10).join(lines))}</title></rect>'
+        )
+
+
 def key(name: str, color: int, style: str = "line") -> str:
     """An entry of a legend."""
     return f'<span class="key"><i class="{style} c{color}"></i>{html.escape(name)}</span>'
 
 
 def finite(points: Points) -> Points:
-    """Those that can be drawn, thinned to `MOST_POINTS`; the last one stays."""
-    kept = [point for point in points if all(map(math.isfinite, point))]
-    stride = math.ceil(len(kept) / MOST_POINTS)
-    return kept[:: stride or 1] + (kept[-1:] if stride > 1 else [])
+    """Those that can be drawn, thinned to `MOST_POINTS`."""
+    return thinned([point for point in points if all(map(math.isfinite, point))], MOST_POINTS)
+
+
+def thinned(values: list, most: int) -> list:
+    """Each n-th from the last one."""
+    stride = math.ceil(len(values) / most) or 1
+    return values[::-stride][::-1]
 
 
 def smoothed(points: Points) -> Points:

@@ -5,7 +5,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,14 @@ class RunFiles:
         the run.
       step_times: of each rank, the seconds of the parts of a step.
       sections: what the program shows of its predictions (tasks/runs/details.py).
+      metric: the score whose highest value is best, if the program names one.
       group: runs of several seeds have their folder's name in common.
     """
 
     name: str
     scores: Mapping[str, float] | None
     group: str = ""
+    metric: str | None = None
     plan: Mapping[str, float] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -53,6 +55,11 @@ class RunFiles:
     sections: Sequence[Section] = ()
     seconds: float | None = None  # of all starts that trained, each from the start of its ranks
     starts: Sequence[history.Entry] = ()  # its history
+
+    def main_score(self, measured: Iterable[str]) -> str | None:
+        """The one of these scores that says how good the model is."""
+        scores = [*filter(is_score, measured)]
+        return self.metric if self.metric in scores else next(iter(scores), None)
 
     def median(self, key: str) -> float:
         """The median of a figure over the logged steps; 0 if it was not logged."""
@@ -66,11 +73,11 @@ class RunFiles:
             self.config.get("load_best_model_at_end")
             or self.config.get("early_stopping_patience") is not None
         )
-        names = [name for line in self.evaluations for name in line if is_score(name)]
-        if not (keeps and names):
+        name = self.main_score(self.evaluations[0] if self.evaluations else ())
+        if not (keeps and name):
             return None
-        line = max(self.evaluations, key=lambda line: line.get(names[0], -math.inf))
-        return int(line["step"]), names[0]
+        line = max(self.evaluations, key=lambda line: line.get(name, -math.inf))
+        return int(line["step"]), name
 
     def began(self) -> str:
         """Date and time of the first start, or of the first logged step."""
@@ -159,6 +166,7 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         return RunFiles(
             name=name,
             group=group,
+            metric=run.get("metric"),
             plan=plan,
             config=dict(run.get("config", {})),
             environment=dict(

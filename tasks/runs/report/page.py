@@ -12,6 +12,7 @@ needs neither TensorFlow nor MPI. It also works while a run is still going on. A
 
 import html
 import itertools
+import math
 import shlex
 import statistics
 import sys
@@ -24,7 +25,7 @@ from ringbase.files import write_text
 from tasks.runs import flags
 from tasks.runs.report.charts import Curve, chart, key, smoothed
 from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, date, is_score, read_runs
-from tasks.runs.report.sections import section, table
+from tasks.runs.report.sections import Best, section, table
 
 COMPARISON = "comparison.html"  # of several places
 PAGE, STYLE = "report.html", Path(__file__).with_name("style.css")
@@ -34,7 +35,7 @@ PARTS = {
     "reduce_s": "sum over ranks",
     "apply_s": "update",
 }
-MOST_COLORS = 6
+MOST_COLORS, MOST_TILES = 6, 4
 MODEL_FLAGS, DATA_FLAGS = (
     ("model", "init_checkpoint", "bert_config_file"),
     (
@@ -84,12 +85,14 @@ def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
 
 
 def page_of(places: Sequence[RunFiles]) -> str:
-    runs = [place for place in places if place.steps]
     title = html.escape(" · ".join(dict.fromkeys(place.group or place.name for place in places)))
+    score = next(filter(None, (place.main_score(place.scores or ()) for place in places)), "")
+    places = sorted(places, key=lambda place: -(place.scores or {}).get(score, -math.inf))
+    runs = [place for place in places if place.steps]
     groups = list(dict.fromkeys(run.group or run.name for run in runs))
     colors = {run.name: groups.index(run.group or run.name) % MOST_COLORS for run in runs}
     parts = [
-        f"<header><h1>{title}</h1>{summary(runs)}</header>",
+        f"<header><h1>{title}</h1>{summary(runs, score)}</header>",
         score_table(places),
         f'<h2>Training</h2><div class="charts">{"".join(charts_of(runs, colors))}</div>',
         step_bars(runs),
@@ -106,22 +109,29 @@ def page_of(places: Sequence[RunFiles]) -> str:
     return f"{head}<body><main>{''.join(parts)}</main></body></html>\n"
 
 
-def summary(runs: Sequence[RunFiles]) -> str:
-    """A line with date and size of a single run, and its scores in large figures."""
+def summary(runs: Sequence[RunFiles], score: str) -> str:
+    """A line with date and size of a single run, and its main scores in large figures; of several
+    the score by which they are sorted."""
     if len(runs) > 1:
-        return f'<p class="quiet">{len(runs)} runs</p>'
+        order = f", the highest {html.escape(score)} first" if score else ""
+        return f'<p class="quiet">{len(runs)} runs{order}</p>'
     run, size = runs[0], runs[0].plan["size"]
     ranks, scores = f"{size:.0f} rank{'s' * (size != 1)}", run.scores or {}
     facts = [run.began(), *by_flags(run, MODEL_FLAGS), ranks, duration(run.seconds)]
     tiles = "".join(
         f'<div class="tile"><b>{shown(name, scores)}</b>'
         f"<span>{html.escape(name.replace('_', ' '))}</span></div>"
-        for name in [*filter(is_score, scores)][:3]
+        for name in tiles_of(scores)
     )
     return (
         f'<p class="quiet">{html.escape(" · ".join(filter(None, facts)))}</p><div'
         f' class="tiles">{tiles}</div>'
     )
+
+
+def tiles_of(scores: Mapping[str, float]) -> list[str]:
+    """The main scores, which a task gives first, and losses if there is room."""
+    return sorted(scores, key=is_score, reverse=True)[:MOST_TILES]
 
 
 def duration(seconds: float | None) -> str:
@@ -149,33 +159,33 @@ def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
 
 
 def score_table(places: Sequence[RunFiles]) -> str:
-    """A row for each score; columns for the first evaluation, for each run, for the mean of several
-    seeds."""
-    columns: dict[str, Mapping[str, str]] = {}
-    for place in places:
-        first, scores = (
-            place.evaluations[0] if len(place.evaluations) > 1 else {},
-            place.scores or {},
-        )
-        if len(places) == 1 and first.keys() & scores.keys():
-            columns[f"after step {first['step']:,.0f}"] = {
-                name: shown(name, first) for name in first
-            }
-        columns[place.name] = {name: shown(name, scores) for name in scores}
+    """A row for each score; columns for each run, and for the mean of several seeds. Of a single
+    run only what its tiles do not show."""
+    by_run = [place.scores for place in places]
+    measured = [scores for scores in by_run if scores]
+    hidden = {*NO_SCORES, *(tiles_of(measured[0]) if len(by_run) == len(measured) == 1 else ())}
+    groups: dict[str, Mapping[str, str]] = {}
     for group in filter(None, dict.fromkeys(place.group for place in places)):
         members = [place.scores for place in places if place.group == group and place.scores]
-        columns[f"{group}: mean ± deviation"] = means(members) if len(members) > 1 else {}
-    names = list(
-        dict.fromkeys(name for run, of in columns.items() for name in of if name not in NO_SCORES)
-    )
-    if not names:
-        return "<p>No scores yet.</p>" if any(place.scores is None for place in places) else ""
-    running = {place.name for place in places if place.scores is None}
-    rows = [
-        [name, *(of.get(name, "not yet" if run in running else "") for run, of in columns.items())]
-        for name in names
-    ]
-    return f"<h2>Scores</h2>{table(['', *columns], rows)}"
+        groups[f"{group}: mean ± deviation"] = means(members) if len(members) > 1 else {}
+    rows = []
+    for name in dict.fromkeys(name for scores in measured for name in scores):
+        values = {scores[name] for scores in measured if name in scores}
+        best = max(values) if is_score(name) else min(values) if name.endswith("loss") else None
+        row: list[str] = [name]
+        for scores in by_run:
+            text = "not yet"
+            if scores is not None:
+                text = shown(name, scores) if name in scores else ""
+                if len(values) > 1 and scores.get(name, math.nan) == best:
+                    text = Best(text)
+            row.append(text)
+        row += [group.get(name, "") for group in groups.values()]
+        if name not in hidden:
+            rows.append(row)
+    if rows:
+        return f"<h2>Scores</h2>{table(['', *(place.name for place in places), *groups], rows)}"
+    return "<p>No scores yet.</p>" if None in by_run else ""
 
 
 def means(members: Sequence[Mapping[str, float]]) -> dict[str, str]:
@@ -209,29 +219,26 @@ def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[s
     marks = [(float(best[0]), f"best {best[1]}") for run in runs[:1] if (best := run.best())]
     breaks = [] if several else runs[0].interruptions()
     losses = curves("loss")
-    drawn = [Curve("", loss.points, loss.color, "raw") for loss in losses]
+    # of several runs the raw curves would hide each other
+    drawn = [] if several else [Curve("training", losses[0].points, style="raw")]
     drawn += [
         Curve(loss.name or "training, smoothed", smoothed(loss.points), loss.color)
         for loss in losses
     ]
     scores: list[Curve] = []
     for run in runs:
-        for name in sorted({name for line in run.evaluations for name in line}):
+        measured = dict.fromkeys(name for line in run.evaluations for name in line)
+        for name in measured:
             is_loss = name.endswith("loss")
-            if is_loss or is_score(name):
-                color = colors[run.name] + (0 if several else 1 if is_loss else len(scores))
+            if is_loss or (name == run.main_score(measured) if several else is_score(name)):
+                number = len(drawn) - 1 if is_loss else len(scores)
+                color = colors[run.name] + (0 if several else number)
                 label = f"{run.name} {name}" if several else name
                 curve = Curve(label, points(run.evaluations, name), color % MOST_COLORS, "dots")
                 (drawn if is_loss else scores).append(curve)
-    yield chart("loss, mean over all ranks", drawn, [*marks, *breaks])
+    yield chart(f"loss{', smoothed' * several}", drawn, [*marks, *breaks])
     yield chart("scores on held-out data", scores, marks, from_zero=False)
-    speed = curves("examples_per_s")
-    if not several:
-        speed = [Curve("while training", speed[0].points, speed[0].color)]
-        speed.append(
-            Curve("with evaluations and checkpoints", with_pauses(runs[0].steps), 1, "raw")
-        )
-    yield chart("examples per second, over all ranks", speed, breaks)
+    yield chart("examples per second of the whole job", curves("examples_per_s"), breaks)
     yield chart("learning rate", curves("learning_rate"), from_zero=False)
     yield chart("gradient norm before clipping", curves("gradient_norm"))
 
@@ -240,41 +247,38 @@ def points(lines: Lines, key: str) -> list[tuple[float, float]]:
     return [(line["step"], line[key]) for line in lines if key in line]
 
 
-def with_pauses(steps: Lines) -> list[tuple[float, float]]:
-    """Examples per second of wall-clock time between two logged steps."""
-    return [
-        (after["step"], (after["rows"] - before["rows"]) / (after["time"] - before["time"]))
-        for before, after in itertools.pairwise(steps)
-        if {"rows", "time"} <= before.keys() & after.keys() and after["time"] > before["time"]
-    ]
-
-
 def step_bars(runs: Sequence[RunFiles]) -> str:
     """A bar for each rank, or run of several, of the median milliseconds of each part of a step."""
+    labels = dict(PARTS)
+    if all(run.plan["size"] == 1 for run in runs):
+        del labels["reduce_s"]
     bars: dict[str, list[float]] = {}
     for run in runs:
         times = run.step_times if len(runs) == 1 else run.step_times[:1]
-        for rank, parts in enumerate(times or [{part: run.median(part) for part in PARTS}]):
-            bars[f"rank {rank}" if len(runs) == 1 else run.name] = [
-                1e3 * parts.get(part, 0.0) for part in PARTS
-            ]
+        for rank, parts in enumerate(times or [{part: run.median(part) for part in labels}]):
+            name = f"rank {rank}" if len(runs) == 1 else run.name
+            bars[name] = [1e3 * parts.get(part, 0.0) for part in labels]
     longest = max(map(sum, bars.values()))
     if not longest:
         return ""
     rows = []
     for name, parts_ms in bars.items():
-        pieces = "".join(
-            f'<i class="c{color}" style="width:{100 * ms / longest:.2f}%" title="{label}: {ms:.1f}'
-            ' ms"></i>'
-            for color, (label, ms) in enumerate(zip(PARTS.values(), parts_ms, strict=True))
+        titles = [
+            f"{label} {ms:,.0f} ms" for label, ms in zip(labels.values(), parts_ms, strict=True)
+        ]
+        pieces = (
+            f'<i class="c{color}" style="width:{100 * ms / longest:.2f}%" title="{title}"></i>'
+            for color, (title, ms) in enumerate(zip(titles, parts_ms, strict=True))
         )
-        ends = (f"<span>{html.escape(text)}</span>" for text in (name, f"{sum(parts_ms):.0f} ms"))
-        rows.append(f'<div class="bar">{f"<div>{pieces}</div>".join(ends)}</div>')
-    first = enumerate(zip(PARTS.values(), next(iter(bars.values())), strict=True))
-    legend = "".join(key(f"{label} {ms:.0f} ms", color) for color, (label, ms) in first)
+        rows.append(
+            f'<div class="bar"><span>{html.escape(name)}</span><div>{"".join(pieces)}</div>'
+            f"<span>{sum(parts_ms):,.0f} ms</span></div>"
+        )
+    shown_labels = titles if len(bars) == 1 else labels.values()
+    legend = "".join(map(key, shown_labels, itertools.count()))
     return (
-        f"<h2>Where a step's time goes (median)</h2>{''.join(rows)}<div"
-        f' class="legend">{legend}</div>'
+        f'<h2>Where a step\'s time goes (median)</h2><div class="bars">{"".join(rows)}</div>'
+        f'<div class="legend">{legend}</div>'
     )
 
 
@@ -309,7 +313,7 @@ def differences(runs: Sequence[RunFiles]) -> str:
 def sections_of(run: RunFiles, several: bool) -> Iterator[str]:
     if run.sections:
         yield f"<h2>Predictions{f' of {html.escape(run.name)}' if several else ''}</h2>"
-        yield from map(section, run.sections)
+        yield f'<div class="sections">{"".join(map(section, run.sections))}</div>'
 
 
 def facts_table(runs: Sequence[RunFiles]) -> str:

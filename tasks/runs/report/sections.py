@@ -19,21 +19,29 @@ def section(content: Section) -> str:
     return f"<section><h3>{html.escape(content['title'])}</h3>{note}{body}</section>"
 
 
-def table(heads: Iterable[str], rows: Iterable[Sequence[Any]]) -> str:
+class Best(str):
+    """A cell with the best value of its row."""
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
-    body = ("<tr>" + "".join(map(cell, row)) + "</tr>" for row in rows)
+    body = ("<tr>" + "".join(map(cell, row, heads)) + "</tr>" for row in rows)
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
 
-def cell(value: Any) -> str:
+def cell(value: Any, head: str) -> str:
+    """With the head of its column, which a phone shows beside it in tables with texts."""
+    start = f'<td data-head="{html.escape(head)}"'
     if isinstance(value, Mapping):
-        return f'<td class="text">{marked(str(value["text"]), value["marks"])}</td>'
+        return f'{start} class="text">{marked(str(value["text"]), value["marks"])}</td>'
+    if isinstance(value, Best):
+        return f'{start} class="best">{html.escape(value)}</td>'
     if isinstance(value, float):
-        return f"<td>{value:.2f}</td>" if value > 1 else f"<td>{value:.4f}</td>"
-    return f"<td>{html.escape(f'{value:,}' if isinstance(value, int) else str(value))}</td>"
+        return f"{start}>{value:.2f}</td>" if value > 1 else f"{start}>{value:.4f}</td>"
+    return f"{start}>{html.escape(f'{value:,}' if isinstance(value, int) else str(value))}</td>"
 
 
 def marked(text: str, marks: Sequence[Sequence[Any]]) -> str:

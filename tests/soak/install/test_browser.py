@@ -1,6 +1,6 @@
 """The report in a real browser, Debian's chromium driven by playwright, which is installed for it:
-no error, nothing loaded, no text over another, nothing wider than the screen; in light, dark, on a
-phone and printed."""
+no error, nothing loaded, no text over another, nothing wider than the screen, no text cut off at
+the left of a chart, its values under the pointer; in light, dark, on a phone and printed."""
 
 import shutil
 import sys
@@ -20,6 +20,17 @@ OVERLAPS = '''() => [...document.querySelectorAll("svg")].flatMap(svg => {
     a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1
   ).map(([two]) => `${one} over ${two}`));
 })'''
+CUT_OFF = '''() => [...document.querySelectorAll("svg")].flatMap(svg =>
+  [...svg.querySelectorAll("text")].filter(text =>
+    text.getBoundingClientRect().left < svg.getBoundingClientRect().left
+  ).map(text => text.textContent))'''
+POINTED_AT = '''() => {
+  const chart = document.querySelector("svg");
+  chart.scrollIntoView();
+  const box = chart.getBoundingClientRect();
+  const found = document.elementFromPoint(box.x + box.width * 0.6, box.y + box.height / 2);
+  return found.querySelector("title")?.textContent ?? "";
+}'''
 TOO_WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 SCREENS = {
     "light": {"viewport": {"width": 1100, "height": 1400}},
@@ -36,6 +47,9 @@ with sync_playwright() as play:
         page.on("request", lambda r: r.url.startswith("file:") or found.append(r.url))
         page.goto(f"file://{sys.argv[2]}")
         found += [f"{name}: {text}" for text in page.evaluate(OVERLAPS)]
+        found += [f"{name}: {text} is cut off" for text in page.evaluate(CUT_OFF)]
+        read = page.evaluate(POINTED_AT)
+        found += [f"{name}: under the pointer is '{read}'"] * (not read.startswith("step "))
         found += [f"{name}: too wide"] * (page.evaluate(TOO_WIDE) > 0)
         page.screenshot(path=f"{sys.argv[3]}/{name}.png", full_page=True)
     page.emulate_media(media="print")
