@@ -207,7 +207,7 @@ class Pretraining(
 
 
 class Script(LaunchedJob, program="", settings=None):
-    """A program of one's own, whose task is a `ringbert.Task`:
+    """A program of one's own, whose task is a `tasks.runs.task.Task`:
     `Script("own_task.py", output_dir="stars", do_train=True, …)`. Its flags are keywords.
 
     >>> Script("own_task.py", output_dir="stars", do_train=True, train_file="reviews.csv")

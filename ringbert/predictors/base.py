@@ -125,8 +125,8 @@ class TaskPredictor(TrainedPredictor):
 
     Args:
       folder, precision, batch_size, model_revision: as those of `QuestionAnswering`.
-      task_of: makes the task (`ringbert.Task`) of the settings, by flag, that its model was saved
-        with (`Task.settings`); `max_seq_length` is among them.
+      task_of: makes the task (`tasks.runs.task.Task`) of the settings, by flag, that its model was
+        saved with (`Task.settings`); `max_seq_length` is among them.
     Raises ringbert.InputError, one line that names the argument.
 
     >>> from own_task import Reviews, of_settings  # examples/own_task.py
