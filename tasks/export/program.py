@@ -28,7 +28,7 @@ from ringbase.errors import InputError
 from ringbase.files import replace_folder
 from tasks.classifier.task import LabelTask
 from tasks.embedder.pooling import said_by
-from tasks.embedder.settings import VectorSettings
+from tasks.embedder.settings import DEFAULTS, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.export.__main__ import ExportConfig
 from tasks.features.task import FeaturesTask
@@ -52,7 +52,7 @@ def label_task(config: BertConfig, settings: Mapping[str, Any]) -> LabelTask:
 
 
 def embed_task(settings: Mapping[str, Any]) -> EmbedTask:
-    return EmbedTask(VectorSettings(normalize=settings["normalize"]), settings["pooling"])
+    return EmbedTask(VectorSettings(**{name: settings[name] for name in DEFAULTS}))
 
 
 # of a model with this head: what its outputs are called, by `Task.outputs`
@@ -92,7 +92,7 @@ def export(
         start = find_model(name, model_revision)
         assert start.weights is not None
         there = weights.read(start.weights, start.bert_config.architecture)
-        said = {**said_by(start.weights), **start.settings()}
+        said = {**said_by(start.weights, start.bert_config.num_positions), **start.settings()}
         make = task_of or partial(TASKS[head_in(there, start.bert_config)], start.bert_config)
         if task_of is None and "pooling" in said:
             make = embed_task
