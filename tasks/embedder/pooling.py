@@ -14,6 +14,8 @@ MODULES, CONFIG = "modules.json", "1_Pooling/config.json"
 LENGTHS, TOKENIZER = "sentence_bert_config.json", "tokenizer_config.json"
 MODULES_READ = ["Transformer", "Pooling", "Normalize"]
 KEYS: Mapping[Pooling, str] = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
+# switches of other modes, without which some readers refuse the file
+OTHER_KEYS = "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"
 CLASSES = "sentence_transformers.models"
 
 
@@ -75,7 +77,7 @@ def files_of(
         }
         for number, name in enumerate(names)
     ]
-    modes = {key: mode == pooling for mode, key in KEYS.items()}
+    modes = {key: key == KEYS[pooling] for key in (*KEYS.values(), *OTHER_KEYS)}
     return {
         MODULES: modules,
         CONFIG: {"word_embedding_dimension": width, **modes},
