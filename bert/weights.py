@@ -178,7 +178,7 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
         values = {key: np.ascontiguousarray(value, np.float32) for key, value in tensors.items()}
         save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
         if tokenizer is not None:
-            tokenizer.save(folder, has_types=model.config.has_types)
+            tokenizer.save(folder, model.config.has_types, model.config.num_positions)
 
     return write
 

@@ -153,9 +153,10 @@ class Tokenizer:
             )
         return ""
 
-    def save(self, folder: Path, has_types: bool = True) -> None:
+    def save(self, folder: Path, has_types: bool = True, num_positions: int | None = None) -> None:
         """Writes the tokenizer's files, from which `transformers.AutoTokenizer` gives the same ids,
-        and types of tokens if the model has some."""
+        and types of tokens if the model has some. With `truncation=True` it cuts to
+        `num_positions`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.backend.save(str(folder / "tokenizer.json"))
         # The class BertTokenizer would rebuild it from the vocabulary, with a limit of 100
@@ -171,6 +172,8 @@ class Tokenizer:
             *["token_type_ids"] * has_types,
             "attention_mask",
         ]
+        if num_positions:
+            settings["model_max_length"] = num_positions
         settings |= {
             f"{kind}_token": name
             for kind, name in zip(sentencepiece.SPECIAL, self._names, strict=True)

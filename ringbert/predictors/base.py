@@ -4,7 +4,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 from bert.configuration import BertConfig
@@ -23,6 +22,7 @@ from ringbase.settings import (
 from tasks.runs.load import about_arguments, alone, find_model, load_model
 from tasks.runs.predict import Predictor
 from tasks.runs.settings import Precision, batch_size
+from tasks.runs.start import Start
 from tasks.runs.task import DataSet, Task, set_of
 from tasks.runs.texts import Preparation
 
@@ -59,7 +59,7 @@ class TrainedPredictor:
             start = find_model(name, self.model_revision)
             positions = start.bert_config.num_positions
             options: dict[str, Any] = {"max_seq_length": min(self.longest, positions)}
-            for source in (self.said_by(start.weights), start.settings(), vars(self)):
+            for source in (self.said_by(start), start.settings(), vars(self)):
                 options |= {name: each for name, each in source.items() if each is not None}
             self.options = options
             values = self._checked_options(positions)
@@ -88,7 +88,7 @@ class TrainedPredictor:
             )
         return values
 
-    def said_by(self, folder: Path | None) -> Mapping[str, Any]:
+    def said_by(self, start: Start) -> Mapping[str, Any]:
         """Options that a folder of another program's says."""
         return {}
 

@@ -3,21 +3,19 @@ the same code as bert-embedder."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bert.configuration import BertConfig
 from bert.heads import EMBEDDINGS, Head
-from ringbase.errors import InputError
-from ringbase.settings import shown
 from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
-from tasks.embedder.pooling import KEYS, said_by
+from tasks.embedder.pooling import said_by
 from tasks.embedder.reading import Pairs
 from tasks.embedder.rows import texts_of
-from tasks.embedder.settings import Pooling, VectorSettings
+from tasks.embedder.settings import DEFAULTS, VectorSettings
 from tasks.embedder.task import EmbedTask
+from tasks.runs.start import Start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,22 +47,16 @@ class Embedder(TrainedPredictor):
     settings_class = EmbedSettings
     longest: ClassVar[int] = 128
 
-    def said_by(self, folder: Path | None) -> Mapping[str, Any]:
-        return said_by(folder)
+    def said_by(self, start: Start) -> Mapping[str, Any]:
+        return said_by(start.weights, start.bert_config.num_positions, self.pooling)
 
     @property
     def head(self) -> Head:
-        return EMBEDDINGS[self._pooling, self.options.get("normalize", True)]
-
-    @property
-    def _pooling(self) -> Pooling:
-        pooling = self.options.get("pooling", "mean")
-        if pooling not in KEYS:
-            raise InputError(f"pooling must be mean or cls, got {shown(pooling)}")
-        return pooling
+        settings = {**DEFAULTS, **self.options}
+        return EMBEDDINGS[settings["pooling"], settings["normalize"]]
 
     def make_task(self, bert_config: BertConfig) -> EmbedTask:
-        return EmbedTask(self.settings, self._pooling)
+        return EmbedTask(self.settings)
 
     def __call__(self, texts: str | Iterable[str]) -> np.ndarray:
         """The vectors of texts, in their order."""

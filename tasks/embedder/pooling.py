@@ -7,47 +7,67 @@ from typing import Any
 
 from ringbase.errors import InputError
 from ringbase.files import read_json, read_object
+from ringbase.settings import LONGEST_ROW
 from tasks.embedder.settings import Pooling
 
 MODULES, CONFIG = "modules.json", "1_Pooling/config.json"
-LENGTHS = "sentence_bert_config.json"
+LENGTHS, TOKENIZER = "sentence_bert_config.json", "tokenizer_config.json"
+MODULES_READ = ["Transformer", "Pooling", "Normalize"]
 KEYS: Mapping[Pooling, str] = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
+# switches of other modes, without which some readers refuse the file
+OTHER_KEYS = "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"
 CLASSES = "sentence_transformers.models"
 
 
-def pooling_of(folder: Path | None) -> Pooling | None:
-    """The pooling of a model's folder; None if it does not say. Raises InputError: it is another
-    than mean or cls."""
+def said_by(folder: Path | None, num_positions: int, pooling: str | None = None) -> dict[str, Any]:
+    """The settings of a folder of sentence-transformers, by flag; none of another folder. With
+    `pooling` the folder's is not read. Raises InputError: it computes what bert-embedder does
+    not."""
     if folder is None or not (folder / MODULES).is_file():
-        return None
-    config = read_object(folder / CONFIG)
-    modes = [name for name, is_on in config.items() if name.startswith("pooling_mode_") and is_on]
-    for pooling, key in KEYS.items():
-        if modes == [key]:
-            return pooling
-    raise InputError(f"{folder / CONFIG}: {', '.join(modes)}: give --pooling mean or cls")
-
-
-def said_by(folder: Path | None) -> dict[str, Any]:
-    """The settings of a folder of sentence-transformers, by flag; none of another folder."""
-    pooling = pooling_of(folder)
-    if folder is None or pooling is None:
         return {}
-    types = [str(module.get("type", "")) for module in read_json(folder / MODULES)]
-    said: dict[str, Any] = {
-        "pooling": pooling,
-        "normalize": any(each.endswith("Normalize") for each in types),
+    modules = read_json(folder / MODULES)
+    try:
+        types = [module["type"].rpartition(".")[2] for module in modules]
+        paths = [folder / module["path"] for module in modules]
+    except (AttributeError, KeyError, TypeError):
+        raise InputError(f"{folder / MODULES}: damaged: no list of types and paths") from None
+    if types not in (MODULES_READ, MODULES_READ[:2]):
+        raise InputError(
+            f"{folder / MODULES}: the modules must be {', '.join(MODULES_READ[:2])} and perhaps"
+            f" {MODULES_READ[2]}, got {', '.join(types)}"
+        )
+    return {
+        "pooling": pooling or _pooling_in(paths[1] / "config.json"),
+        "normalize": MODULES_READ[2] in types,
+        "max_seq_length": min(_length_in(folder), num_positions),
     }
-    if (folder / LENGTHS).is_file():
-        said["max_seq_length"] = read_object(folder / LENGTHS).get("max_seq_length")
-    return said
+
+
+def _pooling_in(path: Path) -> Pooling:
+    """Newer versions write `pooling_mode`, older ones a switch for each mode."""
+    config = read_object(path)
+    switches = [name for name in config if name.startswith("pooling_mode_") and config[name]]
+    mode = config.get("pooling_mode", switches)
+    for pooling, key in KEYS.items():
+        if mode in (pooling, [key]):
+            return pooling
+    raise InputError(f"{path}: pooling must be mean or cls, got {mode}: give --pooling")
+
+
+def _length_in(folder: Path) -> int:
+    """The most tokens of a text. Newer versions write it as the tokenizer's."""
+    for name, key in ((LENGTHS, "max_seq_length"), (TOKENIZER, "model_max_length")):
+        length = read_object(folder / name).get(key) if (folder / name).is_file() else None
+        if isinstance(length, int):
+            return length
+    return LONGEST_ROW
 
 
 def files_of(
     pooling: Pooling, normalize: bool, width: int, max_seq_length: int
 ) -> dict[str, object]:
     """What sentence-transformers reads beside a model, by file name."""
-    names = ["Transformer", "Pooling", *["Normalize"] * normalize]
+    names = MODULES_READ if normalize else MODULES_READ[:2]
     modules = [
         {
             "idx": number,
@@ -57,7 +77,7 @@ def files_of(
         }
         for number, name in enumerate(names)
     ]
-    modes = {key: mode == pooling for mode, key in KEYS.items()}
+    modes = {key: key == KEYS[pooling] for key in (*KEYS.values(), *OTHER_KEYS)}
     return {
         MODULES: modules,
         CONFIG: {"word_embedding_dimension": width, **modes},

@@ -4,9 +4,14 @@ Start reading at `run_embedder`, below. The loss that joins the rows of all rank
 distributed/joint.py.
 """
 
-from tasks.embedder.pooling import pooling_of
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ringbase.settings import flat
+from tasks.embedder.pooling import said_by
 from tasks.embedder.reading import Source
-from tasks.embedder.settings import EmbedderConfig, Pooling
+from tasks.embedder.settings import DEFAULTS, EmbedderConfig, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, run_task, runs_of
@@ -25,10 +30,9 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     # Configuration, tokenizer, weights and pooling are found on rank 0; the rows are built once per
     # machine.
     runs = runs_of(config, job, start_of_embedder)
-    start, vectors = runs[0].start, config.vectors
-    pooling = job.world.on_first(pooling_of_start, config, start)
-    settings = {**saved_settings(config), "pooling": pooling}
-    task = EmbedTask(vectors, pooling, config.loss, settings)
+    start = runs[0].start
+    vectors = job.world.on_first(vectors_of_start, config, start)
+    task = EmbedTask(vectors, config.loss, saved_settings(replace(config, vectors=vectors)))
     sources = {kind: [Source(config.pairs, kind)] for kind in config.wanted_sets}
     preparation = Preparation(job.world, job.run, start.words, vectors.allow_unknown)
     sets = open_sets(task, sources, preparation)
@@ -40,9 +44,17 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
 
 
 def start_of_embedder(config: EmbedderConfig, job: Job) -> Start:
-    return start_of_run(config, job, Needs(config.vectors.max_seq_length))
+    length = config.vectors.max_seq_length or DEFAULTS["max_seq_length"]
+    return start_of_run(config, job, Needs(length))
 
 
-def pooling_of_start(config: EmbedderConfig, start: Start) -> Pooling:
-    """That of the flag, else of the model's folder, else the mean. On rank 0."""
-    return config.vectors.pooling or pooling_of(start.weights) or "mean"
+def vectors_of_start(config: EmbedderConfig, start: Start) -> VectorSettings:
+    """The flags', else those of the model's folder, of which a training takes over the pooling
+    alone. On rank 0."""
+    flags, trains = config.vectors, config.do_train
+    said: Mapping[str, Any] = {}
+    if not (trains and flags.pooling):
+        said = said_by(start.weights, start.bert_config.num_positions, flags.pooling)
+    taken = {name: value for name, value in said.items() if name == "pooling" or not trains}
+    given = {name: value for name, value in flat(flags).items() if value is not None}
+    return VectorSettings(**{**DEFAULTS, **taken, **given})

@@ -1,13 +1,16 @@
 """The flags of bert-embedder."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
 from tasks.runs.settings import TaskConfig
 
 STS_B = "sts-b"
 Pooling = Literal["mean", "cls"]
+# of `VectorSettings`, where neither the flags nor the model's folder say anything
+DEFAULTS: Mapping[str, Any] = {"max_seq_length": 128, "pooling": "mean", "normalize": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +70,13 @@ class PairSettings(Settings):
 class VectorSettings(Settings):
     """How texts become vectors."""
 
-    max_seq_length: int = setting(
-        128,
+    max_seq_length: int | None = setting(
+        None,
         "maximum number of tokens per text",
         "data",
         at_least=3,
         at_most=LONGEST_ROW,
+        shown_default="128; without --do_train what the model's folder says",
         is_saved=True,
     )
     pooling: Pooling | None = setting(
@@ -82,7 +86,13 @@ class VectorSettings(Settings):
         shown_default="what the model's folder says, else mean",
         is_saved=True,
     )
-    normalize: bool = setting(True, "give vectors the length 1", "model", is_saved=True)
+    normalize: bool | None = setting(
+        None,
+        "give vectors the length 1",
+        "model",
+        shown_default="true; without --do_train what the model's folder says",
+        is_saved=True,
+    )
     allow_unknown: bool = setting(
         False, "continue even if more than 10 % of the tokens are [UNK]", "data"
     )

@@ -24,7 +24,7 @@ from tasks.embedder.details import cosines_of, section_of_mistakes
 from tasks.embedder.pooling import files_of
 from tasks.embedder.reading import Pairs, Source, read
 from tasks.embedder.scoring import correlations, ranks_of_relevant, relevant_of
-from tasks.embedder.settings import LossSettings, Pooling, VectorSettings
+from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
 from tasks.runs.cache import Tables
 from tasks.runs.details import Details
 from tasks.runs.ranking import search_scores
@@ -41,7 +41,6 @@ class EmbedTask(Task[Pairs, np.ndarray]):
     [texts, W]."""
 
     vectors: VectorSettings = field(default_factory=VectorSettings)
-    pooling: Pooling = "mean"
     contrast: LossSettings = field(default_factory=LossSettings)
     settings: Mapping[str, object] = field(default_factory=dict)
     texts_per_row: int = 2
@@ -51,11 +50,19 @@ class EmbedTask(Task[Pairs, np.ndarray]):
 
     @property
     def head(self) -> Head:  # type: ignore[override]
-        return EMBEDDINGS[self.pooling, self.vectors.normalize]
+        return EMBEDDINGS[self.pooling, self.normalize]
+
+    @property
+    def pooling(self) -> Pooling:
+        return self.vectors.pooling or DEFAULTS["pooling"]
+
+    @property
+    def normalize(self) -> bool:
+        return self.vectors.normalize is not False
 
     @property
     def max_seq_length(self) -> int:
-        return self.vectors.max_seq_length
+        return self.vectors.max_seq_length or DEFAULTS["max_seq_length"]
 
     @property
     def fixed(self) -> Mapping[str, object]:
@@ -68,7 +75,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         return InBatchLoss(self.contrast.temperature, self.contrast.both_ways)
 
     def files(self, width: int) -> Mapping[str, object]:
-        return files_of(self.pooling, self.vectors.normalize, width, self.max_seq_length)
+        return files_of(self.pooling, self.normalize, width, self.max_seq_length)
 
     def trained_on(self, pairs: Rows) -> "EmbedTask":
         """The task for the training on these rows."""

@@ -28,7 +28,7 @@ from ringbase.errors import InputError
 from ringbase.files import replace_folder
 from tasks.classifier.task import LabelTask
 from tasks.embedder.pooling import said_by
-from tasks.embedder.settings import VectorSettings
+from tasks.embedder.settings import DEFAULTS, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.export.__main__ import ExportConfig
 from tasks.features.task import FeaturesTask
@@ -52,7 +52,7 @@ def label_task(config: BertConfig, settings: Mapping[str, Any]) -> LabelTask:
 
 
 def embed_task(settings: Mapping[str, Any]) -> EmbedTask:
-    return EmbedTask(VectorSettings(normalize=settings["normalize"]), settings["pooling"])
+    return EmbedTask(VectorSettings(**{name: settings[name] for name in DEFAULTS}))
 
 
 # of a model with this head: what its outputs are called, by `Task.outputs`
@@ -92,7 +92,7 @@ def export(
         start = find_model(name, model_revision)
         assert start.weights is not None
         there = weights.read(start.weights, start.bert_config.architecture)
-        said = {**said_by(start.weights), **start.settings()}
+        said = {**said_by(start.weights, start.bert_config.num_positions), **start.settings()}
         make = task_of or partial(TASKS[head_in(there, start.bert_config)], start.bert_config)
         if task_of is None and "pooling" in said:
             make = embed_task
@@ -111,7 +111,7 @@ class Exported(tf.Module):
         # Keras' own parts of the model would be saved too
         object.__setattr__(self, "_model", model)
         object.__setattr__(self, "task", task)
-        self._config, is_encoder = model.config, model.head is FEATURES
+        self.num_positions, is_encoder = model.config.num_positions, model.head is FEATURES
         # keeps them in the file
         self.weights = [variable.value for variable in model.trainable_variables]
         self.pooler = [tf.Variable(value) for value in pooler.values()] if is_encoder else []
@@ -122,7 +122,7 @@ class Exported(tf.Module):
         self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, attention_mask: tf.Tensor
     ) -> dict:
         """What the model says about rows [B, T]; `attention_mask` is 0 for padding, else 1."""
-        most = self._config.num_positions
+        most = self.num_positions
         batch, length = tf.unstack(tf.shape(input_ids))
         message = f"a row has more tokens than the model's {most} positions"
         with tf.control_dependencies([tf.debugging.assert_less_equal(length, most, message)]):
@@ -158,7 +158,7 @@ def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[s
         def fill(new: Path) -> None:
             signatures = dict.fromkeys(("serving_default", "ids"), exported.function)
             tf.saved_model.save(exported, str(new), signatures)
-            tokenizer.save(new / ASSETS)
+            tokenizer.save(new / ASSETS, num_positions=exported.num_positions)
 
         replace_folder(folder, fill)
     outputs = ", ".join(sorted(exported.function.structured_outputs))

@@ -32,7 +32,8 @@ OTHERS_FLAGS = """every minutes rehearse image_size batch_sizes no_index find_li
     reset_limit check_build
     autotune stall_check_warning_time_seconds stall_check_shutdown_time_seconds fusion_threshold_mb
     cycle_time_ms
-    hierarchical_allreduce timeline_filename gloo"""
+    hierarchical_allreduce timeline_filename gloo
+    dtype model_base_path model_id model_name port rest_api_port runner task"""
 
 
 def each(pages: list[Path]):

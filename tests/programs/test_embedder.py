@@ -128,6 +128,63 @@ def test_vectors_are_those_of_features(pooling, tmp_path):
     np.testing.assert_allclose(units, expected / lengths, atol=1e-5)
 
 
+def newer_folder(folder, pooling, *more):
+    """The files of sentence-transformers 6 beside a model: other names of classes and keys than
+    before, and the length of texts as the tokenizer's. Vectors are not made unit vectors."""
+    model = save_model(folder, "features")
+    package = "sentence_transformers"
+    types = [f"{package}.base.modules.transformer.Transformer"]
+    types += [f"{package}.sentence_transformer.modules.pooling.Pooling", *more]
+    modules = [
+        {"idx": number, "name": str(number), "path": "1_Pooling" if number else "", "type": name}
+        for number, name in enumerate(types)
+    ]
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "1_Pooling").mkdir()
+    config = {"embedding_dimension": 64, "pooling_mode": pooling, "include_prompt": True}
+    (model / "1_Pooling/config.json").write_text(json.dumps(config))
+    (model / "sentence_bert_config.json").write_text('{"module_output_name": "token_embeddings"}')
+    settings = read_json(model / "tokenizer_config.json") | {"model_max_length": 6}
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    return model
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_folder_of_newer_sentence_transformers_gives_its_vectors(pooling, tmp_path):
+    model = newer_folder(tmp_path, pooling)
+    texts = ["red", "the red fox saw a dull axe", "fox axe"]
+    with pytest.warns(UserWarning, match="beyond max_seq_length 6 are cut off"):
+        expected = ringbert.Features(model, pooling=pooling, max_seq_length=6).pooled(texts)
+    np.testing.assert_allclose(ringbert.Embedder(model)(texts), expected, atol=1e-5)
+    write_lines(tmp_path / "texts.jsonl", *(json.dumps({"anchor": text}) for text in texts))
+    predict = (f"--model={model}", "--do_predict", f"--predict_file={tmp_path}/texts.jsonl")
+    embed(tmp_path / "run", *predict)
+    vectors = np.load(tmp_path / "run/vectors.npy")
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    embed(tmp_path / "units", *predict, "--normalize", "--max_seq_length=32")
+    units = ringbert.Embedder(model, normalize=True, max_seq_length=32)(texts)
+    np.testing.assert_allclose(np.load(tmp_path / "units/vectors.npy"), units, atol=1e-5)
+    assert np.abs(units - vectors).max() > 0.1
+
+
+def test_folders_with_other_modules_are_refused(tmp_path):
+    def refused(name, *arguments, **options):
+        with pytest.raises(ringbert.InputError) as caught:
+            ringbert.Embedder(newer_folder(tmp_path / name, *arguments), **options)
+        return str(caught.value)
+
+    assert "max" in refused("max", "max")
+    dense = refused("dense", "mean", "sentence_transformers.models.Dense")
+    assert "Dense" in dense
+    assert "max" in refused("several", ["mean", "max"])
+    model = newer_folder(tmp_path / "given", "max")
+    assert np.isfinite(ringbert.Embedder(model, pooling="mean")("red fox")).all()
+    for damaged in ("{}", "[3]", '[{"type": "Transformer"}]'):
+        (model / "modules.json").write_text(damaged)
+        with pytest.raises(ringbert.InputError, match=r"modules\.json"):
+            ringbert.Embedder(model)
+
+
 def test_scores_are_learned_and_measured(data, tmp_path):
     """Pairs whose score is the share of words that they have in common."""
     lines = []

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 import ringbert
 from bert import weights
+from ringbase.files import read_json
 from tasks.export.__main__ import main
 
 # In a process that cannot import our packages: the outputs of SavedModels for the inputs in the
@@ -56,10 +57,11 @@ def test_saved_models_give_what_the_predictors_give(trained, tmp_path):
     inputs = {name: encoded[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
     for head, folder in trained.items():
         export(folder, tmp_path / head)
-        assert (
-            AutoTokenizer.from_pretrained(tmp_path / head / "assets.extra")(texts, padding=True)
-            == encoded
-        )
+        exported = AutoTokenizer.from_pretrained(tmp_path / head / "assets.extra")
+        assert exported(texts, padding=True) == encoded
+        for tokenizer in (exported, AutoTokenizer.from_pretrained(folder)):
+            cut = tokenizer("fox " * 1000, truncation=True).input_ids
+            assert len(cut) == read_json(folder / "config.json")["max_position_embeddings"]
     served = (sys.executable, "-c", SERVER, json.dumps(dict.fromkeys(HEADS, inputs)))
     found = run(served, cwd=tmp_path).json()
     mask = np.array(inputs["attention_mask"], bool)

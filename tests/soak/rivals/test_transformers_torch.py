@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from harness.batches import Computer, Row
-from harness.jobs import install, run
+from harness.jobs import run
 from harness.models import save_model
 from harness.mpi import ENVIRONMENT
 
@@ -37,7 +37,6 @@ FAMILY = {  # the vocabulary has padding as id 0
     "electra": {"model_type": "electra", "embedding_size": 24},
     "distilbert": {"model_type": "distilbert"},
 }
-TORCH = ("torch==2.13.0+cpu", "sympy", "mpmath", "networkx", "jinja2", "markupsafe")
 PAIRS = [("the animal", "a crow and the red axe"), ("who?", "Near the brown fox, two: A Cat 1 ☃")]
 # Prints transformers' inputs and scores for the folder and class in argv.
 SCRIPT = """
@@ -58,10 +57,7 @@ print(json.dumps({"input_ids": encoded["input_ids"].tolist(), "scores": scores})
 
 
 @pytest.mark.timeout(900)
-def test_pytorch_computes_the_same_scores(tmp_path):
-    """PyTorch for CPUs is in a folder of its own: our environment has none."""
-    torch = tmp_path / "torch"
-    install("--no-deps", "--no-cache-dir", *TORCH, into=torch)
+def test_pytorch_computes_the_same_scores(torch, tmp_path):
     for name, changes in reversed(FAMILY.items()):
         for size, head in itertools.product(SIZES, MODELS):
             folder = save_model(
