@@ -80,7 +80,7 @@ class LaunchedJob:
         """Makes the arguments flags."""
         fields = fields_of(self.settings) if self.settings else ()
         lists = [field.name for field in fields if field.is_list]
-        values = dict(arguments)
+        values, known = dict(arguments), {name for field in fields for name in field.names}
         for name, value in arguments.items():
             if isinstance(value, str | os.PathLike | None):
                 continue
@@ -91,7 +91,7 @@ class LaunchedJob:
             # the flags of a script are its own
             elif isinstance(value, list | tuple | range) and (name in lists or not fields):
                 values[name] = ",".join(map(str, value))
-            elif hasattr(value, "__len__"):
+            elif hasattr(value, "__len__") and (name in known or not fields):
                 raise InputError(f"{name} must be one value, got {shown(value)}")
         words = ", ".join(f"{name}={value!r}" for name, value in values.items())
         self._call = f"ringbert.{type(self).__name__}({words})"

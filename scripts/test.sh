@@ -26,6 +26,10 @@ tests_of() {
   esac
 }
 
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  sed -n '2,5s/^# \{0,1\}//p' "$0"
+  exit
+fi
 chosen=() mode=
 if [[ ${1:-} == --changed ]]; then
   shift

@@ -81,8 +81,10 @@ def _is_undefined(true: np.ndarray, predicted: np.ndarray) -> bool:
     return any((values == values[0]).all() for values in (true, predicted))
 
 
-_ALL = (accuracy, f1, micro_f1, macro_f1, acc_and_f1, mcc, pearson, spearmanr, corr)
-METRICS: Mapping[str, Metric] = {metric.__name__: metric for metric in _ALL}
+METRICS: Mapping[str, Metric] = {
+    metric.__name__: metric
+    for metric in (accuracy, f1, micro_f1, macro_f1, acc_and_f1, mcc, pearson, spearmanr, corr)
+}
 
 
 def metrics(names: Sequence[str], true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:

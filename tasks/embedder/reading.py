@@ -56,9 +56,9 @@ def read(source: Source) -> Pairs:
     settings = source.settings
     limit = settings.max_train_examples if source.kind == "train" else settings.max_predict_examples
     table, (anchor, positive, negatives, score), scale = _table(source)
-    names = [table.find(anchor)]
+    names = [_needed(table, anchor, "anchor")]
     if source.kind != "predict":
-        names.append(table.find(positive))
+        names.append(_needed(table, positive, "positive"))
         names += filter(None, (table.find(name, is_needed=False) for name in negatives))
     scored = table.find(score, is_needed=False) if source.kind != "predict" else None
     rows, scores = list[tuple[str, ...]](), list[float]()
@@ -73,6 +73,13 @@ def read(source: Source) -> Pairs:
         raise InputError(f"{source}: {len(rows)} pairs, of which each is a negative of the others")
     corpus = _corpus(settings, positive) if source.kind == "dev" and settings.corpus_file else ()
     return Pairs(rows, scores or None, list(corpus))
+
+
+def _needed(table: Table, column: str, kind: str) -> str | None:
+    try:
+        return table.find(column)
+    except InputError as error:
+        raise InputError(f"{error} (--{kind}_column names another)") from None
 
 
 def _table(source: Source) -> tuple[Table, tuple, float]:

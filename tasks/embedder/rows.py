@@ -39,7 +39,8 @@ def tables(pairs: Pairs, preparation: Preparation, max_seq_length: int) -> Table
         "digests": ragged(digests_of_rows, pa.int64()),
         "score": pa.array(pairs.scores or [np.nan] * len(rows), pa.float32()),
     }
-    notes = [f"{len(rows):,} pairs, {len(texts):,} texts"]
+    has_pairs = len(pairs.rows[0]) > 1
+    notes = [f"{len(rows):,} pairs, {len(texts):,} texts" if has_pairs else f"{len(rows):,} texts"]
     if fit["rows_cut"]:
         notes.append(f"{fit['rows_cut']:,} cut to --max_seq_length {max_seq_length}")
     content = digest("embedder", VERSION, preparation.tokenizer.digest, max_seq_length, pairs)

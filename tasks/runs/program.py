@@ -188,8 +188,6 @@ def run_once(
         if training and learned:
             task = task.taught(learned)
             run.write_json(f"model/{TASK_FILE}", {**task.settings, **learned})
-    # mistakes.jsonl has those of the dev set, if there is one
-    mistakes = f"{'predict_' * config.does_eval}mistakes"
     names = [str(data.source) for data in sets.predict if not data.is_printed]
     if names and (replaced := world.on_first(history.predicted, run, names)):
         run.say(f"note: {', '.join(names)} replaces the predictions of {replaced}")
@@ -199,7 +197,8 @@ def run_once(
             results = evaluation.predictor.results(task, data, config.predict_batch_size)
             if found := world.on_first(task.scores, "predict", data, results):
                 scores |= found
-                name = f"{mistakes}{data.suffix}.jsonl"
+                # mistakes.jsonl has those of the dev set
+                name = f"predict_mistakes{data.suffix}.jsonl"
                 world.on_first(write_mistakes, run, task, data, results, name)
         world.on_first(write_predictions, run, task, data, results)
     if config.does_eval or sets.predict:

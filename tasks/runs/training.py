@@ -124,7 +124,7 @@ class Training:
         is_complete = is_finished(state, held_out)
         if not is_complete:
             run.remove(result_file(trains=True))
-        self._announce(job, plan, held_out)
+        self._announce(job, plan, state.step, held_out)
         feed, copy_model = self.feed(seed), partial(weights.copied, self.model, start.tokenizer)
         with closing(Checkpoints(folder, world, copy_model, loop, run.publish)) as checkpoints:
             if not continues and (aside := world.on_first(set_aside, folder)):
@@ -156,9 +156,11 @@ class Training:
         self._world.on_first(start.check_settings, settings, job)
         return first_state(self.plan, settings, start.state, continues)
 
-    def _announce(self, job: Job, plan: Plan, held_out: HeldOut | None) -> None:
-        """Says the plan, and makes sure that all ranks have the same."""
+    def _announce(self, job: Job, plan: Plan, step: int, held_out: HeldOut | None) -> None:
+        """Says the plan and the first step, and makes sure that all ranks have the same."""
         job.run.say(str(plan))
+        if step:
+            job.run.say(f"continues at step {step:,} of {plan.steps:,}")
         self._say_warnings(job, plan, held_out)
         tensors = self.model.named_tensors()
         shapes = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]

@@ -100,11 +100,13 @@ class TagTask(Task[Sentences, Results]):
     def _entities(self, sentence: Sentence, tagged: Tagged) -> dict[str, object]:
         text, starts = text_of(sentence.words, self.sentences.characters)
         found = entities(text, sentence.words, starts, tagged)
-        fields: dict[str, object] = {"text": text, "entities": [asdict(each) for each in found]}
+        fields: dict[str, Any] = {"text": text, "entities": [asdict(each) for each in found]}
         if sentence.tags:
             certain = Tagged(sentence.tags, [1.0] * len(sentence.tags))
             true = entities(text, sentence.words, starts, certain)
             fields["true_entities"] = [asdict(each) for each in true]
+            for each in fields["true_entities"]:
+                del each["probability"]  # nobody's guess
         return fields
 
     def write(self, run: Run, data: DataSet[Sentences], results: Results) -> None:

@@ -150,7 +150,7 @@ def test_mistakes_are_sentences_with_wrong_entities(data, run, tmp_path):
     scores = bert("tagger", tmp_path / "out", *flags)
     assert scores["predict_f1"] < 1
     predictions = objects_in(tmp_path / "out/predictions.jsonl")
-    (mistake,) = objects_in(tmp_path / "out/mistakes.jsonl")
+    (mistake,) = objects_in(tmp_path / "out/predict_mistakes.jsonl")
     assert mistake == predictions[number]
     found, true = (
         {(each["text"], each["label"]) for each in mistake[kind]}
