@@ -71,10 +71,13 @@ class CompareConfig(Settings):
         10_570, "predict the first N questions, for prediction", "data", at_least=1
     )
     glue_dir: str | None = setting(
-        None, "folder of GLUE's tasks, for mrpc, seeds and sst-2", "data"
+        None, "folder of GLUE's tasks, for mrpc, seeds, sst-2 and sts-b", "data"
     )
     wnut_dir: str | None = setting(
         None, "folder of WNUT 2017's train.conll and dev.conll, for wnut", "data"
+    )
+    pairs_dir: str | None = setting(
+        None, "folder of pairs, train.jsonl and dev.jsonl, for pairs", "data"
     )
     max_seq_length: int = setting(384, "maximum number of tokens per window", "data", at_least=8)
     batch_size: int = setting(32, "windows per step, over all ranks", "load", at_least=1)
@@ -94,9 +97,13 @@ class CompareConfig(Settings):
         if unknown := set(parts) - set(PARTS):
             raise ValueError(f"--parts {unknown.pop()!r} is none of {', '.join(PARTS)}")
         for part in set(parts) - {"training"}:
-            flag = {"squad": "predict_file", "prediction": "predict_file", "wnut": "wnut_dir"}.get(
-                part, "glue_dir"
-            )
+            flags_of_parts = {
+                "squad": "predict_file",
+                "prediction": "predict_file",
+                "wnut": "wnut_dir",
+                "pairs": "pairs_dir",
+            }
+            flag = flags_of_parts.get(part, "glue_dir")
             if not getattr(self, flag):
                 raise ValueError(f"--parts {part} needs --{flag}")
 

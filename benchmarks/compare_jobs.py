@@ -41,7 +41,22 @@ JOBS = {
     "sst-2": Job("sst-2", 10_000, 1, 128),
     "wnut": Job("wnut", 3394, 2, 128, (1, 2), 7e-5),
     "squad": Job("squad", 2000, 1, 384),
+    "pairs": Job("pairs", 4000, 1, 256, rate=2e-5),
+    "sts-b": Job("sts-b", 5749, 4, 128, (1, 2, 3), 2e-5),
 }
+PROGRAMS = {
+    "squad": "tasks.squad",
+    "wnut": "tasks.tagger",
+    "pairs": "tasks.embedder",
+    "sts-b": "tasks.embedder",
+}
+SCORES = {
+    "squad": "f1",
+    "wnut": "eval_f1",
+    "pairs": "eval_mrr@10",
+    "sts-b": "eval_spearman",
+}
+TEMPERATURE = 0.05  # bert-embedder's
 PREDICTED_QUESTIONS = 1000  # after the training of the job "squad"
 
 
@@ -99,6 +114,9 @@ def ours(contest: Contest, job: Job) -> dict[str, Any]:
             f"--predict_file={config.predict_file}",
         ]
         flags += [f"--max_predict_examples={PREDICTED_QUESTIONS}"]
+    elif job.task == "pairs":
+        flags += ["--do_eval", f"--max_predict_examples={PREDICTED_QUESTIONS}"]
+        flags += [f"--{name}_file={config.pairs_dir}/{name}.jsonl" for name in ("train", "dev")]
     elif job.task == "wnut":
         flags += ["--do_eval", f"--seed={job.seeds[0]}"]
         flags += [f"--{name}_file={config.wnut_dir}/{name}.conll" for name in ("train", "dev")]
@@ -107,7 +125,7 @@ def ours(contest: Contest, job: Job) -> dict[str, Any]:
         flags.append(
             f"--seeds={','.join(map(str, job.seeds))}" if len(job.seeds) > 1 else "--seed=42"
         )
-    program = {"squad": "tasks.squad", "wnut": "tasks.tagger"}.get(job.task, "tasks.classifier")
+    program = PROGRAMS.get(job.task, "tasks.classifier")
     start_s, start = time.perf_counter(), time.time()
     contest.run_ours(program, *flags, variables={"RINGBERT_CACHE": str(folder / "cache")})
     seconds = time.perf_counter() - start_s
@@ -117,7 +135,7 @@ def ours(contest: Contest, job: Job) -> dict[str, Any]:
     second = [line["time"] - start for line in lines if line["step"] == 2]
     result = json.loads((folder / "run/result.json").read_text())
     each = list(result["seeds"].values()) if "seeds" in result else [result["scores"]]
-    score = {"squad": "f1", "wnut": "eval_f1"}.get(job.task, "eval_accuracy")
+    score = SCORES.get(job.task, "eval_accuracy")
     shutil.rmtree(folder)
     return {
         "seconds": seconds,
@@ -129,13 +147,12 @@ def ours(contest: Contest, job: Job) -> dict[str, Any]:
 def settings_of(contest: Contest, job: Job) -> dict[str, Any]:
     """The settings of torch_jobs.py."""
     config, glue_dir = contest.config, contest.config.glue_dir or ""
+    folders = {"wnut": config.wnut_dir, "pairs": config.pairs_dir}
     return {
         "task": job.task,
         "model": str(Path(config.model).expanduser().resolve()),
         "seeds": job.seeds,
-        "data_dir": (
-            config.wnut_dir if job.task == "wnut" else os.path.join(glue_dir, job.task.upper())
-        ),
+        "data_dir": folders.get(job.task) or os.path.join(glue_dir, job.task.upper()),
         "train_file": config.train_file,
         "predict_file": config.predict_file,
         "max_train_examples": job.examples,
@@ -144,6 +161,7 @@ def settings_of(contest: Contest, job: Job) -> dict[str, Any]:
         "num_epochs": job.epochs,
         "learning_rate": job.rate,
         "max_seq_length": job.length,
+        "temperature": TEMPERATURE,
         "precision": config.precision,
     }
 
@@ -153,7 +171,7 @@ def pytorchs(contest: Contest, job: Job) -> dict[str, Any]:
     start_s = time.perf_counter()
     report = contest.run_rival(PROGRAM, "torch", settings_of(contest, job))
     seconds = time.perf_counter() - start_s
-    scores = report.get("f1") or report.get("accuracy")
+    scores = report.get("f1") or report.get("accuracy") or report.get("embeddings")
     if job.task == "squad":
         examples = read(
             Source(contest.config.predict_file, is_training=False, limit=PREDICTED_QUESTIONS)

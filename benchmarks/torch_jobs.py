@@ -16,12 +16,14 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 STARTED_S = time.perf_counter()
 
 import numpy as np  # noqa: E402
+import scipy.stats  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
@@ -73,10 +75,11 @@ def tensors(rows: list[Row], targets: tuple[str, ...]) -> dict[str, torch.Tensor
 
 
 class Job:
-    """One fine-tuning: `train`, then `outputs` of other rows."""
+    """One fine-tuning: `train`, then `outputs` of other rows. `collate` makes a batch for training
+    of rows."""
 
-    def __init__(self, settings: dict[str, Any], targets: tuple[str, ...]):
-        self.settings, self.targets = settings, targets
+    def __init__(self, settings: dict[str, Any], collate: Callable[[list[Row]], dict[str, Any]]):
+        self.settings, self.collate = settings, collate
         self.phases: dict[str, float] = {}
         torch.set_num_threads(settings["num_threads"])
 
@@ -100,7 +103,7 @@ class Job:
         for _ in range(epochs):
             for batch in grouped(lengths, size, generator):
                 with self.autocast():
-                    loss = model(**tensors([rows[row] for row in batch], self.targets)).loss
+                    loss = model(**self.collate([rows[row] for row in batch])).loss
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -351,12 +354,112 @@ def squad(job: Job) -> dict[str, Any]:
     return {"answers": answered, "windows": len(dev), "prediction_s": seconds}
 
 
+# -- embeddings ------------------------------------------------------------------------------------
+
+
+class Embedder(torch.nn.Module):
+    """Unit vectors, the means of the states of a text's tokens. With scores the loss is the squared
+    error of the pairs' cosines, else sentence-transformers' MultipleNegativesRankingLoss."""
+
+    def __init__(self, model: str, temperature: float):
+        super().__init__()
+        self.encoder = transformers.AutoModel.from_pretrained(model, dtype=torch.float32)
+        self.temperature = temperature
+
+    def vectors(self, attention_mask: torch.Tensor, **batch: torch.Tensor) -> torch.Tensor:
+        states = self.encoder(attention_mask=attention_mask, **batch).last_hidden_state.float()
+        weights = attention_mask[..., None].float()
+        means = (states * weights).sum(1) / weights.sum(1)
+        return torch.nn.functional.normalize(means, dim=-1)
+
+    def forward(self, scores: torch.Tensor | None = None, pairs=(), **batch: Any) -> Any:
+        if not pairs:
+            return {"vector": self.vectors(**batch)}
+        anchors, positives = (self.vectors(**texts) for texts in pairs)
+        if scores is not None:
+            return Loss(torch.nn.functional.mse_loss((anchors * positives).sum(1), scores))
+        products = anchors @ positives.T / self.temperature
+        return Loss(torch.nn.functional.cross_entropy(products, torch.arange(len(products))))
+
+
+class Loss(NamedTuple):
+    loss: torch.Tensor
+
+
+def pairs_in(settings: dict[str, Any], split: str) -> list[dict[str, Any]]:
+    """The pairs of a JSON lines file, or of STS-B's, with scores from 0 to 1."""
+    folder = Path(settings["data_dir"])
+    if settings["task"] == "pairs":
+        return [*map(json.loads, (folder / f"{split}.jsonl").open(encoding="utf-8"))]
+    names = ("sentence1", "sentence2", "score")
+    with (folder / f"{split}.tsv").open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        cells = [[row[name] for name in names] for row in rows]
+    return [{"anchor": a, "positive": b, "score": float(score) / 5} for a, b, score in cells]
+
+
+def pairs_of_rows(rows: list[Row]) -> dict[str, Any]:
+    """A batch of anchors and one of positives, each padded to its longest text, and the scores."""
+    columns = [[row["texts"][place] for row in rows] for place in (0, 1)]
+    batch: dict[str, Any] = {"pairs": [tensors(column, ()) for column in columns]}
+    if "score" in rows[0]:
+        batch["scores"] = torch.tensor([row["score"] for row in rows])
+    return batch
+
+
+def embedder(job: Job) -> dict[str, Any]:
+    """Of each seed MRR@10 of the dev set's anchors among its positives, or Spearman's correlation
+    of cosines and scores."""
+    settings = job.settings
+    words = transformers.AutoTokenizer.from_pretrained(settings["model"])
+
+    def tokenized(texts: list[str]) -> list[Row]:
+        both = words(texts, truncation=True, max_length=settings["max_seq_length"])
+        ids = both["input_ids"]
+        return [{"input_ids": row, "token_type_ids": [0] * len(row)} for row in ids]
+
+    train = []
+    pairs = pairs_in(settings, "train")[: settings["max_train_examples"]]
+    sides = [tokenized([pair[name] for pair in pairs]) for name in ("anchor", "positive")]
+    for pair, *texts in zip(pairs, *sides, strict=True):
+        joined = [token for text in texts for token in text["input_ids"]]  # for its length
+        train.append({key: pair[key] for key in pair if key == "score"})
+        train[-1] |= {"texts": texts, "input_ids": joined}
+    dev = pairs_in(settings, "dev")[: settings["max_predict_examples"]]
+    texts = [*dict.fromkeys(pair[name] for name in ("positive", "anchor") for pair in dev)]
+    rows, at = tokenized(texts), {text: place for place, text in enumerate(texts)}
+    job.ended("data")
+    scores = []
+    for seed in settings["seeds"]:
+        torch.manual_seed(seed)
+        model = Embedder(settings["model"], settings["temperature"])
+        job.train(model, train, seed)
+        vectors = np.array([vector for (vector,) in job.outputs(model, rows, ("vector",))])
+        anchors, positives = (
+            vectors[[at[pair[name]] for pair in dev]] for name in ("anchor", "positive")
+        )
+        own = (anchors * positives).sum(1)
+        if "score" in dev[0]:
+            true = [pair["score"] for pair in dev]
+            scores.append(float(scipy.stats.spearmanr(own, true).statistic))
+            continue
+        documents = vectors[: len({pair["positive"] for pair in dev})]
+        ranks = (anchors @ documents.T > own[:, None] + 1e-6).sum(1) + 1
+        scores.append(float(np.where(ranks <= 10, 1 / ranks, 0).mean()))
+    return {"embeddings": scores}
+
+
 def main() -> None:
     settings = json.loads(Path(sys.argv[1]).read_text())
-    work: Callable[[Job], dict[str, Any]] = {"squad": squad, "wnut": tagger}.get(
-        settings["task"], classifier
-    )
-    job = Job(settings, ("start_positions", "end_positions") if work is squad else ("labels",))
+    works: dict[str, Callable[[Job], dict[str, Any]]] = {
+        "squad": squad,
+        "wnut": tagger,
+        "pairs": embedder,
+        "sts-b": embedder,
+    }
+    work = works.get(settings["task"], classifier)
+    targets = ("start_positions", "end_positions") if work is squad else ("labels",)
+    job = Job(settings, pairs_of_rows if work is embedder else partial(tensors, targets=targets))
     job.ended("imports")
     report = work(job)
     job.ended("scored")

@@ -1,10 +1,14 @@
 """The loss that joins all rows, against its formula and TensorFlow's automatic gradient."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from distributed.joint import InBatchLoss, Texts, Vectors
+from distributed.collectives import Collectives
+from distributed.gradient import StepClock, dropout_key
+from distributed.joint import InBatchLoss, JointStep, Texts, Vectors
+from distributed.optimizer import AllreduceOptimizer
 from distributed.world import World
 
 WIDTH, ROWS = 6, 9
@@ -113,3 +117,47 @@ def test_parts_are_slices_of_the_whole_and_own_negatives_alone_are_not(both_ways
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     difference = np.linalg.norm(alone - expected) / np.linalg.norm(expected)
     assert difference > 1e-2  # each rank's own negatives only
+
+
+@pytest.mark.parametrize("num_pieces", [1, 3])
+def test_the_gradient_is_that_of_one_pass_with_the_same_dropout(num_pieces):
+    """One pass over all micro-batches, each with its own mask: the second pass that JointStep makes
+    must draw the masks of the first."""
+    seed, whole = 5, vectors_of_rows()
+    texts, joint = whole.texts, InBatchLoss(0.3)
+    table = keras.Variable(np.eye(WIDTH) + 0.1, dtype="float32")
+    world, collectives = World(), Collectives()
+    optimizer = AllreduceOptimizer(keras.optimizers.SGD(1.0), [table], world, collectives)
+    rows_of_piece = np.array_split(np.arange(ROWS), num_pieces)
+    pieces = [np.flatnonzero(np.isin(texts.row, rows)) for rows in rows_of_piece]
+    batches = [{"values": whole.values[piece], **texts.chosen(piece)._asdict()} for piece in pieces]
+
+    def vectors(batch, key):
+        hidden = tf.matmul(batch["values"], table.value)
+        dropped = tf.nn.experimental.stateless_dropout(hidden, 0.5, seed=key, rng_alg="philox")
+        return tf.math.l2_normalize(dropped, -1, 1e-6)
+
+    def texts_of(batch):
+        columns = [batch[name] for name in Texts._fields]
+        return Texts(*columns), np.ones(len(batch["row"]), bool)
+
+    def gradient_of_one_pass(step_number):
+        with tf.GradientTape() as tape:
+            tape.watch(table.value)
+            parts = [
+                vectors(batch, dropout_key(seed, step_number, piece, 0))
+                for piece, batch in enumerate(batches)
+            ]
+            values = tf.cast(tf.concat(parts, 0), tf.float64)
+            loss = formula(values, texts, joint.temperature, both_ways=False) / ROWS
+        gradient = tf.convert_to_tensor(tape.gradient(loss, table.value)).numpy()
+        return gradient / max(1.0, np.linalg.norm(gradient))  # clipped
+
+    expected, with_other_masks = gradient_of_one_pass(0), gradient_of_one_pass(1)
+    before = table.numpy()
+    weights = lambda batch: {"loss": float((batch["slot"] == 0).sum())}  # noqa: E731
+    step = JointStep(joint, vectors, texts_of, weights, optimizer, lambda: None, "graph", seed)
+    step.take(batches, 0, [], StepClock(ROWS, None))
+    found = before - table.numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert np.linalg.norm(found - with_other_masks) > 1e-2 * np.linalg.norm(expected)
