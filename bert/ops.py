@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from tensorflow import Tensor
 
 ACTIVATIONS = {
     # With erf, as in Google's first release and Hugging Face. tf.nn.gelu divides by sqrt(2): half
@@ -27,14 +28,14 @@ ACTIVATIONS = {
 }
 
 # x W [R, W] of a linear layer, and its bias [W], which is not yet added
-Product = tuple[tf.Tensor, tf.Tensor]
-Norm = tuple[tf.Tensor, tf.Tensor, float]  # gamma [W], beta [W] and epsilon of a LayerNorm
-Heads = list[tf.Tensor]  # query, key and value, each [B, N, T, D]
+Product = tuple[Tensor, Tensor]
+Norm = tuple[Tensor, Tensor, float]  # gamma [W], beta [W] and epsilon of a LayerNorm
+Heads = list[Tensor]  # query, key and value, each [B, N, T, D]
 
 biased = tf.nn.bias_add  # x [R, W] + bias [W]
 
 
-def random_words(count: tf.Tensor, seed: tf.Tensor, generator: str = "auto_select") -> tf.Tensor:
+def random_words(count: Tensor, seed: Tensor, generator: str = "auto_select") -> Tensor:
     """uint64 [count], uniform, from TensorFlow's stateless generator (Philox by default)."""
     return tf.random.stateless_uniform(
         [count], seed, minval=None, maxval=None, dtype=tf.uint64, alg=generator
@@ -49,10 +50,10 @@ class Dropout:
     rate: float
     # int32 [], drawn by a key that is a function of seed, step, micro-batch and rank; None turns
     # dropout off.
-    key: tf.Tensor | None
-    place: int | tf.Tensor  # its number in the model; no two share their random numbers
+    key: Tensor | None
+    place: int | Tensor  # its number in the model; no two share their random numbers
     # The generator, as `random_words`; None where the numbers are computed as in bert/ops_gpu.py.
-    words: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = random_words
+    words: Callable[[Tensor, Tensor], Tensor] | None = random_words
     group: int = 0  # the number of the group of rows, for generators that draw for each group alone
 
     @property
@@ -79,7 +80,7 @@ class Dropout:
     def highest_kept(self) -> int:  # draws up to this keep their element
         return (1 << self.num_bits - 1) - 1 - self.num_dropped
 
-    def draws(self, *shapes: Sequence[Any]) -> list[tf.Tensor]:
+    def draws(self, *shapes: Sequence[Any]) -> list[Tensor]:
         """int8 or int16, uniform over all values of the type, of these shapes, with fewer than 2^31
         elements."""
         assert self.words is not None
@@ -94,11 +95,11 @@ class Dropout:
         pieces = zip(itertools.accumulate(sizes), sizes, shapes, strict=True)
         return [tf.reshape(drawn[end - size : end], shape) for end, size, shape in pieces]
 
-    def kept(self, x: tf.Tensor) -> tf.Tensor:
+    def kept(self, x: Tensor) -> Tensor:
         """bool, which elements of x stay."""
         return self.draws(tf.unstack(tf.shape(x)))[0] <= self.highest_kept
 
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         if not self.is_on:
             return x
         return tf.where(self.kept(x), x, tf.zeros([], x.dtype)) * tf.cast(self.scale, x.dtype)
@@ -109,26 +110,24 @@ def on_cpu() -> bool:
     return not tf.config.get_visible_devices("GPU")
 
 
-def wide(x: tf.Tensor) -> tf.Tensor:
+def wide(x: Tensor) -> Tensor:
     return tf.cast(x, tf.float32)
 
 
-def activated(
-    x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]
-) -> tf.Tensor:
+def activated(x: Tensor, bias: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
     """activation(x + bias), computed in float32 and returned in the dtype of x: on CPUs, GELU in
     bfloat16 would take twice as long."""
     return tf.cast(activation(wide(biased(x, bias))), x.dtype)
 
 
-def normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
+def normalized(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
     """Layer normalisation over the last axis (Ba et al. 2016)."""
     centered = x - tf.reduce_mean(x, -1, keepdims=True)
     variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
     return centered * tf.math.rsqrt(variance + epsilon) * gamma + beta
 
 
-def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -> tf.Tensor:
+def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> Tensor:
     """LayerNorm(hidden + dropout(branch)) [R, H], in float32, returned in the dtype of `hidden`."""
     masks = [dropout.kept(branch[0])] if dropout.is_on else []
     total = residual_sum(wide(biased(*branch)), hidden, dropout.scale, *masks)
@@ -136,8 +135,8 @@ def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -
 
 
 def residual_sum(
-    branch: tf.Tensor, hidden: tf.Tensor, scale: float, mask: tf.Tensor | None = None
-) -> tf.Tensor:
+    branch: Tensor, hidden: Tensor, scale: float, mask: Tensor | None = None
+) -> Tensor:
     """hidden + scale * branch where the mask keeps it, in the dtype of `branch`."""
     if mask is not None:
         branch = tf.where(mask, branch * scale, tf.zeros([], branch.dtype))
@@ -145,8 +144,8 @@ def residual_sum(
 
 
 def attention(
-    heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout, longest: int | None
-) -> tf.Tensor:
+    heads: Heads, mask: Tensor, draws: Tensor | None, dropout: Dropout, longest: int | None
+) -> Tensor:
     """dropped(softmax(Q K^T / sqrt(D) + mask)) V -> [B, N, T, D] (Vaswani et al. 2017, section
     3.2.1).
 
@@ -160,7 +159,7 @@ def attention(
     return tf.matmul(dropped(probs, draws, dropout.highest_kept), value)
 
 
-def dropped(probs: tf.Tensor, draws: tf.Tensor | None, highest_kept: int) -> tf.Tensor:
+def dropped(probs: Tensor, draws: Tensor | None, highest_kept: int) -> Tensor:
     """`probs` where dropout keeps them, else 0."""
     return (
         probs
@@ -169,7 +168,7 @@ def dropped(probs: tf.Tensor, draws: tf.Tensor | None, highest_kept: int) -> tf.
     )
 
 
-def softmax(scores: tf.Tensor) -> tf.Tensor:
+def softmax(scores: Tensor) -> Tensor:
     """Softmax over the last axis, computed in float32 and returned in the dtype of `scores`."""
     if scores.dtype == tf.bfloat16 and _softmax_computes_in_float32():
         return tf.nn.softmax(scores)

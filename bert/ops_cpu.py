@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
+from tensorflow import Tensor
 
 from bert import ops
 from bert.ops import Dropout, Heads, Norm, Product, residual_sum, wide
@@ -25,7 +26,7 @@ compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
 _threefry = compiled(functools.partial(ops.random_words, generator="threefry"))
 
 
-def random_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def random_words(count: Tensor, seed: Tensor) -> Tensor:
     """At least `count` words, rounded up so that XLA compiles for few different counts: to a
     multiple of 4,096, or of an eighth of the power of two below.
 
@@ -40,13 +41,13 @@ def random_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return _threefry(count + -count % unit, seed)
 
 
-def column_sums(x: tf.Tensor) -> tf.Tensor:
+def column_sums(x: Tensor) -> Tensor:
     """[R, W] -> [W], as a product with ones. In bfloat16 this takes a third of the time of
     TensorFlow's sum over rows; both add in float32."""
     return tf.reshape(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x), [-1])
 
 
-def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable | None = None) -> tf.Tensor:
+def activated(x: Tensor, bias: Tensor, activation: Callable | None = None) -> Tensor:
     return _compiled_activation(activation)(x, bias)
 
 
@@ -55,8 +56,8 @@ biased = activated
 
 @functools.cache
 def _compiled_activation(
-    activation: Callable[[tf.Tensor], tf.Tensor] | None,
-) -> Callable[..., tf.Tensor]:
+    activation: Callable[[Tensor], Tensor] | None,
+) -> Callable[..., Tensor]:
     """activation(x + bias), or the sum alone, and its gradient, which needs only these two arrays.
     The matrix product before it could add the bias, but then oneDNN takes up to twice the time."""
 
@@ -84,14 +85,14 @@ def _compiled_activation(
     return differentiable
 
 
-def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -> tf.Tensor:
+def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> Tensor:
     masks = [dropout.kept(branch[0])] if dropout.is_on else []
     gamma, beta, epsilon = norm
     return _compiled_residual(epsilon, dropout.scale)(*branch, hidden, gamma, beta, *masks)
 
 
 @functools.cache
-def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]:
+def _compiled_residual(epsilon: float, scale: float) -> Callable[..., Tensor]:
     """Its custom gradient (Ba et al. 2016, supplement) needs the arguments and two numbers per
     row."""
 
@@ -137,8 +138,8 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
 
 
 def attention(
-    heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout, longest: int | None
-) -> tf.Tensor:
+    heads: Heads, mask: Tensor, draws: Tensor | None, dropout: Dropout, longest: int | None
+) -> Tensor:
     """Most of the cost comes from the matrices [B, N, T, T]. They stay in the dtype of the inputs
     and are read as rarely as possible; the gradient needs two of them, the softmax and the draws.
     The heads of long rows are processed a few at a time, with compiled code between their products,
@@ -181,7 +182,7 @@ def attention(
 
 def _in_turns(
     function: Callable[..., list],
-    arrays: Sequence[tf.Tensor],
+    arrays: Sequence[Tensor],
     num_results: int,
     longest: int | None,
 ):

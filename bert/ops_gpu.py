@@ -9,6 +9,7 @@ and `stored` says what stays in memory.
 from collections.abc import Callable
 
 import tensorflow as tf
+from tensorflow import Tensor
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
@@ -20,7 +21,7 @@ ROW_PLACE = -1  # no dropout's place
 random_words = None  # `kept` computes the numbers where they are used
 
 
-def stored(*tensors: tf.Tensor) -> list[tf.Tensor]:
+def stored(*tensors: Tensor) -> list[Tensor]:
     """The same values. XLA writes them to memory and reads them where they are used: it neither
     computes them twice nor keeps the arrays from which they came. Outside of XLA every result is in
     memory."""
@@ -28,7 +29,7 @@ def stored(*tensors: tf.Tensor) -> list[tf.Tensor]:
     return gen_xla_ops.xla_optimization_barrier(tensors) if in_xla else list(tensors)
 
 
-def kept(dropout: Dropout, shape: tf.Tensor, *after: tf.Tensor) -> tf.Tensor:
+def kept(dropout: Dropout, shape: Tensor, *after: Tensor) -> Tensor:
     """bool [shape]: which elements stay, a function of key, place, group and the position in the
     array.
 
@@ -56,23 +57,21 @@ def kept(dropout: Dropout, shape: tf.Tensor, *after: tf.Tensor) -> tf.Tensor:
     return permuted(mixed + first) <= (dropout.highest_kept + 1 << 32 - dropout.num_bits) - 1
 
 
-def permuted(x: tf.Tensor) -> tf.Tensor:
+def permuted(x: Tensor) -> Tensor:
     return x * (x + x + 1)
 
 
 @tf.custom_gradient
-def biased(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+def biased(x: Tensor, bias: Tensor) -> Tensor:
     return x + bias, lambda gradient: (gradient, column_sums(gradient))
 
 
-def column_sums(x: tf.Tensor) -> tf.Tensor:
+def column_sums(x: Tensor) -> Tensor:
     """[R, W] -> [W], added in float32."""
     return tf.cast(tf.reduce_sum(wide(x), 0), x.dtype)
 
 
-def activated(
-    x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]
-) -> tf.Tensor:
+def activated(x: Tensor, bias: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
     def function(x, bias):
         return tf.cast(activation(wide(x) + wide(bias)), x.dtype)
 
@@ -90,7 +89,7 @@ def activated(
     return differentiable(x, bias)
 
 
-def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -> tf.Tensor:
+def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> Tensor:
     """Keeps the sum without its mean, in the dtype of `hidden`, and 1 / deviation of each row. The
     gradient is that of Ba et al. 2016, supplement."""
     *weights, epsilon = norm
@@ -140,8 +139,8 @@ def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -
 
 
 def attention(
-    heads: Heads, mask: tf.Tensor, draws: None, dropout: Dropout, longest: int | None
-) -> tf.Tensor:
+    heads: Heads, mask: Tensor, draws: None, dropout: Dropout, longest: int | None
+) -> Tensor:
     """Keeps one matrix [B, N, T, T]: the softmax, negative where dropout takes it away. The matrix
     products take the positive part themselves. There are no draws: `kept` computes the numbers
     where they are needed."""
