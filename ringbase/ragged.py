@@ -55,6 +55,6 @@ def padded(array: Array, size: int, value: int = 0) -> Array:
 def mixed(words: Array) -> Array:
     """Applies the finaliser of splitmix64 (Steele, Lea and Flood 2014) to each uint64: a bijection
     in which a flip of one input bit flips half of the output bits on average."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    words = (words ^ (words >> 30)) * 0xBF58476D1CE4E5B9
+    words = (words ^ (words >> 27)) * 0x94D049BB133111EB
+    return words ^ (words >> 31)
