@@ -16,12 +16,19 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import Tensor
 
-ACTIVATIONS = {
+Activation = Callable[[Tensor], Tensor]
+
+
+def _tanh_gelu(x: Tensor) -> Tensor:
+    return tf.nn.gelu(x, approximate=True)
+
+
+ACTIVATIONS: dict[str, Activation] = {
     # With erf, as in Google's first release and Hugging Face. tf.nn.gelu divides by sqrt(2): half
     # as fast.
     "gelu": lambda x: 0.5 * x * (1.0 + tf.math.erf(x * 0.5**0.5)),
-    "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),  # with tanh, as in Google's last release
-    "gelu_pytorch_tanh": lambda x: tf.nn.gelu(x, approximate=True),
+    "gelu_new": _tanh_gelu,  # as in Google's last release
+    "gelu_pytorch_tanh": _tanh_gelu,
     "relu": tf.nn.relu,
     "tanh": tf.math.tanh,
     "linear": tf.identity,
@@ -63,10 +70,8 @@ class Dropout:
     @property
     # of each element: 8 if that changes rate and 1 - rate by at most 2 %, else 16
     def num_bits(self) -> int:
-        is_near = abs(round(self.rate * 256) / 256 - self.rate) <= 0.02 * min(
-            self.rate, 1 - self.rate
-        )
-        return 8 if is_near else 16
+        error = abs(round(self.rate * 256) / 256 - self.rate)
+        return 8 if error <= 0.02 * min(self.rate, 1 - self.rate) else 16
 
     @property
     def num_dropped(self) -> int:  # of the values that a draw may have: 26 of 256 for the rate 0.1
@@ -86,14 +91,14 @@ class Dropout:
         assert self.words is not None
         # Several draws from each 64-bit word: on CPUs the generator takes longer than the matrix
         # product before it. No tf.reduce_prod: a GPU would compute it, and the host wait for it.
-        sizes, draws_per_word = [math.prod(shape) for shape in shapes], 64 // self.num_bits
-        words = self.words(
-            (sum(sizes) + draws_per_word - 1) // draws_per_word, tf.stack([self.key, self.place])
-        )
+        draws_per_word = 64 // self.num_bits
+        ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
+        num_words = (ends[-1] + draws_per_word - 1) // draws_per_word
+        words = self.words(num_words, tf.stack([self.key, self.place]))
         drawn = tf.reshape(tf.bitcast(words, tf.int8 if self.num_bits == 8 else tf.int16), [-1])
         # By slices: GPUs have no kernel that splits int8.
-        pieces = zip(itertools.accumulate(sizes), sizes, shapes, strict=True)
-        return [tf.reshape(drawn[end - size : end], shape) for end, size, shape in pieces]
+        slices = zip([0, *ends], ends, shapes, strict=False)
+        return [tf.reshape(drawn[start:end], shape) for start, end, shape in slices]
 
     def kept(self, x: Tensor) -> Tensor:
         """bool, which elements of x stay."""
@@ -114,7 +119,7 @@ def wide(x: Tensor) -> Tensor:
     return tf.cast(x, tf.float32)
 
 
-def activated(x: Tensor, bias: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+def activated(x: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     """activation(x + bias), computed in float32 and returned in the dtype of x: on CPUs, GELU in
     bfloat16 would take twice as long."""
     return tf.cast(activation(wide(biased(x, bias))), x.dtype)
@@ -138,9 +143,12 @@ def residual_sum(
     branch: Tensor, hidden: Tensor, scale: float, mask: Tensor | None = None
 ) -> Tensor:
     """hidden + scale * branch where the mask keeps it, in the dtype of `branch`."""
-    if mask is not None:
-        branch = tf.where(mask, branch * scale, tf.zeros([], branch.dtype))
-    return tf.cast(hidden, branch.dtype) + branch
+    return tf.cast(hidden, branch.dtype) + scaled(branch, scale, mask)
+
+
+def scaled(x: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
+    """x without a mask; else scale * x where the mask keeps it, and 0."""
+    return x if mask is None else tf.where(mask, x * scale, tf.zeros([], x.dtype))
 
 
 def attention(
@@ -161,11 +169,9 @@ def attention(
 
 def dropped(probs: Tensor, draws: Tensor | None, highest_kept: int) -> Tensor:
     """`probs` where dropout keeps them, else 0."""
-    return (
-        probs
-        if draws is None
-        else tf.where(draws <= highest_kept, probs, tf.zeros([], probs.dtype))
-    )
+    if draws is None:
+        return probs
+    return tf.where(draws <= highest_kept, probs, tf.zeros([], probs.dtype))
 
 
 def softmax(scores: Tensor) -> Tensor:
@@ -183,6 +189,6 @@ def _softmax_computes_in_float32() -> bool:
         return False
     with tf.init_scope():
         scores = tf.cast(tf.random.stateless_normal([64, 509], [1, 2]), tf.bfloat16)
-        rounded = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32)), tf.bfloat16)
+        rounded = tf.cast(tf.nn.softmax(wide(scores)), scores.dtype)
         actual = tf.function(tf.nn.softmax, autograph=False)(scores)
-        return bool(tf.reduce_mean(tf.cast(actual == rounded, tf.float32)) > 0.99)
+        return bool(tf.reduce_mean(wide(actual == rounded)) > 0.99)

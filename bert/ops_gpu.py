@@ -6,14 +6,12 @@ sums, the backward pass starts from arrays in the model's dtype instead of keepi
 and `stored` says what stays in memory.
 """
 
-from collections.abc import Callable
-
 import tensorflow as tf
 from tensorflow import Tensor
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
-from bert.ops import Dropout, Heads, Norm, Product, residual_sum, wide
+from bert.ops import Activation, Dropout, Heads, Norm, Product, residual_sum, scaled, wide
 
 GOLDEN = 0x9E3779B9  # the odd number next to 2^32 / golden ratio: its multiples are far apart
 PLACES, GROUPS = 512, 8  # more dropouts than a model has, and as many groups as a layout may have
@@ -43,18 +41,21 @@ def kept(dropout: Dropout, shape: Tensor, *after: Tensor) -> Tensor:
     `after` must be there before XLA computes the numbers. The backward pass names its gradient:
     else XLA would see that it needs the numbers of the forward pass again, and keep them.
     """
-    seed, count = tf.stack([dropout.key, ROW_PLACE]), GROUPS * PLACES + tf.reduce_prod(shape[:-1])
+    *row_shape, num_columns = tf.unstack(shape)
+    seed = tf.stack([dropout.key, ROW_PLACE])
+    count = GROUPS * PLACES + tf.reduce_prod(shape[:-1])
     words = tf.random.stateless_uniform(
         [2, count], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox"
     )
     places = words[:, PLACES * dropout.group + dropout.place]
-    of_rows = tf.reshape(words[:, GROUPS * PLACES :], tf.concat([[2], shape[:-1], [1]], 0))
-    columns = tf.range(shape[-1]) * tf.bitcast(tf.constant(GOLDEN, tf.uint32), tf.int32)
+    of_rows = tf.reshape(words[:, GROUPS * PLACES :], [2, *row_shape, 1])
+    columns = tf.range(num_columns) * tf.bitcast(tf.constant(GOLDEN, tf.uint32), tf.int32)
     first = permuted(permuted(of_rows[0] ^ places[0]) + places[1])
     second = permuted(permuted(of_rows[1] ^ places[1]) + places[0])
     first, second, columns, *_ = stored(first, second, columns, *after)
     mixed = permuted(permuted(columns + first) ^ second)
-    return permuted(mixed + first) <= (dropout.highest_kept + 1 << 32 - dropout.num_bits) - 1
+    highest_kept = (dropout.highest_kept + 1 << 32 - dropout.num_bits) - 1
+    return permuted(mixed + first) <= highest_kept
 
 
 def permuted(x: Tensor) -> Tensor:
@@ -71,7 +72,7 @@ def column_sums(x: Tensor) -> Tensor:
     return tf.cast(tf.reduce_sum(wide(x), 0), x.dtype)
 
 
-def activated(x: Tensor, bias: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+def activated(x: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     def function(x, bias):
         return tf.cast(activation(wide(x) + wide(bias)), x.dtype)
 
@@ -93,45 +94,33 @@ def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> T
     """Keeps the sum without its mean, in the dtype of `hidden`, and 1 / deviation of each row. The
     gradient is that of Ba et al. 2016, supplement."""
     *weights, epsilon = norm
-    dtype = weights[0].dtype
 
     def masks(*after):
         return [kept(dropout, tf.shape(branch[0]), *after)] if dropout.is_on else []
 
     @tf.custom_gradient
     def differentiable(hidden, branch, bias, gamma, beta):
-        total = residual_sum(
-            tf.cast(branch, dtype) + tf.cast(bias, dtype), hidden, dropout.scale, *masks()
-        )
+        total = residual_sum(wide(branch) + wide(bias), hidden, dropout.scale, *masks())
         centered = total - tf.reduce_mean(total, -1, keepdims=True)
         (centered,) = stored(tf.cast(centered, hidden.dtype))
-        squares = tf.reduce_mean(tf.square(tf.cast(centered, dtype)), -1, keepdims=True)
-        (factor,) = stored(tf.math.rsqrt(squares + epsilon))
+        variance = tf.reduce_mean(tf.square(wide(centered)), -1, keepdims=True)
+        (factor,) = stored(tf.math.rsqrt(variance + epsilon))
 
         def normal():
-            return tf.cast(centered, dtype) * factor
+            return wide(centered) * factor
 
         def gradients(gradient):
-            d_normed = tf.cast(gradient, dtype)
+            d_normed = wide(gradient)
             d_normal = d_normed * gamma
             along = tf.reduce_mean(d_normal * normal(), -1, keepdims=True)
-            d_total = (
-                d_normal - tf.reduce_mean(d_normal, -1, keepdims=True) - normal() * along
-            ) * factor
+            mean = tf.reduce_mean(d_normal, -1, keepdims=True)
+            d_total = (d_normal - mean - normal() * along) * factor
             (d_hidden,) = stored(tf.cast(d_total, hidden.dtype))
-            d_branch = tf.cast(d_hidden, dtype)
-            for mask in masks(gradient):
-                d_branch = tf.where(mask, d_branch * dropout.scale, tf.zeros([], dtype))
-            d_bias, d_gamma, d_beta = (
-                tf.reduce_sum(x, 0) for x in (d_branch, d_normed * normal(), d_normed)
-            )
-            return (
-                d_hidden,
-                tf.cast(d_branch, branch.dtype),
-                tf.cast(d_bias, bias.dtype),
-                d_gamma,
-                d_beta,
-            )
+            d_branch = scaled(wide(d_hidden), dropout.scale, *masks(gradient))
+            d_bias = tf.cast(tf.reduce_sum(d_branch, 0), bias.dtype)
+            d_gamma = tf.reduce_sum(d_normed * normal(), 0)
+            d_beta = tf.reduce_sum(d_normed, 0)
+            return d_hidden, tf.cast(d_branch, branch.dtype), d_bias, d_gamma, d_beta
 
         return tf.cast(normal() * gamma + beta, hidden.dtype), gradients
 
