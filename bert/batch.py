@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 
 from ringbase.errors import InputError
-from ringbase.ragged import padded, reordered
+from ringbase.ragged import Array, padded, reordered
 
 Groups = tuple[Any, ...]  # pairs of Python numbers if they are fixed, else arrays int32 [2]
 # Lengths of rows, int [n] -> their order in the batch, and groups, which may have room for more
 # rows.
-Grouping = Callable[[np.ndarray], tuple[np.ndarray, Groups]]
+Grouping = Callable[[Array], tuple[Array, Groups]]
 Batch = dict[str, Any]
 
 LENGTH_MULTIPLE = 8  # lengths of groups are rounded up to a multiple of this
@@ -137,13 +137,13 @@ def with_checked_ids(collate: Callable[..., Batch], config: Any) -> Callable[...
     return collate_and_check
 
 
-def in_one_group(lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
+def in_one_group(lengths: Array) -> tuple[Array, Groups]:
     """All rows, in their order, as long as the longest."""
     shape = np.array([len(lengths), rounded_up(np.max(lengths))], np.int32)
     return np.arange(len(lengths)), (shape,)
 
 
-def by_length(lengths: np.ndarray, num_groups: int = NUM_GROUPS) -> tuple[np.ndarray, Groups]:
+def by_length(lengths: Array, num_groups: int = NUM_GROUPS) -> tuple[Array, Groups]:
     """Groups that fit the lengths in the batch: rows in descending order of length, cut into runs
     with the fewest places. There are always `num_groups` groups, so that one graph serves all
     batches; some may have no rows.
@@ -175,11 +175,11 @@ def by_length(lengths: np.ndarray, num_groups: int = NUM_GROUPS) -> tuple[np.nda
     return order, tuple(shapes)
 
 
-def _descending(lengths: np.ndarray) -> np.ndarray:
+def _descending(lengths: Array) -> Array:
     return np.argsort(-np.asarray(lengths), kind="stable")
 
 
-def _in_groups(lengths: np.ndarray, groups: Groups) -> tuple[np.ndarray, Groups]:
+def _in_groups(lengths: Array, groups: Groups) -> tuple[Array, Groups]:
     return _descending(lengths), groups
 
 
@@ -194,7 +194,7 @@ class Layouts:
     batch: of `num_rows` rows, each as long as the longest.
     """
 
-    def __init__(self, sample: Sequence[np.ndarray], num_rows: int, longest: int):
+    def __init__(self, sample: Sequence[Array], num_rows: int, longest: int):
         stairs = np.ones((len(sample), num_rows), np.int64)  # an empty row needs a place too
         for stair, lengths in zip(stairs, sample, strict=True):
             stair[: len(lengths)] = -np.sort(-np.asarray(lengths))
@@ -205,23 +205,16 @@ class Layouts:
         for stair in np.maximum.accumulate(parts):
             _, groups = by_length(stair, GROUPS_OF_LAYOUT)
             distinct.add(tuple((int(rows), int(length)) for rows, length in groups if rows))
-        by_places = sorted(
-            (sum(rows * length for rows, length in groups), groups) for groups in distinct
-        )
-        self._layouts = [groups for _, groups in by_places]
-        self._widths = np.array(
-            [[n for rows, n in groups for _ in range(rows)] for groups in self._layouts]
-        )
+        widths = {groups: [n for rows, n in groups for _ in range(rows)] for groups in distinct}
+        self._layouts = sorted(distinct, key=lambda groups: (sum(widths[groups]), groups))
+        self._widths = np.array([widths[groups] for groups in self._layouts])
 
     def single(self) -> list[Grouping]:
         """Each layout as a grouping of its own, for rows that fit into it."""
         return [partial(_in_groups, groups=groups) for groups in self._layouts]
 
-    def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
+    def __call__(self, lengths: Array) -> tuple[Array, Groups]:
         order = _descending(lengths)
-        assert len(lengths) <= self._widths.shape[1], (
-            f"{len(lengths)} rows in {self._widths.shape[1]} places"
-        )
-        holds = np.all(np.asarray(lengths)[order] <= self._widths[:, : len(lengths)], 1)
+        holds = np.all(np.asarray(lengths)[order] <= self._widths[:, : len(lengths)], axis=1)
         assert holds.any(), f"a row of {np.max(lengths)} tokens"
         return order, self._layouts[int(np.argmax(holds))]

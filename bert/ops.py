@@ -125,10 +125,15 @@ def activated(x: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     return tf.cast(activation(wide(biased(x, bias))), x.dtype)
 
 
+def row_means(x: Tensor) -> Tensor:
+    """The means over the last axis, which stays with length 1."""
+    return tf.reduce_mean(x, -1, keepdims=True)
+
+
 def normalized(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
     """Layer normalisation over the last axis (Ba et al. 2016)."""
-    centered = x - tf.reduce_mean(x, -1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
+    centered = x - row_means(x)
+    variance = row_means(tf.square(centered))
     return centered * tf.math.rsqrt(variance + epsilon) * gamma + beta
 
 

@@ -99,8 +99,8 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., Tensor]:
     def forward(branch, bias, hidden, gamma, beta, *masks):
         total = total_of(branch, bias, hidden, masks)
         ones = tf.ones_like(gamma)
-        mean = _row_means(total, ones)
-        variance = _row_means(tf.square(total - mean), ones)
+        mean = _weighted_means(total, ones)
+        variance = _weighted_means(tf.square(total - mean), ones)
         factor = tf.math.rsqrt(variance + epsilon)
         return tf.cast((total - mean) * factor * gamma + beta, hidden.dtype), mean, factor
 
@@ -109,8 +109,8 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., Tensor]:
         normal = (total_of(branch, bias, hidden, masks) - mean) * factor
         d_beta = wide(gradient)  # of each row
         d_gamma = d_beta * normal
-        along = _row_means(d_gamma, gamma)
-        d_total = (d_beta * gamma - _row_means(d_beta, gamma) - normal * along) * factor
+        along = _weighted_means(d_gamma, gamma)
+        d_total = (d_beta * gamma - _weighted_means(d_beta, gamma) - normal * along) * factor
         d_branch = tf.cast(scaled(d_total, scale, *masks), branch.dtype)
         d_hidden = tf.cast(d_total, hidden.dtype)
         return d_branch, d_hidden, tf.reduce_sum(d_gamma, 0), tf.reduce_sum(d_beta, 0)
@@ -128,7 +128,7 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., Tensor]:
     return differentiable
 
 
-def _row_means(x: Tensor, weights: Tensor) -> Tensor:
+def _weighted_means(x: Tensor, weights: Tensor) -> Tensor:
     """The means of x [R, H] times weights [H] -> [R, 1]. A product is faster than XLA's sums within
     rows."""
     return tf.matmul(x, weights[:, None]) / weights.shape[0]

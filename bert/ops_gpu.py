@@ -11,7 +11,17 @@ from tensorflow import Tensor
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
-from bert.ops import Activation, Dropout, Heads, Norm, Product, residual_sum, scaled, wide
+from bert.ops import (
+    Activation,
+    Dropout,
+    Heads,
+    Norm,
+    Product,
+    residual_sum,
+    row_means,
+    scaled,
+    wide,
+)
 
 GOLDEN = 0x9E3779B9  # the odd number next to 2^32 / golden ratio: its multiples are far apart
 PLACES, GROUPS = 512, 8  # more dropouts than a model has, and as many groups as a layout may have
@@ -101,9 +111,9 @@ def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> T
     @tf.custom_gradient
     def differentiable(hidden, branch, bias, gamma, beta):
         total = residual_sum(wide(branch) + wide(bias), hidden, dropout.scale, *masks())
-        centered = total - tf.reduce_mean(total, -1, keepdims=True)
+        centered = total - row_means(total)
         (centered,) = stored(tf.cast(centered, hidden.dtype))
-        variance = tf.reduce_mean(tf.square(wide(centered)), -1, keepdims=True)
+        variance = row_means(tf.square(wide(centered)))
         (factor,) = stored(tf.math.rsqrt(variance + epsilon))
 
         def normal():
@@ -112,9 +122,8 @@ def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> T
         def gradients(gradient):
             d_normed = wide(gradient)
             d_normal = d_normed * gamma
-            along = tf.reduce_mean(d_normal * normal(), -1, keepdims=True)
-            mean = tf.reduce_mean(d_normal, -1, keepdims=True)
-            d_total = (d_normal - mean - normal() * along) * factor
+            along = row_means(d_normal * normal())
+            d_total = (d_normal - row_means(d_normal) - normal() * along) * factor
             (d_hidden,) = stored(tf.cast(d_total, hidden.dtype))
             d_branch = scaled(wide(d_hidden), dropout.scale, *masks(gradient))
             d_bias = tf.cast(tf.reduce_sum(d_branch, 0), bias.dtype)

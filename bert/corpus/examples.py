@@ -19,7 +19,7 @@ from bert.corpus.settings import ExampleSettings
 from bert.corpus.shards import record_batch
 from bert.corpus.words import Encoder
 from bert.text.tokenizer import Tokenizer
-from ringbase.ragged import Ragged, gather, offsets_of
+from ringbase.ragged import Array, Ragged, gather, offsets_of
 
 PART_CHARACTERS = 1 << 24  # of documents in memory together; a compressed file may have more
 BATCH_CHARACTERS = 1 << 20  # tokenized at once
@@ -30,21 +30,22 @@ MOST_TRIES = 10  # to draw a random next document other than the current one, as
 class Part(NamedTuple):
     """Neighbouring documents, among which random next sentences are drawn."""
 
-    tokens: np.ndarray  # int32, their token ids
-    sentences: np.ndarray  # int64, where each sentence starts among the tokens, and the end
-    documents: np.ndarray  # int64, where each document starts among the sentences, and the end
+    tokens: Array  # int32, their token ids
+    sentences: Array  # int64, where each sentence starts among the tokens, and the end
+    documents: Array  # int64, where each document starts among the sentences, and the end
 
 
 def parts_of(documents: Iterable[list[str]], encoder: Encoder) -> Iterator[Part]:
     """Documents -> parts of about `PART_CHARACTERS`; sentences and documents without tokens are
     left out."""
     for part in _in_batches(documents, PART_CHARACTERS):
-        encoded = [
-            encoder(list(chain.from_iterable(batch)))
-            for batch in _in_batches(part, BATCH_CHARACTERS)
-        ]
+        encoded = []
+        for batch in _in_batches(part, BATCH_CHARACTERS):
+            encoded.append(encoder(list(chain.from_iterable(batch))))
         tokens, lengths = map(np.concatenate, zip(*encoded, strict=True))
-        sizes = np.diff(offsets_of(lengths > 0)[offsets_of([len(document) for document in part])])
+        # how many sentences of each document have tokens
+        counts = offsets_of(lengths > 0)
+        sizes = np.diff(counts[offsets_of([len(document) for document in part])])
         if len(tokens):
             yield Part(tokens, offsets_of(lengths[lengths > 0]), offsets_of(sizes[sizes > 0]))
 
@@ -92,7 +93,7 @@ def make_examples(
     offsets = offsets_of(lengths.sum(axis=1))
 
     numbers = np.arange(num_examples)
-    columns: dict[str, np.ndarray | Ragged] = {
+    columns: dict[str, Array | Ragged] = {
         "key": example_keys(seed, *place, numbers, 0),
         "input_ids": (values, offsets),
         "sentence_a_tokens": lengths[:, :3].sum(axis=1),

@@ -132,11 +132,12 @@ def _pieces_of_file(path: str, size: int, text: TextSettings, unit_bytes: int) -
 
 
 def _pieces_of_data_set(text: TextSettings) -> Iterator[Piece]:
-    table, name = load_data_set(text), str(text.dataset_name)
+    table = load_data_set(text)
     _check_column(text.text_column, table.column_names, text.source)
     step = max(1, LARGEST_UNIT_BYTES * len(table) // max(1, table.data.nbytes))
     for start in range(0, len(table), step):
-        yield Piece(name, "hub", start, min(start + step, len(table)), LARGEST_UNIT_BYTES)
+        stop = min(start + step, len(table))
+        yield Piece(str(text.dataset_name), "hub", start, stop, LARGEST_UNIT_BYTES)
 
 
 def _check_column(column: str, columns: Sequence[str], where: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bert.text.tokenizer import Tokenizer
-from ringbase.ragged import gather, joined
+from ringbase.ragged import Array, gather, joined
 
 MOST_CACHED_WORDS, MOST_CACHED_CHARACTERS = 1 << 18, 1 << 21
 MARK = "!"  # between words that are tokenized together; no other character decomposes into it
@@ -40,7 +40,7 @@ class Encoder:
         self._by_word = splits and self._mark_id is not None
         self._forget()
 
-    def __call__(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, sentences: Sequence[str]) -> tuple[Array, Array]:
         """Token ids of all sentences, int32 [tokens], and the number in each sentence, int64
         [sentences].
 

@@ -34,6 +34,7 @@ from tokenizers import (
 
 from ringbase.errors import InputError
 from ringbase.files import SMALL_BYTES, read_json, read_text
+from ringbase.ragged import Array
 
 BLANK = "▁"
 # types of pieces in sentencepiece_model.proto
@@ -286,7 +287,7 @@ def add_special(
     return backend
 
 
-def blanks(normalizer, is_marked: bool) -> np.ndarray:
+def blanks(normalizer, is_marked: bool) -> Array:
     """bool [CODE_POINTS]: the characters that this normalization drops or turns into a blank, and ▁
     as a mark."""
     table = np.zeros(CODE_POINTS, bool)
@@ -299,7 +300,7 @@ def blanks(normalizer, is_marked: bool) -> np.ndarray:
     return table
 
 
-def trim(texts: Sequence[str], spans: Sequence[np.ndarray], blank: np.ndarray) -> list[np.ndarray]:
+def trim(texts: Sequence[str], spans: Sequence[Array], blank: Array) -> list[Array]:
     """Spans without the blanks around a word, and with the accents that were composed with their
     last character.
 

@@ -15,6 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from bert.text import sentencepiece
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_object
+from ringbase.ragged import Array
 from ringbase.settings import shown
 
 WORDPIECE_ONLY = "max_input_chars_per_word"  # a key of a tokenizer.json's model
@@ -97,7 +98,7 @@ class Tokenizer:
         return Tokenizer, (self.backend, self.lower_case, self.source, self._names, self._spm)
 
     @functools.cached_property
-    def continues_word(self) -> np.ndarray:
+    def continues_word(self) -> Array:
         """bool [vocab_size]: the pieces that continue a word, so that whole words can be masked:
         those with ## in front (WordPiece) or without ▁ (SentencePiece) or Ġ (bytes), never special
         tokens."""
@@ -109,14 +110,14 @@ class Tokenizer:
         return table
 
     @functools.cached_property
-    def _blanks(self) -> np.ndarray:
+    def _blanks(self) -> Array:
         return sentencepiece.blanks(self.backend.normalizer, self.kind == "sentencepiece")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The tokens of these ids as the vocabulary writes them (`##ing`, `▁the`)."""
         return [self._tokens[number] for number in ids]
 
-    def encode(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def encode(self, texts: Sequence[str]) -> tuple[list[Array], list[Array]]:
         """Token ids (int32 [n]) and character spans (int32 [n, 2], start and end in the text) of
         each text.
 
@@ -129,9 +130,9 @@ class Tokenizer:
             spans = sentencepiece.trim(texts, spans, self._blanks)
         return ids, spans
 
-    def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+    def encode_ids(self, texts: Sequence[str]) -> list[Array]:
         """The token ids that `encode` gives, without the spans, which take extra time."""
-        ids = list[np.ndarray]()
+        ids = list[Array]()
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             part = list(texts[start : start + TEXTS_AT_ONCE])
             encodings = self.backend.encode_batch_fast(part, add_special_tokens=False)
@@ -345,12 +346,12 @@ def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:
         )
 
 
-def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:
+def unknown_share(ids: Sequence[Array], unk_id: int) -> float:
     """The share of [UNK] among all tokens, 0.0 to 1.0."""
     return sum(int((tokens == unk_id).sum()) for tokens in ids) / max(1, sum(map(len, ids)))
 
 
-def tokens_per_character(ids: Sequence[np.ndarray], texts: Iterable[str]) -> float:
+def tokens_per_character(ids: Sequence[Array], texts: Iterable[str]) -> float:
     """How many tokens the texts with these ids have per character: about 0.3, and 1.0 or more if
     the vocabulary knows no words of their script. Blanks do not count, nor ideographs, which are
     tokens of their own for BERT."""
