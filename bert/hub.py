@@ -36,33 +36,30 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
         raise InputError(
             f"{name_or_path}: no such folder or checkpoint (--model, --init_checkpoint)"
         )
-    return download_model(name_or_path, revision)
-
-
-def is_tf_checkpoint(path: Path) -> bool:
-    return Path(f"{path}.index").is_file() or (path / "checkpoint").is_file()
-
-
-def download_model(name: str, revision: str | None = None) -> Path:
-    """The folder of a hub model's files in the hub's cache; downloads what is missing. Raises
-    InputError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TqdmWarning)  # of notebooks without ipywidgets
             folder = huggingface_hub.snapshot_download(
-                name, revision=revision, allow_patterns=FILES
+                name_or_path, revision=revision, allow_patterns=FILES
             )
             return Path(folder)
     except (OSError, ValueError) as error:
         reason = one_line(error)
-        flag = f" --model_revision {revision}" if revision else ""
         if constants.HF_HUB_OFFLINE:
-            command = f"hf download {name}" + (f" --revision {revision}" if revision else "")
+            command = f"hf download {name_or_path}"
+            if revision:
+                command += f" --revision {revision}"
             reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `{command}` with a network"
+        flags = f"--model {name_or_path}"
+        if revision:
+            flags += f" --model_revision {revision}"
         raise InputError(
-            f"--model {name}{flag}: there is no such folder, and it cannot be downloaded from the"
-            f" hub: {reason}"
+            f"{flags}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
         ) from error
+
+
+def is_tf_checkpoint(path: Path) -> bool:
+    return Path(f"{path}.index").is_file() or (path / "checkpoint").is_file()
 
 
 def commit_of(folder: Path) -> str | None:

@@ -120,7 +120,7 @@ def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Ran
     [n]."""
     max_tokens = room_for_pairs(settings)
     offsets, bounds = part.sentences.tolist(), part.documents.tolist()
-    draw, bits = draws.random, draws.getrandbits
+    draw = draws.random
     num_documents = len(bounds) - 1
     rows: list[tuple[int, int, int, int, bool]] = []
 
@@ -157,22 +157,27 @@ def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Ran
             b_length = b_to - b_from
             excess = a_length + b_length - max_tokens
             if excess > 0:
-                # Google drops one token at a time from the longer one, randomly at its front or
-                # back.
-                head_start = min(excess, abs(a_length - b_length))
-                from_a = (excess - head_start) // 2
-                if a_length > b_length:
-                    from_a += head_start
-                from_b = excess - from_a
-                front_a = bits(from_a).bit_count()
-                front_b = bits(from_b).bit_count()
+                front_a, back_a, front_b, back_b = _cuts(a_length, b_length, excess, draws)
                 a_from += front_a
-                a_to -= from_a - front_a
+                a_to -= back_a
                 b_from += front_b
-                b_to -= from_b - front_b
+                b_to -= back_b
             rows.append((a_from, a_to, b_from, b_to, is_random))
     table = np.array(rows, np.int64).reshape(-1, 5)
     return table[:, :4].reshape(-1, 2, 2), table[:, 4].astype(np.int8)
+
+
+def _cuts(a_length: int, b_length: int, excess: int, draws: random.Random):
+    """How many tokens to cut from the front and the back of A and of B. Google drops one token at a
+    time from the longer one, randomly at its front or back."""
+    head_start = min(excess, abs(a_length - b_length))
+    from_a = (excess - head_start) // 2
+    if a_length > b_length:
+        from_a += head_start
+    from_b = excess - from_a
+    front_a = draws.getrandbits(from_a).bit_count()
+    front_b = draws.getrandbits(from_b).bit_count()
+    return front_a, from_a - front_a, front_b, from_b - front_b
 
 
 def _full_row_plan(part: Part, room: int, sep_id: int, draws: random.Random | None):

@@ -102,8 +102,8 @@ class Tokenizer:
         """bool [vocab_size]: the pieces that continue a word, so that whole words can be masked:
         those with ## in front (WordPiece) or without ▁ (SentencePiece) or Ġ (bytes), never special
         tokens."""
-        begins = self.kind != "wordpiece"
-        table = np.array([token.startswith(self.word_mark) != begins for token in self._tokens])
+        is_marked = np.array([token.startswith(self.word_mark) for token in self._tokens])
+        table = is_marked if self.kind == "wordpiece" else ~is_marked
         for number, token in self.backend.get_added_tokens_decoder().items():
             if token.special:
                 table[number] = False
@@ -143,8 +143,8 @@ class Tokenizer:
     def case_problem(self) -> str:
         """What this vocabulary loses without lower-casing, and the flag to give; "" if nothing."""
         used = set("".join(token for token in self._tokens if not re.fullmatch(r"\[.*\]", token)))
-        has_both = used.issuperset(ascii_lowercase) and not used.isdisjoint(ascii_uppercase)
-        if self.lower_case or has_both or not used.issuperset(ascii_lowercase):
+        has_capitals = not used.isdisjoint(ascii_uppercase)
+        if self.lower_case or has_capitals or not used.issuperset(ascii_lowercase):
             return ""
         return (
             f"{self.source} has no capital letters, so that they become [UNK]: give --do_lower_case"
