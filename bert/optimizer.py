@@ -140,9 +140,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             return tf.ensure_shape(value, shape)
 
         def step(parameter, m, v, gradient, numbers):
-            handles = parameter, m, v
-            new_values = self._step(*map(read, handles), gradient, numbers, decays)
-            for old, new in zip(handles, new_values, strict=True):
+            new_values = self._step(read(parameter), read(m), read(v), gradient, numbers, decays)
+            for old, new in zip((parameter, m, v), new_values, strict=True):
                 tf.raw_ops.AssignVariableOp(resource=old, value=new)
 
         handles = [tf.TensorSpec([], tf.resource)] * 3
