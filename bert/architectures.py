@@ -67,10 +67,9 @@ ARCHITECTURES = {
         (
             ("pre_classifier.", "pooler.dense."),
             ("transformer.layer.", "encoder.layer."),
-            *(
-                (f".attention.{part[0]}_lin.", f".attention.self.{part}.")
-                for part in ("query", "key", "value")
-            ),
+            (".attention.q_lin.", ".attention.self.query."),
+            (".attention.k_lin.", ".attention.self.key."),
+            (".attention.v_lin.", ".attention.self.value."),
             (".attention.out_lin.", ".attention.output.dense."),
             (".sa_layer_norm.", ".attention.output.LayerNorm."),
             (".ffn.lin1.", ".intermediate.dense."),

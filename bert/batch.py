@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 
 from ringbase.errors import InputError
-from ringbase.ragged import padded, reordered
+from ringbase.ragged import Array, padded, reordered
 
 Groups = tuple[Any, ...]  # pairs of Python numbers if they are fixed, else arrays int32 [2]
 # Lengths of rows, int [n] -> their order in the batch, and groups, which may have room for more
 # rows.
-Grouping = Callable[[np.ndarray], tuple[np.ndarray, Groups]]
+Grouping = Callable[[Array], tuple[Array, Groups]]
 Batch = dict[str, Any]
 
 LENGTH_MULTIPLE = 8  # lengths of groups are rounded up to a multiple of this
@@ -50,32 +50,40 @@ def batch_of(
     order, groups = (grouping or in_one_group)(np.diff(fields["input_ids"][1]))
     fields = {name: reordered(values, order) for name, values in fields.items()}
     values, offsets = fields["input_ids"]
+    num_tokens = len(values)
+
+    # of each row of attention
     rows, widths = np.array(groups, np.int64).reshape(-1, 2).T
     widths = np.repeat(widths, rows)
     lengths = padded(np.diff(offsets), len(widths))
+    type_0_lengths = padded(fields["sentence_a_tokens"], len(widths))
     starts = np.cumsum(widths) - widths
-    position = np.arange(widths.sum()) - np.repeat(starts, widths)
+
+    # of each place
+    num_places = widths.sum()
+    position = np.arange(num_places) - np.repeat(starts, widths)
     has_token = position < np.repeat(lengths, widths)
-    is_type_1 = position >= np.repeat(padded(fields["sentence_a_tokens"], len(widths)), widths)
-    places, num_tokens = np.flatnonzero(has_token), len(values)
-    batch: Batch = {"attention_mask": has_token.astype(np.int32), "groups": groups}
-    batch |= {
+    is_type_1 = position >= np.repeat(type_0_lengths, widths)
+
+    places = np.flatnonzero(has_token)
+    batch: Batch = {
+        "attention_mask": has_token.astype(np.int32),
+        "groups": groups,
         "first_tokens": starts.astype(np.int32),
         "is_example": (lengths > 0).astype(np.float32),
     }
-    row_of_token, num_rows = places, len(position)
+    row_of_token, num_rows = places, num_places
     if not is_fixed(batch):
         row_of_token, num_rows = np.arange(num_tokens), rounded_rows(num_tokens + 1)
         batch["first_tokens"] = (np.cumsum(lengths) - lengths).astype(np.int32)
-        batch["places"] = padded(places.astype(np.int32), num_rows, len(position))
-        batch["rows"] = np.full(len(position), num_tokens, np.int32)
+        batch["places"] = padded(places.astype(np.int32), num_rows, num_places)
+        batch["rows"] = np.full(num_places, num_tokens, np.int32)
         batch["rows"][places] = row_of_token
-    of_tokens = {
-        "input_ids": values,
-        "token_type_ids": is_type_1[places],
-        "position_ids": position[places],
-    }
-    for name, array in of_tokens.items():
+    for name, array in (
+        ("input_ids", values),
+        ("token_type_ids", is_type_1[places]),
+        ("position_ids", position[places]),
+    ):
         batch[name] = np.zeros(num_rows, np.int32)
         batch[name][row_of_token] = array
     return fields, batch
@@ -105,22 +113,23 @@ def rounded_rows(count: int) -> int:
 def with_checked_ids(collate: Callable[..., Batch], config: Any) -> Callable[..., Batch]:
     """`collate`, which then raises InputError for an id without an entry in the tables of a model
     with this BertConfig: CPUs would stop with an error too, but GPUs compute on with zeros."""
-    tables = {
+    limits = {
         "input_ids": "vocab_size",
         "masked_ids": "vocab_size",
         "position_ids": "num_positions",
     }
     if config.has_types:
-        tables["token_type_ids"] = "type_vocab_size"
+        limits["token_type_ids"] = "type_vocab_size"
 
     def collate_and_check(fields: dict, **options) -> Batch:
         batch = collate(fields, **options)
-        for name in tables.keys() & batch.keys():
-            highest, limit = int(batch[name].max(initial=0)), getattr(config, tables[name])
+        for name in limits.keys() & batch.keys():
+            highest = int(batch[name].max(initial=0))
+            limit = getattr(config, limits[name])
             if highest >= limit:
                 raise InputError(
                     f"rows {min(fields['row'])} to {max(fields['row'])} of the data: {highest}"
-                    f" among the {name}, but the model has {tables[name]} {limit}: the data was"
+                    f" among the {name}, but the model has {limits[name]} {limit}: the data was"
                     " made for another model or is damaged"
                 )
         return batch
@@ -128,13 +137,13 @@ def with_checked_ids(collate: Callable[..., Batch], config: Any) -> Callable[...
     return collate_and_check
 
 
-def in_one_group(lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
+def in_one_group(lengths: Array) -> tuple[Array, Groups]:
     """All rows, in their order, as long as the longest."""
     shape = np.array([len(lengths), rounded_up(np.max(lengths))], np.int32)
     return np.arange(len(lengths)), (shape,)
 
 
-def by_length(lengths: np.ndarray, num_groups: int = NUM_GROUPS) -> tuple[np.ndarray, Groups]:
+def by_length(lengths: Array, num_groups: int = NUM_GROUPS) -> tuple[Array, Groups]:
     """Groups that fit the lengths in the batch: rows in descending order of length, cut into runs
     with the fewest places. There are always `num_groups` groups, so that one graph serves all
     batches; some may have no rows.
@@ -159,18 +168,18 @@ def by_length(lengths: np.ndarray, num_groups: int = NUM_GROUPS) -> tuple[np.nda
         best = np.minimum(total.min(0), never)
     shapes = np.full((num_groups, 2), (0, LENGTH_MULTIPLE), np.int32)
     stop = len(edges) - 1
-    for number, choice in reversed([*enumerate(choices)]):
+    for number, choice in reversed(list(enumerate(choices))):
         start = choice[stop]
         shapes[number] = edges[stop] - edges[start], rounded[edges[start]]
         stop = start
     return order, tuple(shapes)
 
 
-def _descending(lengths: np.ndarray) -> np.ndarray:
+def _descending(lengths: Array) -> Array:
     return np.argsort(-np.asarray(lengths), kind="stable")
 
 
-def _in_groups(lengths: np.ndarray, groups: Groups) -> tuple[np.ndarray, Groups]:
+def _in_groups(lengths: Array, groups: Groups) -> tuple[Array, Groups]:
     return _descending(lengths), groups
 
 
@@ -185,34 +194,27 @@ class Layouts:
     batch: of `num_rows` rows, each as long as the longest.
     """
 
-    def __init__(self, sample: Sequence[np.ndarray], num_rows: int, longest: int):
+    def __init__(self, sample: Sequence[Array], num_rows: int, longest: int):
         stairs = np.ones((len(sample), num_rows), np.int64)  # an empty row needs a place too
         for stair, lengths in zip(stairs, sample, strict=True):
             stair[: len(lengths)] = -np.sort(-np.asarray(lengths))
         by_tokens = stairs[np.argsort(stairs.sum(1), kind="stable")]
         parts = [part.max(0) for part in np.array_split(by_tokens, NUM_LAYOUTS - 1) if len(part)]
-        parts = list(np.maximum.accumulate(parts)) if parts else []
+        parts.append(np.full(num_rows, longest))
         distinct = set()
-        for stair in (*parts, np.full(num_rows, longest)):
+        for stair in np.maximum.accumulate(parts):
             _, groups = by_length(stair, GROUPS_OF_LAYOUT)
             distinct.add(tuple((int(rows), int(length)) for rows, length in groups if rows))
-        by_places = sorted(
-            (sum(rows * length for rows, length in groups), groups) for groups in distinct
-        )
-        self._layouts = [groups for _, groups in by_places]
-        self._widths = np.array(
-            [[n for rows, n in groups for _ in range(rows)] for groups in self._layouts]
-        )
+        widths = {groups: [n for rows, n in groups for _ in range(rows)] for groups in distinct}
+        self._layouts = sorted(distinct, key=lambda groups: (sum(widths[groups]), groups))
+        self._widths = np.array([widths[groups] for groups in self._layouts])
 
     def single(self) -> list[Grouping]:
         """Each layout as a grouping of its own, for rows that fit into it."""
         return [partial(_in_groups, groups=groups) for groups in self._layouts]
 
-    def __call__(self, lengths: np.ndarray) -> tuple[np.ndarray, Groups]:
+    def __call__(self, lengths: Array) -> tuple[Array, Groups]:
         order = _descending(lengths)
-        assert len(lengths) <= self._widths.shape[1], (
-            f"{len(lengths)} rows in {self._widths.shape[1]} places"
-        )
-        holds = np.all(np.asarray(lengths)[order] <= self._widths[:, : len(lengths)], 1)
+        holds = np.all(np.asarray(lengths)[order] <= self._widths[:, : len(lengths)], axis=1)
         assert holds.any(), f"a row of {np.max(lengths)} tokens"
         return order, self._layouts[int(np.argmax(holds))]

@@ -133,20 +133,18 @@ class BertConfig:
 
     def as_json(self) -> dict[str, Any]:
         """The content of config.json."""
-        values, names = (
-            asdict(self),
-            {ours: theirs for theirs, ours in self.architecture.keys.items()},
-        )
+        values = asdict(self)
         labels = values.pop("labels")
-        labelled = {
-            "id2label": dict(enumerate(labels)),
-            "label2id": {name: n for n, name in enumerate(labels)},
-        }
+        names = {ours: theirs for theirs, ours in self.architecture.keys.items()}
         # Under their own names, transformers knows no null for these.
-        absent = [name for name in ("embedding_size", *names) if values[name] is None]
+        for name in ("embedding_size", *names):
+            if values[name] is None:
+                del values[name]
         return {
-            names.get(name, name): value for name, value in values.items() if name not in absent
-        } | labelled
+            **{names.get(name, name): value for name, value in values.items()},
+            "id2label": dict(enumerate(labels)),
+            "label2id": {label: number for number, label in enumerate(labels)},
+        }
 
 
 FIELDS = tuple(each.name for each in fields(BertConfig) if each.name != "labels")
@@ -173,9 +171,8 @@ def config_from_file(path: str | Path, say: Callable[[str], None] | None = None)
     values = read_object(Path(path), f"{path} {flags}")
     architecture = architecture_of(values)
     values = {architecture.keys.get(name, name): value for name, value in values.items()}
-    values = dict(architecture.fixed) | {
-        k: v for k, v in values.items() if v is not None or k in REQUIRED
-    }
+    stated = {k: v for k, v in values.items() if v is not None or k in REQUIRED}
+    values = {**architecture.fixed, **stated}
     try:
         config = _checked(values)
     except InputError as error:
@@ -198,35 +195,27 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
     for name, (least, most) in RANGES.items():
         value, kind = values.get(name, least), type(least)
         if type(value) not in (int, kind) or not least <= value < most:
-            words = (
-                f"{'an integer' if kind is int else 'a number'} from {least:g} to less than"
-                f" {most:,}"
+            number = "an integer" if kind is int else "a number"
+            raise InputError(
+                f"{name} must be {number} from {least:g} to less than {most:,}, got {shown(value)}"
             )
-            raise InputError(f"{name} must be {words}, got {shown(value)}")
     for name, allowed in CHOICES.items():
         if values.get(name, allowed[0]) not in allowed:
             words = ", ".join(json.dumps(value) for value in allowed)
             raise InputError(
                 f"{name} must be {'one of ' * (len(allowed) > 1)}{words}, got {shown(values[name])}"
             )
-    hidden, heads, pad = (
-        values["hidden_size"],
-        values["num_attention_heads"],
-        values.get("pad_token_id", 0),
-    )
+    hidden, heads = values["hidden_size"], values["num_attention_heads"]
+    pad = values.get("pad_token_id", 0)
+    embedding = values.get("embedding_size", hidden)
     if hidden % heads:
         raise InputError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     if type(pad) is not int or not 0 <= pad < values["vocab_size"]:
         raise InputError(
             f"pad_token_id must be null or an integer below vocab_size, got {shown(pad)}"
         )
-    if (
-        hidden != values.get("embedding_size", hidden)
-        and not architecture_of(values).projects_embeddings
-    ):
-        raise InputError(
-            f"embedding_size must be hidden_size {hidden}, got {values['embedding_size']}"
-        )
+    if embedding != hidden and not architecture_of(values).projects_embeddings:
+        raise InputError(f"embedding_size must be hidden_size {hidden}, got {embedding}")
     kept = {name: values[name] for name in FIELDS if name in values}
     kept |= {name: type(least)(kept[name]) for name, (least, _) in RANGES.items() if name in kept}
     return BertConfig(**kept | {"labels": _labels(values), "pad_token_id": pad})
@@ -234,24 +223,21 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
 
 def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The labels by number, without `label2id`, which often says something else."""
-    table, number = values.get("id2label"), values.get("num_labels", 2)
-    names = (
-        [table.get(str(place)) for place in range(len(table))] if isinstance(table, dict) else []
-    )
+    table = values.get("id2label")
+    number = values.get("num_labels", 2)
+    labels: tuple[Any, ...] = unnamed_labels(number)
     if table is not None:
-        if (
-            not names
-            or not all(isinstance(name, str) for name in names)
-            or len(set(names)) < len(names)
-        ):
+        names = table if isinstance(table, dict) else {}
+        labels = tuple(names.get(str(place)) for place in range(len(names)))
+        are_names = labels and all(isinstance(label, str) for label in labels)
+        if not are_names or len(set(labels)) < len(labels):
             raise InputError(
                 f"id2label must name the labels 0, 1, …, each once, got {shown(table)}"
             )
-        if number != len(names) and "num_labels" in values:
-            raise InputError(f"num_labels is {number}, but id2label names {len(names)} labels")
-        number = len(names)
-    if values.get("problem_type") == "single_label_classification" and number < 2:
+        if "num_labels" in values and number != len(labels):
+            raise InputError(f"num_labels is {number}, but id2label names {len(labels)} labels")
+    if values.get("problem_type") == "single_label_classification" and len(labels) < 2:
         raise InputError(
-            f"problem_type single_label_classification needs 2 labels or more, got {number}"
+            f"problem_type single_label_classification needs 2 labels or more, got {len(labels)}"
         )
-    return unnamed_labels(number) if table is None else tuple(map(str, names))
+    return labels

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import tensorflow as tf
+from tensorflow import Tensor
 
 from bert import ops
 from bert.batch import Batch
@@ -17,11 +18,13 @@ from bert.layers import (
     Shapes,
     Tensors,
     dense_shapes,
+    in_places,
     norm_shapes,
     normalized,
     product,
     score_shapes,
     scores,
+    split_groups,
 )
 from bert.ops import ACTIVATIONS
 
@@ -34,42 +37,29 @@ class OnePass(Protocol):
     config: BertConfig
     batch: Batch
 
-    def in_places(self, x_RW: tf.Tensor) -> list[tf.Tensor]:
-        """For each group of rows of attention [B, T, W]."""
-        ...
-
-    def dropped(self, x: tf.Tensor, number: int) -> tf.Tensor:
+    def dropped(self, x: Tensor, number: int) -> Tensor:
         """x after the head's dropout of this number."""
         ...
 
 
 @dataclass(frozen=True)
 class Head:
-    """What stands above the encoder."""
+    """What stands above the encoder. This one adds nothing: its output is the last hidden state
+    [R, H], in the compute dtype."""
 
     name: str
     transformers: str  # how the name of the class ends that loads such a model there
     pipeline: str  # what such a model is for, by the hub's name
-    reads: tuple[str, ...] | None  # the batch's arrays with the rows that it reads; None: all rows
+    reads: tuple[str, ...]  # the batch's arrays with the rows that it reads; none: all rows
     per: Literal["token", "example"]  # what an output belongs to
     reads_words: bool = False  # its scores need the embeddings of all words
 
     def shapes(self, config: BertConfig) -> Shapes:
         """Its tensors: new when a training starts, and unused by models with other heads."""
-        raise NotImplementedError
-
-    def scores(self, states: Sequence[tf.Tensor], tensors: Tensors, one_pass: OnePass) -> Any:
-        """Float32 scores, from the rows of the last hidden state that are named in `reads`."""
-        raise NotImplementedError
-
-
-class Features(Head):
-    """None: the last hidden state [R, H], in the compute dtype."""
-
-    def shapes(self, config):
         return {}
 
-    def scores(self, states, tensors, one_pass):
+    def scores(self, states: Sequence[Tensor], tensors: Tensors, one_pass: OnePass) -> Any:
+        """Float32 scores, from the rows of the last hidden state that are named in `reads`."""
         return states[0]
 
 
@@ -80,13 +70,10 @@ class Embedding(Head):
 
     normalizes: bool = True
 
-    def shapes(self, config):
-        return {}
-
     def scores(self, states, tensors, one_pass):
         vectors_BH = tf.cast(states[0], tf.float32)
-        if self.reads is None:
-            vectors_BH = mean_of_tokens(vectors_BH, one_pass)
+        if not self.reads:
+            vectors_BH = mean_of_tokens(vectors_BH, one_pass.batch)
         return tf.math.l2_normalize(vectors_BH, -1) if self.normalizes else vectors_BH
 
 
@@ -139,7 +126,7 @@ class Pretraining(Head):
         pooled_BH = pooled(first_BH, tensors, one_pass)
         masked_MH, bias = product(masked_MH, tensors, f"{TRANSFORM}/dense")
         masked_MH = ops.activated(masked_MH, bias, ACTIVATIONS[config.hidden_act])
-        masked_MH = normalized(masked_MH, tensors, f"{TRANSFORM}/LayerNorm", config.layer_norm_eps)
+        masked_MH = normalized(masked_MH, tensors, TRANSFORM, config.layer_norm_eps)
         words_VH = tf.cast(tensors["bert/embeddings/word_embeddings"], dtype)
         scores_MV = tf.matmul(tf.cast(masked_MH, dtype), words_VH, transpose_b=True)
         return {
@@ -148,21 +135,18 @@ class Pretraining(Head):
         }
 
 
-def mean_of_tokens(states_RH: tf.Tensor, one_pass: OnePass) -> tf.Tensor:
+def mean_of_tokens(states_RH: Tensor, batch: Batch) -> Tensor:
     """The mean of the states of each row of attention [B, H]; 0 for one without a token."""
-    mask_P1 = tf.cast(one_pass.batch["attention_mask"], states_RH.dtype)[:, None]
-    start, means = 0, []
-    for states_BTH in one_pass.in_places(states_RH):
-        rows, length, _ = tf.unstack(tf.shape(states_BTH))
-        size = rows * length
-        mask_BT1 = tf.reshape(mask_P1[start : start + size], [rows, length, 1])
+    mask_P1 = tf.cast(batch["attention_mask"], states_RH.dtype)[:, None]
+    masks = split_groups(mask_P1, batch)
+    means = []
+    for states_BTH, mask_BT1 in zip(in_places(states_RH, batch), masks, strict=True):
         sums_BH = tf.reduce_sum(states_BTH * mask_BT1, 1)
         means.append(sums_BH / tf.maximum(tf.reduce_sum(mask_BT1, 1), 1.0))
-        start += size
     return tf.concat(means, 0)
 
 
-def pooled(first_BH: tf.Tensor, tensors: Tensors, one_pass: OnePass) -> tf.Tensor:
+def pooled(first_BH: Tensor, tensors: Tensors, one_pass: OnePass) -> Tensor:
     """The pooler's output for each example."""
     pooler = one_pass.config.architecture.pooler
     if pooler.drops_first:
@@ -170,9 +154,9 @@ def pooled(first_BH: tf.Tensor, tensors: Tensors, one_pass: OnePass) -> tf.Tenso
     return ACTIVATIONS[pooler.activation](ops.biased(*product(first_BH, tensors, POOLER)))
 
 
-FEATURES = Features("features", "Model", "feature-extraction", None, "token")
-SPAN = Span("span", "ForQuestionAnswering", "question-answering", None, "token")
-TAGGER = Tagger("tagger", "ForTokenClassification", "token-classification", None, "token")
+FEATURES = Head("features", "Model", "feature-extraction", (), "token")
+SPAN = Span("span", "ForQuestionAnswering", "question-answering", (), "token")
+TAGGER = Tagger("tagger", "ForTokenClassification", "token-classification", (), "token")
 CLASSIFIER = Classifier(
     "classifier", "ForSequenceClassification", "text-classification", ("first_tokens",), "example"
 )
@@ -190,7 +174,7 @@ EMBEDDINGS = {
         f"embedding_{pooling}",
         "Model",
         "sentence-similarity",
-        None if pooling == "mean" else ("first_tokens",),
+        ("first_tokens",) if pooling == "cls" else (),
         "example",
         normalizes=normalizes,
     )

@@ -14,7 +14,7 @@ from ringbase.errors import InputError, one_line
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PUBLISHED_PREFIX = "bert_model.ckpt"
-MODEL_FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
+FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
 
 
 def find(name_or_path: str, revision: str | None = None) -> Path:
@@ -31,48 +31,41 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
         return path / PUBLISHED_PREFIX  # a folder unzipped from Google's archive
     if path.exists() or is_tf_checkpoint(path):
         return path
-    if (
-        name_or_path.count("/") > 1
-        or name_or_path.startswith(("/", ".", "~"))
-        or "ckpt" in name_or_path
-    ):
+    looks_local = name_or_path.startswith(("/", ".", "~")) or "ckpt" in name_or_path
+    if looks_local or name_or_path.count("/") > 1:
         raise InputError(
             f"{name_or_path}: no such folder or checkpoint (--model, --init_checkpoint)"
         )
-    return download_model(name_or_path, revision)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TqdmWarning)  # of notebooks without ipywidgets
+            folder = huggingface_hub.snapshot_download(
+                name_or_path, revision=revision, allow_patterns=FILES
+            )
+            return Path(folder)
+    except (OSError, ValueError) as error:
+        reason = one_line(error)
+        if constants.HF_HUB_OFFLINE:
+            command = f"hf download {name_or_path}"
+            if revision:
+                command += f" --revision {revision}"
+            reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `{command}` with a network"
+        flags = f"--model {name_or_path}"
+        if revision:
+            flags += f" --model_revision {revision}"
+        raise InputError(
+            f"{flags}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
+        ) from error
 
 
 def is_tf_checkpoint(path: Path) -> bool:
     return Path(f"{path}.index").is_file() or (path / "checkpoint").is_file()
 
 
-def download_model(name: str, revision: str | None = None) -> Path:
-    """The folder of a hub model's files in the hub's cache; downloads what is missing. Raises
-    InputError."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TqdmWarning)  # of notebooks without ipywidgets
-            return Path(
-                huggingface_hub.snapshot_download(
-                    name, revision=revision, allow_patterns=MODEL_FILES
-                )
-            )
-    except (OSError, ValueError) as error:
-        reason, flag = one_line(error), f" --model_revision {revision}" if revision else ""
-        if constants.HF_HUB_OFFLINE:
-            command = f"hf download {name}" + (f" --revision {revision}" if revision else "")
-            reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `{command}` with a network"
-        raise InputError(
-            f"--model {name}{flag}: there is no such folder, and it cannot be downloaded from the"
-            f" hub: {reason}"
-        ) from error
-
-
 def commit_of(folder: Path) -> str | None:
     """The commit of a folder of the hub's cache, `…/snapshots/COMMIT`; None for another folder."""
-    return (
-        folder.name if folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name) else None
-    )
+    is_cached = folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name)
+    return folder.name if is_cached else None
 
 
 def load_data_set(
@@ -91,17 +84,17 @@ def load_data_set(
     """
     import datasets
 
-    commit, where = (
-        None,
-        f"{where} ({split}){f' --dataset_revision {revision}' if revision else ''}",
-    )
-    if revision and Path(name).expanduser().exists():
-        raise InputError(f"{where}: {name} is a folder; only the hub has revisions")
+    commit = None
+    where += f" ({split})"
+    if revision:
+        where += f" --dataset_revision {revision}"
+        if Path(name).expanduser().exists():
+            raise InputError(f"{where}: {name} is a folder; only the hub has revisions")
     try:
-        if revision and (constants.HF_HUB_OFFLINE or COMMIT.fullmatch(revision)):
-            commit = cached_commit(name, revision)
-        if revision and commit is None:
-            commit = huggingface_hub.HfApi().dataset_info(name, revision=revision).sha
+        if revision:
+            if constants.HF_HUB_OFFLINE or COMMIT.fullmatch(revision):
+                commit = cached_commit(name, revision)
+            commit = commit or huggingface_hub.HfApi().dataset_info(name, revision=revision).sha
         table = datasets.load_dataset(name, config, split=split, revision=commit or default)
     except Exception as error:  # the hub's errors have no common class
         raise InputError(f"{where}: {one_line(error)}") from error

@@ -16,70 +16,33 @@ from types import ModuleType
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from tensorflow import Tensor
 
 from bert import ops, ops_cpu, ops_gpu
 from bert.batch import Batch, is_fixed
 from bert.configuration import BertConfig
 from bert.heads import FEATURES, Head
-from bert.layers import Shapes, Tensors, dense_shapes, norm_shapes, normalized, product
+from bert.layers import (
+    Shapes,
+    Tensors,
+    dense_shapes,
+    from_places,
+    in_places,
+    norm_shapes,
+    norm_tensors,
+    normalized,
+    product,
+    rows_of,
+    split_groups,
+)
 from bert.ops import ACTIVATIONS, Dropout
 
 COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster
 ENCODER = ("bert/embeddings", "bert/encoder/")
+PROJECTION = "bert/embeddings_project"
 MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
-
-# -- between the rows of the hidden state and the rows of attention --------------------------------
-
-
-def in_places(x_RW: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
-    """[R, W] -> for each group [B, T, W]. A place without a token gets the numbers of a row without
-    one.
-
-    Gradients of rows without a token are 0: nothing may depend on such rows but other such rows.
-    """
-    if "rows" not in batch:
-        return split_groups(x_RW, batch)
-    return tf.custom_gradient(
-        lambda x: (_taken(x, batch), lambda *gradients: _put(gradients, batch))
-    )(x_RW)
-
-
-def from_places(parts: Sequence[tf.Tensor], batch: Batch) -> tf.Tensor:
-    """For each group [B, T, W] -> [R, W]; rows without a token get zeros. The reverse of
-    `in_places`."""
-    if "rows" not in batch:
-        return tf.concat([tf.reshape(part, [-1, part.shape[-1]]) for part in parts], 0)
-    return tf.custom_gradient(
-        lambda *p: (_put(p, batch), lambda gradient: _taken(gradient, batch))
-    )(*parts)
-
-
-def split_groups(x: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
-    """[P, …] -> for each group [B, T, …]."""
-    groups = [(group[0], group[1]) for group in batch["groups"]]
-    parts = tf.split(x, [rows * length for rows, length in groups]) if len(groups) > 1 else [x]
-    return [
-        tf.reshape(part, [*group, *x.shape[1:]]) for part, group in zip(parts, groups, strict=True)
-    ]
-
-
-def _taken(x_RW: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
-    return [tf.gather(x_RW, rows_BT) for rows_BT in split_groups(batch["rows"], batch)]
-
-
-def _put(parts: Sequence[tf.Tensor], batch: Batch) -> tf.Tensor:
-    width = parts[0].shape[-1]
-    zeros = tf.zeros([1, width], parts[0].dtype)
-    return tf.gather(
-        tf.concat([*(tf.reshape(part, [-1, width]) for part in parts), zeros], 0), batch["places"]
-    )
-
-
-def rows_of(x_RW: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """The rows with these numbers. The gradient is dense, as recompute_grad needs it."""
-    return tf.gather(tf.reshape(x_RW, tf.shape(x_RW)), rows)
-
 
 # -- the encoder -----------------------------------------------------------------------------------
 
@@ -99,8 +62,9 @@ def encoder_shapes(config: BertConfig) -> Shapes:
     }
     shapes |= norm_shapes("bert/embeddings", width)
     if width != hidden:
-        shapes |= dense_shapes("bert/embeddings_project", width, hidden)
-    for layer in (f"bert/encoder/layer_{number}" for number in range(config.num_hidden_layers)):
+        shapes |= dense_shapes(PROJECTION, width, hidden)
+    for number in range(config.num_hidden_layers):
+        layer = f"bert/encoder/layer_{number}"
         for part in ("self/query", "self/key", "self/value", "output/dense"):
             shapes |= dense_shapes(f"{layer}/attention/{part}", hidden, hidden)
         shapes |= norm_shapes(f"{layer}/attention/output", hidden)
@@ -124,120 +88,115 @@ class Pass:
         batch: Batch,
         dtype: str,
         ops: ModuleType,
-        dropout_key: tf.Tensor | None,
+        dropout_key: Tensor | None,
     ):
-        self.config, self.batch, self.dtype, self.ops, self.dropout_key = (
-            config,
-            batch,
-            dtype,
-            ops,
-            dropout_key,
-        )
+        self.config = config
+        self.batch = batch
+        self.dtype = dtype
+        self.ops = ops
+        self.dropout_key = dropout_key
         self.dropout = partial(Dropout, key=dropout_key, words=ops.random_words)
-        # added to the scores
-        masked = (1.0 - tf.cast(batch["attention_mask"], tf.float32)) * MASKED_SCORE
-        self.masks = [
-            mask_BT[:, None, None] for mask_BT in split_groups(tf.cast(masked, dtype), batch)
-        ]
+        masked_P = (1.0 - tf.cast(batch["attention_mask"], tf.float32)) * MASKED_SCORE
+        masks = split_groups(tf.cast(masked_P, dtype), batch)
+        self.masks = [mask_BT[:, None, None] for mask_BT in masks]  # added to the scores
 
-    def in_places(self, x_RW: tf.Tensor) -> list[tf.Tensor]:
-        return in_places(x_RW, self.batch)
-
-    def dropped(self, x: tf.Tensor, number: int) -> tf.Tensor:
+    def dropped(self, x: Tensor, number: int) -> Tensor:
         """x after the head's dropout of this number, behind those of the layers."""
         rate = self.config.classifier_dropout
         if rate is None:
             rate = self.config.hidden_dropout_prob
         return Dropout(rate, self.dropout_key, 1 + 3 * self.config.num_hidden_layers + number)(x)
 
-    def embedded(self, tensors: Tensors) -> tf.Tensor:
+    def embedded(self, tensors: Tensors) -> Tensor:
         """Word, token type and position embeddings, summed, normalised in float32, and projected ->
         [R, H]."""
-        ids = {"word": self.batch["input_ids"], "token_type": self.batch["token_type_ids"]}
-        ids["position"] = self.batch["position_ids"] + self.config.first_position
-        if self.config.architecture.ignores_token_types:
-            ids["token_type"] = tf.zeros_like(ids["token_type"])
-        elif not self.config.num_token_types:
+        config, batch = self.config, self.batch
+        token_types = batch["token_type_ids"]
+        if config.architecture.ignores_token_types:
+            token_types = tf.zeros_like(token_types)
+        ids = {
+            "word": batch["input_ids"],
+            "token_type": token_types,
+            "position": batch["position_ids"] + config.first_position,
+        }
+        if not config.num_token_types:
             del ids["token_type"]
-        rows = [
+        parts = [
             tf.gather(tensors[f"bert/embeddings/{name}_embeddings"], rows)
             for name, rows in ids.items()
         ]
-        sum_RE = normalized(
-            tf.add_n(rows), tensors, "bert/embeddings/LayerNorm", self.config.layer_norm_eps
-        )
-        sum_RE = Dropout(self.config.hidden_dropout_prob, self.dropout_key, 0)(
-            tf.cast(sum_RE, self.dtype)
-        )
-        projection = "bert/embeddings_project"
-        return (
-            ops.biased(*product(sum_RE, tensors, projection))
-            if f"{projection}/kernel" in tensors
-            else sum_RE
-        )
+        sum_RE = normalized(tf.add_n(parts), tensors, "bert/embeddings", config.layer_norm_eps)
+        dropout = Dropout(config.hidden_dropout_prob, self.dropout_key, 0)
+        embedded_RE = dropout(tf.cast(sum_RE, self.dtype))
+        if f"{PROJECTION}/kernel" not in tensors:
+            return embedded_RE
+        return ops.biased(*product(embedded_RE, tensors, PROJECTION))
 
     def layer(
         self,
-        hidden_RH: tf.Tensor,
+        hidden_RH: Tensor,
         tensors: Tensors,
-        place: int | tf.Tensor,
-        rows: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+        place: int | Tensor,
+        rows: Tensor | None = None,
+    ) -> Tensor:
         """Attention and feed-forward, each with dropout, residual and post-normalisation. `place`
         is that of the first of the layer's three dropouts. Returns all rows, or these, int32
         [S]."""
-        context_RH, fast = self.attention(hidden_RH, tensors, place), self.ops
+        config, fast = self.config, self.ops
+        context_RH = self.attention(hidden_RH, tensors, place)
         if rows is not None:
-            hidden_RH, context_RH = rows_of(hidden_RH, rows), rows_of(context_RH, rows)
-            # few rows, whose number changes: nothing to compile for
-            fast = fast if is_fixed(self.batch) else ops
+            hidden_RH = rows_of(hidden_RH, rows)
+            context_RH = rows_of(context_RH, rows)
+            if not is_fixed(self.batch):
+                fast = ops  # few rows, whose number changes: nothing to compile for
 
-        branch = product(context_RH, tensors, "attention/output/dense")
-        hidden_RH = self.residual(
-            fast, hidden_RH, branch, tensors, "attention/output/LayerNorm", place + 1
-        )
+        def added(hidden_RH: Tensor, branch_RW: Tensor, scope: str, place: int | Tensor) -> Tensor:
+            """LayerNorm(hidden + dropout(branch W + b))."""
+            branch = product(branch_RW, tensors, f"{scope}/dense")
+            norm = *norm_tensors(tensors, scope), config.layer_norm_eps
+            dropout = self.dropout(config.hidden_dropout_prob, place=place)
+            return fast.residual(hidden_RH, branch, norm, dropout)
+
+        hidden_RH = added(hidden_RH, context_RH, "attention/output", place + 1)
         expanded_RI = product(hidden_RH, tensors, "intermediate/dense")
-        activated_RI = fast.activated(*expanded_RI, ACTIVATIONS[self.config.hidden_act])
-        branch = product(activated_RI, tensors, "output/dense")
-        return self.residual(fast, hidden_RH, branch, tensors, "output/LayerNorm", place + 2)
+        activated_RI = fast.activated(*expanded_RI, ACTIVATIONS[config.hidden_act])
+        return added(hidden_RH, activated_RI, "output", place + 2)
 
-    def residual(
-        self, fast, hidden_RH, branch, tensors: Tensors, norm: str, place: int | tf.Tensor
-    ) -> tf.Tensor:
-        """`fast` is the module of operations, `branch` a product and its bias."""
-        weights = tensors[f"{norm}/gamma"], tensors[f"{norm}/beta"], self.config.layer_norm_eps
-        dropout = self.dropout(self.config.hidden_dropout_prob, place=place)
-        return fast.residual(hidden_RH, branch, weights, dropout)
-
-    def attention(
-        self, hidden_RH: tf.Tensor, tensors: Tensors, place: int | tf.Tensor
-    ) -> tf.Tensor:
+    def attention(self, hidden_RH: Tensor, tensors: Tensors, place: int | Tensor) -> Tensor:
         """Multi-head attention within each example (Vaswani et al. 2017, section 3.2) -> the
         context [R, H]."""
-        heads, hidden = self.config.num_attention_heads, self.config.hidden_size
-        names = [f"attention/self/{part}" for part in ("query", "key", "value")]
-        kernel = tf.concat([tf.cast(tensors[f"{name}/kernel"], self.dtype) for name in names], 1)
-        bias = tf.concat([tf.cast(tensors[f"{name}/bias"], self.dtype) for name in names], 0)
-        joined_R3H = self.ops.biased(tf.matmul(hidden_RH, kernel), bias)
-        dropout = self.dropout(self.config.attention_probs_dropout_prob, place=place)
-        shapes = [(group[0], heads, group[1], group[1]) for group in self.batch["groups"]]
-        # Not for each group: fewer calls of the generator. bert/ops_gpu.py computes its own.
-        has_draws = dropout.is_on and dropout.words is not None
-        draws_BNTT = dropout.draws(*shapes) if has_draws else [None] * len(shapes)
-        parts = in_places(joined_R3H, self.batch)
-        contexts_BTH: list[tf.Tensor] = []
-        for part, (rows, _, length, _), mask, draws in zip(
-            parts, shapes, self.masks, draws_BNTT, strict=True
-        ):
-            split = tf.reshape(part, [rows, length, 3, heads, hidden // heads])
+        config, batch = self.config, self.batch
+        heads, hidden = config.num_attention_heads, config.hidden_size
+
+        def joined(kind: str) -> Tensor:
+            parts = [tensors[f"attention/self/{part}/{kind}"] for part in ("query", "key", "value")]
+            return tf.concat([tf.cast(part, self.dtype) for part in parts], -1)
+
+        product_R3H = tf.matmul(hidden_RH, joined("kernel"))
+        parts = in_places(self.ops.biased(product_R3H, joined("bias")), batch)
+
+        dropout = self.dropout(config.attention_probs_dropout_prob, place=place)
+        draws_BNTT: Sequence[Tensor | None] = [None] * len(parts)
+        if dropout.is_on and dropout.words is not None:
+            # Not for each group: fewer calls of the generator. bert/ops_gpu.py computes its own.
+            sizes = [(group[0], heads, group[1], group[1]) for group in batch["groups"]]
+            draws_BNTT = dropout.draws(*sizes)
+
+        contexts_BTH: list[Tensor] = []
+        for number, group in enumerate(batch["groups"]):
+            rows, length = group[0], group[1]
+            split = tf.reshape(parts[number], [rows, length, 3, heads, hidden // heads])
             query_key_value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
-            of_group = replace(dropout, group=len(contexts_BTH))
-            longest = self.batch.get("longest")
-            context_BNTD = self.ops.attention(query_key_value, mask, draws, of_group, longest)
-            contexts_BTH.append(
-                tf.reshape(tf.transpose(context_BNTD, [0, 2, 1, 3]), [rows, length, hidden])
+            context_BNTD = self.ops.attention(
+                query_key_value,
+                self.masks[number],
+                draws_BNTT[number],
+                replace(dropout, group=number),
+                batch.get("longest"),
             )
-        return from_places(contexts_BTH, self.batch) * tf.cast(dropout.scale, self.dtype)
+            context_BTND = tf.transpose(context_BNTD, [0, 2, 1, 3])
+            contexts_BTH.append(tf.reshape(context_BTND, [rows, length, hidden]))
+        return from_places(contexts_BTH, batch) * tf.cast(dropout.scale, self.dtype)
 
 
 # -- the model -------------------------------------------------------------------------------------
@@ -263,7 +222,8 @@ class Bert(keras.Model):
 
     def __init__(self, config: BertConfig, head: Head = FEATURES, seed: int | None = 0):
         super().__init__(name="bert_" + head.name)
-        self.config, self.head = config, head
+        self.config = config
+        self.head = head
         for name, shape in (encoder_shapes(config) | head.shapes(config)).items():
             self.add_weight(shape, "zeros", name=name.replace("/", "."))
         self.built = True
@@ -278,14 +238,13 @@ class Bert(keras.Model):
         drawn.sort(key=lambda name: name.endswith("output_weights"))  # these take the last seeds
         seeds = {name: number for number, name in enumerate(drawn, seed * 100_003 + 1)}
         for name, variable in tensors.items():
-            initializer: Any = keras.initializers.Zeros()
-            if name.endswith("gamma"):
-                initializer = keras.initializers.Ones()
-            elif name in seeds and not (is_loaded and name.startswith(ENCODER)):
-                initializer = keras.initializers.TruncatedNormal(
+            shape, dtype = variable.shape, variable.dtype
+            value = np.full(shape, name.endswith("gamma"), dtype)
+            if name in seeds and not (is_loaded and name.startswith(ENCODER)):
+                value = keras.initializers.TruncatedNormal(
                     stddev=self.config.initializer_range, seed=seeds[name]
-                )
-            variable.assign(initializer(variable.shape, variable.dtype))
+                )(shape, dtype)
+            variable.assign(value)
 
     def named_tensors(self) -> dict[str, keras.Variable]:
         """Google's tensor name -> variable."""
@@ -294,7 +253,7 @@ class Bert(keras.Model):
     def __call__(
         self,
         batch: Batch,
-        dropout_key: tf.Tensor | None = None,
+        dropout_key: Tensor | None = None,
         tensors: Tensors | None = None,
         tracing: Tracing = Tracing(),
     ) -> Any:
@@ -307,14 +266,13 @@ class Bert(keras.Model):
         values = self._values() | (tensors or {})
         one_pass = self._pass(batch, dropout_key, tracing)
         reads = self.head.reads
-        rows = None if reads is None else tf.concat([batch[name] for name in reads], 0)
-        hidden = self._states(one_pass, values, tracing, rows)[-1]
-        states = [hidden]
-        if reads is not None and len(reads) > 1:
-            states = tf.split(hidden, [tf.shape(batch[name])[0] for name in reads])
+        rows = tf.concat([batch[name] for name in reads], 0) if reads else None
+        states = [self._states(one_pass, values, tracing, rows)[-1]]
+        if len(reads) > 1:
+            states = tf.split(states[0], [tf.shape(batch[name])[0] for name in reads])
         return self.head.scores(states, values, one_pass)
 
-    def hidden_states(self, batch: Batch, tracing: Tracing = Tracing()) -> list[tf.Tensor]:
+    def hidden_states(self, batch: Batch, tracing: Tracing = Tracing()) -> list[Tensor]:
         """The embeddings and every layer's output, each [R, H] in the compute dtype, without
         dropout."""
         return self._states(self._pass(batch, None, tracing), self._values(), tracing)
@@ -322,26 +280,28 @@ class Bert(keras.Model):
     def _values(self) -> Tensors:
         return {name: variable.value for name, variable in self.named_tensors().items()}
 
-    def _pass(self, batch: Batch, key: tf.Tensor | None, tracing: Tracing) -> Pass:
-        return Pass(self.config, batch, self.compute_dtype, self._ops(batch, key, tracing), key)
-
-    def _ops(self, batch: Batch, key: tf.Tensor | None, tracing: Tracing) -> ModuleType:
-        """The operations that are fastest for one pass."""
+    def _pass(self, batch: Batch, key: Tensor | None, tracing: Tracing) -> Pass:
+        """One pass, with the operations that are fastest for it."""
+        dtype = self.compute_dtype
         is_training = key is not None
-        if is_fixed(batch):
-            return ops_gpu if is_training else ops
+        is_wide = self.config.hidden_size >= COMPILED_WIDTH
         # In float32 oneDNN fuses bias and GELU into its products. Without dropout that is the
         # fastest.
-        pays = is_training or (tracing.compiles and self.compute_dtype == "bfloat16")
-        is_wide = self.config.hidden_size >= COMPILED_WIDTH
-        return ops_cpu if pays and ops.on_cpu() and is_wide else ops
+        pays = is_training or (tracing.compiles and dtype == "bfloat16")
+        fastest: ModuleType = ops
+        if is_fixed(batch):
+            fastest = ops_gpu if is_training else ops
+        elif pays and is_wide and ops.on_cpu():
+            fastest = ops_cpu
+        return Pass(self.config, batch, dtype, fastest, key)
 
     def _states(
-        self, one_pass: Pass, tensors: Tensors, tracing: Tracing, rows: tf.Tensor | None = None
-    ) -> list[tf.Tensor]:
+        self, one_pass: Pass, tensors: Tensors, tracing: Tracing, rows: Tensor | None = None
+    ) -> list[Tensor]:
         """The embeddings and every layer's output; of the last one only these rows, if any are
         named."""
-        states, layer = [one_pass.embedded(tensors)], one_pass.layer
+        states = [one_pass.embedded(tensors)]
+        layer = one_pass.layer
         is_training = one_pass.dropout_key is not None
         recomputes = tracing.recomputes and is_training
         if not (recomputes or is_fixed(one_pass.batch) or tf.executing_eagerly()):
@@ -350,16 +310,18 @@ class Bert(keras.Model):
             # which starts faster.
             is_copied = tracing.copies_layers or not is_training
             attributes = None if is_copied else {"_noinline": True}
-            layer = tf.function(one_pass.layer, autograph=False, experimental_attributes=attributes)
+            layer = tf.function(layer, autograph=False, experimental_attributes=attributes)
         last = self.config.num_hidden_layers - 1
         for number in range(last + 1):
-            place, needed = tf.constant(1 + 3 * number), rows if number == last else None
-            scope, call = f"bert/encoder/layer_{number}/", partial(layer, place=place, rows=needed)
+            scope = f"bert/encoder/layer_{number}/"
             own = {
-                name.removeprefix(scope): value
+                name.removeprefix(scope): tf.convert_to_tensor(value)
                 for name, value in tensors.items()
                 if name.startswith(scope)
             }
-            own = tf.nest.map_structure(tf.convert_to_tensor, own)
-            states.append((tf.recompute_grad(call) if recomputes else call)(states[-1], own))
+            needed = rows if number == last else None
+            call = partial(layer, place=tf.constant(1 + 3 * number), rows=needed)
+            if recomputes:
+                call = tf.recompute_grad(call)
+            states.append(call(states[-1], own))
         return states

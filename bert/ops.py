@@ -14,27 +14,35 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from tensorflow import Tensor
 
-ACTIVATIONS = {
+Activation = Callable[[Tensor], Tensor]
+
+
+def _tanh_gelu(x: Tensor) -> Tensor:
+    return tf.nn.gelu(x, approximate=True)
+
+
+ACTIVATIONS: dict[str, Activation] = {
     # With erf, as in Google's first release and Hugging Face. tf.nn.gelu divides by sqrt(2): half
     # as fast.
     "gelu": lambda x: 0.5 * x * (1.0 + tf.math.erf(x * 0.5**0.5)),
-    "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),  # with tanh, as in Google's last release
-    "gelu_pytorch_tanh": lambda x: tf.nn.gelu(x, approximate=True),
+    "gelu_new": _tanh_gelu,  # as in Google's last release
+    "gelu_pytorch_tanh": _tanh_gelu,
     "relu": tf.nn.relu,
     "tanh": tf.math.tanh,
     "linear": tf.identity,
 }
 
 # x W [R, W] of a linear layer, and its bias [W], which is not yet added
-Product = tuple[tf.Tensor, tf.Tensor]
-Norm = tuple[tf.Tensor, tf.Tensor, float]  # gamma [W], beta [W] and epsilon of a LayerNorm
-Heads = list[tf.Tensor]  # query, key and value, each [B, N, T, D]
+Product = tuple[Tensor, Tensor]
+Norm = tuple[Tensor, Tensor, float]  # gamma [W], beta [W] and epsilon of a LayerNorm
+Heads = list[Tensor]  # query, key and value, each [B, N, T, D]
 
 biased = tf.nn.bias_add  # x [R, W] + bias [W]
 
 
-def random_words(count: tf.Tensor, seed: tf.Tensor, generator: str = "auto_select") -> tf.Tensor:
+def random_words(count: Tensor, seed: Tensor, generator: str = "auto_select") -> Tensor:
     """uint64 [count], uniform, from TensorFlow's stateless generator (Philox by default)."""
     return tf.random.stateless_uniform(
         [count], seed, minval=None, maxval=None, dtype=tf.uint64, alg=generator
@@ -49,10 +57,10 @@ class Dropout:
     rate: float
     # int32 [], drawn by a key that is a function of seed, step, micro-batch and rank; None turns
     # dropout off.
-    key: tf.Tensor | None
-    place: int | tf.Tensor  # its number in the model; no two share their random numbers
+    key: Tensor | None
+    place: int | Tensor  # its number in the model; no two share their random numbers
     # The generator, as `random_words`; None where the numbers are computed as in bert/ops_gpu.py.
-    words: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = random_words
+    words: Callable[[Tensor, Tensor], Tensor] | None = random_words
     group: int = 0  # the number of the group of rows, for generators that draw for each group alone
 
     @property
@@ -62,10 +70,8 @@ class Dropout:
     @property
     # of each element: 8 if that changes rate and 1 - rate by at most 2 %, else 16
     def num_bits(self) -> int:
-        is_near = abs(round(self.rate * 256) / 256 - self.rate) <= 0.02 * min(
-            self.rate, 1 - self.rate
-        )
-        return 8 if is_near else 16
+        error = abs(round(self.rate * 256) / 256 - self.rate)
+        return 8 if error <= 0.02 * min(self.rate, 1 - self.rate) else 16
 
     @property
     def num_dropped(self) -> int:  # of the values that a draw may have: 26 of 256 for the rate 0.1
@@ -79,26 +85,26 @@ class Dropout:
     def highest_kept(self) -> int:  # draws up to this keep their element
         return (1 << self.num_bits - 1) - 1 - self.num_dropped
 
-    def draws(self, *shapes: Sequence[Any]) -> list[tf.Tensor]:
+    def draws(self, *shapes: Sequence[Any]) -> list[Tensor]:
         """int8 or int16, uniform over all values of the type, of these shapes, with fewer than 2^31
         elements."""
         assert self.words is not None
         # Several draws from each 64-bit word: on CPUs the generator takes longer than the matrix
         # product before it. No tf.reduce_prod: a GPU would compute it, and the host wait for it.
-        sizes, draws_per_word = [math.prod(shape) for shape in shapes], 64 // self.num_bits
-        words = self.words(
-            (sum(sizes) + draws_per_word - 1) // draws_per_word, tf.stack([self.key, self.place])
-        )
+        draws_per_word = 64 // self.num_bits
+        ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
+        num_words = (ends[-1] + draws_per_word - 1) // draws_per_word
+        words = self.words(num_words, tf.stack([self.key, self.place]))
         drawn = tf.reshape(tf.bitcast(words, tf.int8 if self.num_bits == 8 else tf.int16), [-1])
         # By slices: GPUs have no kernel that splits int8.
-        pieces = zip(itertools.accumulate(sizes), sizes, shapes, strict=True)
-        return [tf.reshape(drawn[end - size : end], shape) for end, size, shape in pieces]
+        slices = zip([0, *ends], ends, shapes, strict=False)
+        return [tf.reshape(drawn[start:end], shape) for start, end, shape in slices]
 
-    def kept(self, x: tf.Tensor) -> tf.Tensor:
+    def kept(self, x: Tensor) -> Tensor:
         """bool, which elements of x stay."""
         return self.draws(tf.unstack(tf.shape(x)))[0] <= self.highest_kept
 
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         if not self.is_on:
             return x
         return tf.where(self.kept(x), x, tf.zeros([], x.dtype)) * tf.cast(self.scale, x.dtype)
@@ -109,26 +115,29 @@ def on_cpu() -> bool:
     return not tf.config.get_visible_devices("GPU")
 
 
-def wide(x: tf.Tensor) -> tf.Tensor:
+def wide(x: Tensor) -> Tensor:
     return tf.cast(x, tf.float32)
 
 
-def activated(
-    x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]
-) -> tf.Tensor:
+def activated(x: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     """activation(x + bias), computed in float32 and returned in the dtype of x: on CPUs, GELU in
     bfloat16 would take twice as long."""
     return tf.cast(activation(wide(biased(x, bias))), x.dtype)
 
 
-def normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
+def row_means(x: Tensor) -> Tensor:
+    """The means over the last axis, which stays with length 1."""
+    return tf.reduce_mean(x, -1, keepdims=True)
+
+
+def normalized(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
     """Layer normalisation over the last axis (Ba et al. 2016)."""
-    centered = x - tf.reduce_mean(x, -1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
+    centered = x - row_means(x)
+    variance = row_means(tf.square(centered))
     return centered * tf.math.rsqrt(variance + epsilon) * gamma + beta
 
 
-def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -> tf.Tensor:
+def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> Tensor:
     """LayerNorm(hidden + dropout(branch)) [R, H], in float32, returned in the dtype of `hidden`."""
     masks = [dropout.kept(branch[0])] if dropout.is_on else []
     total = residual_sum(wide(biased(*branch)), hidden, dropout.scale, *masks)
@@ -136,17 +145,20 @@ def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -
 
 
 def residual_sum(
-    branch: tf.Tensor, hidden: tf.Tensor, scale: float, mask: tf.Tensor | None = None
-) -> tf.Tensor:
+    branch: Tensor, hidden: Tensor, scale: float, mask: Tensor | None = None
+) -> Tensor:
     """hidden + scale * branch where the mask keeps it, in the dtype of `branch`."""
-    if mask is not None:
-        branch = tf.where(mask, branch * scale, tf.zeros([], branch.dtype))
-    return tf.cast(hidden, branch.dtype) + branch
+    return tf.cast(hidden, branch.dtype) + scaled(branch, scale, mask)
+
+
+def scaled(x: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
+    """x without a mask; else scale * x where the mask keeps it, and 0."""
+    return x if mask is None else tf.where(mask, x * scale, tf.zeros([], x.dtype))
 
 
 def attention(
-    heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout, longest: int | None
-) -> tf.Tensor:
+    heads: Heads, mask: Tensor, draws: Tensor | None, dropout: Dropout, longest: int | None
+) -> Tensor:
     """dropped(softmax(Q K^T / sqrt(D) + mask)) V -> [B, N, T, D] (Vaswani et al. 2017, section
     3.2.1).
 
@@ -160,16 +172,14 @@ def attention(
     return tf.matmul(dropped(probs, draws, dropout.highest_kept), value)
 
 
-def dropped(probs: tf.Tensor, draws: tf.Tensor | None, highest_kept: int) -> tf.Tensor:
+def dropped(probs: Tensor, draws: Tensor | None, highest_kept: int) -> Tensor:
     """`probs` where dropout keeps them, else 0."""
-    return (
-        probs
-        if draws is None
-        else tf.where(draws <= highest_kept, probs, tf.zeros([], probs.dtype))
-    )
+    if draws is None:
+        return probs
+    return tf.where(draws <= highest_kept, probs, tf.zeros([], probs.dtype))
 
 
-def softmax(scores: tf.Tensor) -> tf.Tensor:
+def softmax(scores: Tensor) -> Tensor:
     """Softmax over the last axis, computed in float32 and returned in the dtype of `scores`."""
     if scores.dtype == tf.bfloat16 and _softmax_computes_in_float32():
         return tf.nn.softmax(scores)
@@ -184,6 +194,6 @@ def _softmax_computes_in_float32() -> bool:
         return False
     with tf.init_scope():
         scores = tf.cast(tf.random.stateless_normal([64, 509], [1, 2]), tf.bfloat16)
-        rounded = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32)), tf.bfloat16)
+        rounded = tf.cast(tf.nn.softmax(wide(scores)), scores.dtype)
         actual = tf.function(tf.nn.softmax, autograph=False)(scores)
-        return bool(tf.reduce_mean(tf.cast(actual == rounded, tf.float32)) > 0.99)
+        return bool(tf.reduce_mean(wide(actual == rounded)) > 0.99)

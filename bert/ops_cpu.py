@@ -7,12 +7,13 @@ it needs. XLA compiles for each number of rows, of which bert/batch.py makes few
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import tensorflow as tf
+from tensorflow import Tensor
 
 from bert import ops
-from bert.ops import Dropout, Heads, Norm, Product, residual_sum, wide
+from bert.ops import Activation, Dropout, Heads, Norm, Product, residual_sum, scaled, wide
 
 FEWEST_WORDS, WORD_PARTS = 4096, 8
 IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small to loop over
@@ -25,28 +26,26 @@ compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
 _threefry = compiled(functools.partial(ops.random_words, generator="threefry"))
 
 
-def random_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def random_words(count: Tensor, seed: Tensor) -> Tensor:
     """At least `count` words, rounded up so that XLA compiles for few different counts: to a
     multiple of 4,096, or of an eighth of the power of two below.
 
     XLA's Threefry (Salmon et al. 2011) takes 40 % of the time of TensorFlow's Philox.
     """
-    powers = tf.constant(
-        [1 << exponent for exponent in range((FEWEST_WORDS * WORD_PARTS).bit_length(), 31)]
-    )
-    unit = tf.maximum(
-        tf.reduce_max(tf.minimum(count // powers, 1) * (powers // WORD_PARTS)), FEWEST_WORDS
-    )
+    exponents = range((FEWEST_WORDS * WORD_PARTS).bit_length(), 31)
+    powers = tf.constant([1 << exponent for exponent in exponents])
+    is_reached = tf.minimum(count // powers, 1)
+    unit = tf.maximum(tf.reduce_max(is_reached * (powers // WORD_PARTS)), FEWEST_WORDS)
     return _threefry(count + -count % unit, seed)
 
 
-def column_sums(x: tf.Tensor) -> tf.Tensor:
+def column_sums(x: Tensor) -> Tensor:
     """[R, W] -> [W], as a product with ones. In bfloat16 this takes a third of the time of
     TensorFlow's sum over rows; both add in float32."""
     return tf.reshape(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x), [-1])
 
 
-def activated(x: tf.Tensor, bias: tf.Tensor, activation: Callable | None = None) -> tf.Tensor:
+def activated(x: Tensor, bias: Tensor, activation: Activation | None = None) -> Tensor:
     return _compiled_activation(activation)(x, bias)
 
 
@@ -54,17 +53,15 @@ biased = activated
 
 
 @functools.cache
-def _compiled_activation(
-    activation: Callable[[tf.Tensor], tf.Tensor] | None,
-) -> Callable[..., tf.Tensor]:
+def _compiled_activation(activation: Activation | None) -> Callable[..., Tensor]:
     """activation(x + bias), or the sum alone, and its gradient, which needs only these two arrays.
     The matrix product before it could add the bias, but then oneDNN takes up to twice the time."""
 
     @compiled
     def forward(x, bias):
-        return (
-            x + bias if activation is None else tf.cast(activation(wide(x) + wide(bias)), x.dtype)
-        )
+        if activation is None:
+            return x + bias
+        return tf.cast(activation(wide(x) + wide(bias)), x.dtype)
 
     @compiled
     def backward(x, bias, gradient):
@@ -84,44 +81,39 @@ def _compiled_activation(
     return differentiable
 
 
-def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -> tf.Tensor:
+def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> Tensor:
     masks = [dropout.kept(branch[0])] if dropout.is_on else []
     gamma, beta, epsilon = norm
     return _compiled_residual(epsilon, dropout.scale)(*branch, hidden, gamma, beta, *masks)
 
 
 @functools.cache
-def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]:
+def _compiled_residual(epsilon: float, scale: float) -> Callable[..., Tensor]:
     """Its custom gradient (Ba et al. 2016, supplement) needs the arguments and two numbers per
     row."""
 
     def total_of(branch, bias, hidden, masks):
         return residual_sum(wide(branch) + wide(bias), hidden, scale, *masks)
 
-    def row_sums(x, weights):
-        """x [R, H] times weights [H] -> [R, 1]. A product is faster than XLA's sums within rows."""
-        return tf.matmul(x, weights[:, None])
-
     @compiled
     def forward(branch, bias, hidden, gamma, beta, *masks):
         total = total_of(branch, bias, hidden, masks)
-        mean = row_sums(total, tf.ones_like(gamma)) / gamma.shape[0]
-        squares = row_sums(tf.square(total - mean), tf.ones_like(gamma))
-        factor = tf.math.rsqrt(squares / gamma.shape[0] + epsilon)
+        ones = tf.ones_like(gamma)
+        mean = _weighted_means(total, ones)
+        variance = _weighted_means(tf.square(total - mean), ones)
+        factor = tf.math.rsqrt(variance + epsilon)
         return tf.cast((total - mean) * factor * gamma + beta, hidden.dtype), mean, factor
 
     @compiled
     def backward(branch, bias, hidden, gamma, mean, factor, gradient, *masks):
         normal = (total_of(branch, bias, hidden, masks) - mean) * factor
-        d_normed = wide(gradient)
-        product = d_normed * normal
-        along, mean = (row_sums(x, gamma) / gamma.shape[0] for x in (product, d_normed))
-        d_total = (d_normed * gamma - mean - normal * along) * factor
-        d_branch = (
-            tf.where(masks[0], d_total * scale, tf.zeros([], d_total.dtype)) if masks else d_total
-        )
-        sums = [tf.reduce_sum(x, 0) for x in (product, d_normed)]
-        return tf.cast(d_branch, branch.dtype), tf.cast(d_total, hidden.dtype), *sums
+        d_beta = wide(gradient)  # of each row
+        d_gamma = d_beta * normal
+        along = _weighted_means(d_gamma, gamma)
+        d_total = (d_beta * gamma - _weighted_means(d_beta, gamma) - normal * along) * factor
+        d_branch = tf.cast(scaled(d_total, scale, *masks), branch.dtype)
+        d_hidden = tf.cast(d_total, hidden.dtype)
+        return d_branch, d_hidden, tf.reduce_sum(d_gamma, 0), tf.reduce_sum(d_beta, 0)
 
     @tf.custom_gradient
     def differentiable(branch, bias, hidden, gamma, beta, *masks):
@@ -136,9 +128,15 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., tf.Tensor]
     return differentiable
 
 
+def _weighted_means(x: Tensor, weights: Tensor) -> Tensor:
+    """The means of x [R, H] times weights [H] -> [R, 1]. A product is faster than XLA's sums within
+    rows."""
+    return tf.matmul(x, weights[:, None]) / weights.shape[0]
+
+
 def attention(
-    heads: Heads, mask: tf.Tensor, draws: tf.Tensor | None, dropout: Dropout, longest: int | None
-) -> tf.Tensor:
+    heads: Heads, mask: Tensor, draws: Tensor | None, dropout: Dropout, longest: int | None
+) -> Tensor:
     """Most of the cost comes from the matrices [B, N, T, T]. They stay in the dtype of the inputs
     and are read as rarely as possible; the gradient needs two of them, the softmax and the draws.
     The heads of long rows are processed a few at a time, with compiled code between their products,
@@ -169,9 +167,8 @@ def attention(
             # which has far fewer numbers: Dao et al. 2022 (FlashAttention), appendix B.2, equation
             # 4.
             sums = tf.reduce_sum(wide(d_context) * wide(context), -1, keepdims=True)
-            return _in_turns(
-                backward, [query, key, value, probs, d_context, sums, *drawn], 3, longest
-            )
+            arrays = [query, key, value, probs, d_context, sums, *drawn]
+            return _in_turns(backward, arrays, 3, longest)
 
         (context,) = _in_turns(forward, [probs, value, *drawn], 1, longest)
         return context, gradient
@@ -180,10 +177,7 @@ def attention(
 
 
 def _in_turns(
-    function: Callable[..., list],
-    arrays: Sequence[tf.Tensor],
-    num_results: int,
-    longest: int | None,
+    function: Callable[..., list], arrays: list[Tensor], num_results: int, longest: int | None
 ):
     """Calls `function(is_compiled, *arrays)` on a few heads of a row at a time, if rows are long.
     The data of one call then stays in the cache, and the shapes that XLA compiles for differ only
@@ -192,28 +186,27 @@ def _in_turns(
     if longest is not None and longest < IN_TURNS_FROM:
         return function(False, *arrays)
     rows, heads, length = tf.unstack(tf.shape(arrays[0]))[:3]
-    numbers, dtype = tf.range(1, heads + 1), arrays[0].dtype
+    dtype = arrays[0].dtype
     # one per thread of the rank
     num_caches = max(1, tf.config.threading.get_intra_op_parallelism_threads())
-    fits = numbers <= num_caches * TURN_BYTES // dtype.size // tf.maximum(length * length, 1)
-    heads_per_turn = tf.reduce_max(tf.where(fits & (heads % numbers == 0), numbers, 1))
+    most_heads = num_caches * TURN_BYTES // dtype.size // tf.maximum(length * length, 1)
+    numbers = tf.range(1, heads + 1)
+    fits = (numbers <= most_heads) & (heads % numbers == 0)
+    heads_per_turn = tf.reduce_max(tf.where(fits, numbers, 1))
+
+    def reshaped(arrays, *sizes):
+        return [tf.reshape(x, tf.concat([sizes, tf.shape(x)[2:]], 0)) for x in arrays]
 
     def loop():
         turns = rows * heads // heads_per_turn
-        parts = [
-            tf.reshape(x, tf.concat([[turns, heads_per_turn], tf.shape(x)[2:]], 0)) for x in arrays
-        ]
-
-        def turn(number):
-            return function(True, *(part[number] for part in parts))
-
-        signature = [dtype] * num_results
+        parts = reshaped(arrays, turns, heads_per_turn)
         results = tf.map_fn(
-            turn, tf.range(turns), parallel_iterations=1, fn_output_signature=signature
+            lambda turn: function(True, *(part[turn] for part in parts)),
+            tf.range(turns),
+            parallel_iterations=1,
+            fn_output_signature=[dtype] * num_results,
         )
-        return [
-            tf.reshape(each, tf.concat([[rows, heads], tf.shape(each)[2:]], 0)) for each in results
-        ]
+        return reshaped(results, rows, heads)
 
     is_worth_it = tf.logical_and(length >= IN_TURNS_FROM, rows > 0)
     return tf.cond(is_worth_it, loop, lambda: function(False, *arrays))
@@ -234,9 +227,8 @@ def _d_scores(probs, d_dropped, sums, draws, same_draws, highest_kept: int):
     share.
     """
     d_probs = ops.dropped(d_dropped, draws, highest_kept)
-    return probs * (d_probs - tf.cast(sums, probs.dtype)), ops.dropped(
-        probs, same_draws, highest_kept
-    )
+    d_scores = probs * (d_probs - tf.cast(sums, probs.dtype))
+    return d_scores, ops.dropped(probs, same_draws, highest_kept)
 
 
 @compiled

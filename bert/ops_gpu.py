@@ -6,13 +6,22 @@ sums, the backward pass starts from arrays in the model's dtype instead of keepi
 and `stored` says what stays in memory.
 """
 
-from collections.abc import Callable
-
 import tensorflow as tf
+from tensorflow import Tensor
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
-from bert.ops import Dropout, Heads, Norm, Product, residual_sum, wide
+from bert.ops import (
+    Activation,
+    Dropout,
+    Heads,
+    Norm,
+    Product,
+    residual_sum,
+    row_means,
+    scaled,
+    wide,
+)
 
 GOLDEN = 0x9E3779B9  # the odd number next to 2^32 / golden ratio: its multiples are far apart
 PLACES, GROUPS = 512, 8  # more dropouts than a model has, and as many groups as a layout may have
@@ -20,7 +29,7 @@ ROW_PLACE = -1  # no dropout's place
 random_words = None  # `kept` computes the numbers where they are used
 
 
-def stored(*tensors: tf.Tensor) -> list[tf.Tensor]:
+def stored(*tensors: Tensor) -> list[Tensor]:
     """The same values. XLA writes them to memory and reads them where they are used: it neither
     computes them twice nor keeps the arrays from which they came. Outside of XLA every result is in
     memory."""
@@ -28,7 +37,7 @@ def stored(*tensors: tf.Tensor) -> list[tf.Tensor]:
     return gen_xla_ops.xla_optimization_barrier(tensors) if in_xla else list(tensors)
 
 
-def kept(dropout: Dropout, shape: tf.Tensor, *after: tf.Tensor) -> tf.Tensor:
+def kept(dropout: Dropout, shape: Tensor, *after: Tensor) -> Tensor:
     """bool [shape]: which elements stay, a function of key, place, group and the position in the
     array.
 
@@ -42,37 +51,38 @@ def kept(dropout: Dropout, shape: tf.Tensor, *after: tf.Tensor) -> tf.Tensor:
     `after` must be there before XLA computes the numbers. The backward pass names its gradient:
     else XLA would see that it needs the numbers of the forward pass again, and keep them.
     """
-    seed, count = tf.stack([dropout.key, ROW_PLACE]), GROUPS * PLACES + tf.reduce_prod(shape[:-1])
+    *row_shape, num_columns = tf.unstack(shape)
+    seed = tf.stack([dropout.key, ROW_PLACE])
+    count = GROUPS * PLACES + tf.reduce_prod(shape[:-1])
     words = tf.random.stateless_uniform(
         [2, count], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox"
     )
     places = words[:, PLACES * dropout.group + dropout.place]
-    of_rows = tf.reshape(words[:, GROUPS * PLACES :], tf.concat([[2], shape[:-1], [1]], 0))
-    columns = tf.range(shape[-1]) * tf.bitcast(tf.constant(GOLDEN, tf.uint32), tf.int32)
+    of_rows = tf.reshape(words[:, GROUPS * PLACES :], [2, *row_shape, 1])
+    columns = tf.range(num_columns) * tf.bitcast(tf.constant(GOLDEN, tf.uint32), tf.int32)
     first = permuted(permuted(of_rows[0] ^ places[0]) + places[1])
     second = permuted(permuted(of_rows[1] ^ places[1]) + places[0])
     first, second, columns, *_ = stored(first, second, columns, *after)
     mixed = permuted(permuted(columns + first) ^ second)
-    return permuted(mixed + first) <= (dropout.highest_kept + 1 << 32 - dropout.num_bits) - 1
+    highest_kept = (dropout.highest_kept + 1 << 32 - dropout.num_bits) - 1
+    return permuted(mixed + first) <= highest_kept
 
 
-def permuted(x: tf.Tensor) -> tf.Tensor:
+def permuted(x: Tensor) -> Tensor:
     return x * (x + x + 1)
 
 
 @tf.custom_gradient
-def biased(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+def biased(x: Tensor, bias: Tensor) -> Tensor:
     return x + bias, lambda gradient: (gradient, column_sums(gradient))
 
 
-def column_sums(x: tf.Tensor) -> tf.Tensor:
+def column_sums(x: Tensor) -> Tensor:
     """[R, W] -> [W], added in float32."""
     return tf.cast(tf.reduce_sum(wide(x), 0), x.dtype)
 
 
-def activated(
-    x: tf.Tensor, bias: tf.Tensor, activation: Callable[[tf.Tensor], tf.Tensor]
-) -> tf.Tensor:
+def activated(x: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     def function(x, bias):
         return tf.cast(activation(wide(x) + wide(bias)), x.dtype)
 
@@ -90,49 +100,36 @@ def activated(
     return differentiable(x, bias)
 
 
-def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -> tf.Tensor:
+def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> Tensor:
     """Keeps the sum without its mean, in the dtype of `hidden`, and 1 / deviation of each row. The
     gradient is that of Ba et al. 2016, supplement."""
     *weights, epsilon = norm
-    dtype = weights[0].dtype
 
     def masks(*after):
         return [kept(dropout, tf.shape(branch[0]), *after)] if dropout.is_on else []
 
     @tf.custom_gradient
     def differentiable(hidden, branch, bias, gamma, beta):
-        total = residual_sum(
-            tf.cast(branch, dtype) + tf.cast(bias, dtype), hidden, dropout.scale, *masks()
-        )
-        centered = total - tf.reduce_mean(total, -1, keepdims=True)
+        total = residual_sum(wide(branch) + wide(bias), hidden, dropout.scale, *masks())
+        centered = total - row_means(total)
         (centered,) = stored(tf.cast(centered, hidden.dtype))
-        squares = tf.reduce_mean(tf.square(tf.cast(centered, dtype)), -1, keepdims=True)
-        (factor,) = stored(tf.math.rsqrt(squares + epsilon))
+        variance = row_means(tf.square(wide(centered)))
+        (factor,) = stored(tf.math.rsqrt(variance + epsilon))
 
         def normal():
-            return tf.cast(centered, dtype) * factor
+            return wide(centered) * factor
 
         def gradients(gradient):
-            d_normed = tf.cast(gradient, dtype)
+            d_normed = wide(gradient)
             d_normal = d_normed * gamma
-            along = tf.reduce_mean(d_normal * normal(), -1, keepdims=True)
-            d_total = (
-                d_normal - tf.reduce_mean(d_normal, -1, keepdims=True) - normal() * along
-            ) * factor
+            along = row_means(d_normal * normal())
+            d_total = (d_normal - row_means(d_normal) - normal() * along) * factor
             (d_hidden,) = stored(tf.cast(d_total, hidden.dtype))
-            d_branch = tf.cast(d_hidden, dtype)
-            for mask in masks(gradient):
-                d_branch = tf.where(mask, d_branch * dropout.scale, tf.zeros([], dtype))
-            d_bias, d_gamma, d_beta = (
-                tf.reduce_sum(x, 0) for x in (d_branch, d_normed * normal(), d_normed)
-            )
-            return (
-                d_hidden,
-                tf.cast(d_branch, branch.dtype),
-                tf.cast(d_bias, bias.dtype),
-                d_gamma,
-                d_beta,
-            )
+            d_branch = scaled(wide(d_hidden), dropout.scale, *masks(gradient))
+            d_bias = tf.cast(tf.reduce_sum(d_branch, 0), bias.dtype)
+            d_gamma = tf.reduce_sum(d_normed * normal(), 0)
+            d_beta = tf.reduce_sum(d_normed, 0)
+            return d_hidden, tf.cast(d_branch, branch.dtype), d_bias, d_gamma, d_beta
 
         return tf.cast(normal() * gamma + beta, hidden.dtype), gradients
 
@@ -140,8 +137,8 @@ def residual(hidden: tf.Tensor, branch: Product, norm: Norm, dropout: Dropout) -
 
 
 def attention(
-    heads: Heads, mask: tf.Tensor, draws: None, dropout: Dropout, longest: int | None
-) -> tf.Tensor:
+    heads: Heads, mask: Tensor, draws: None, dropout: Dropout, longest: int | None
+) -> Tensor:
     """Keeps one matrix [B, N, T, T]: the softmax, negative where dropout takes it away. The matrix
     products take the positive part themselves. There are no draws: `kept` computes the numbers
     where they are needed."""

@@ -35,9 +35,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return rate * ops.where(step < warmup_steps, step / ops.maximum(1.0, warmup_steps), left)
 
     def get_config(self):
-        return dict(
-            zip(("rate", "train_steps", "warmup_steps"), self.numbers.numpy().tolist(), strict=True)
-        )
+        rate, train_steps, warmup_steps = self.numbers.numpy().tolist()
+        return {"rate": rate, "train_steps": train_steps, "warmup_steps": warmup_steps}
 
 
 class AdamWeightDecay(keras.optimizers.Optimizer):
@@ -62,8 +61,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         **kwargs,
     ):
         super().__init__(learning_rate=learning_rate, **kwargs)
-        self.weight_decay_rate, self.exclude = weight_decay_rate, tuple(exclude)
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.weight_decay_rate = weight_decay_rate
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.exclude = tuple(exclude)
         self._updates: dict = {}  # functions by shape, dtype and decay, freed with this object
 
     def build(self, variables):
@@ -94,17 +96,18 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def _numbers(self, scale, rate, dtype: str) -> tf.Tensor:
         """The numbers that `_step` takes, [3, 6]."""
         scale = ops.cast(scale, dtype)
-        settings = (rate, self.weight_decay_rate, self.beta_1, self.beta_2)
+        numbers = [rate, self.weight_decay_rate, self.beta_1, self.beta_2]
+        numbers = [ops.cast(number, dtype) for number in numbers]
         factors = (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale
-        numbers = ops.stack([*(ops.cast(each, dtype) for each in settings), *factors])
-        return ops.stack([numbers] * 3)
+        return ops.stack([ops.stack([*numbers, *factors])] * 3)
 
     def _update_variable(self, place: int, gradient, numbers: tf.Tensor) -> None:
         variable = self._trainable_variables[place]
         kind = (tuple(variable.shape), variable.dtype, self.decays(variable))
         if kind not in self._updates:
             self._updates[kind] = self._function(*kind)
-        handles = [each.handle for each in (variable, self.m[place].value, self.v[place].value)]
+        values = variable, self.m[place].value, self.v[place].value
+        handles = [value.handle for value in values]
         self._updates[kind](*handles, ops.cast(gradient, variable.dtype), numbers)
 
     def _step(self, parameter, m, v, gradient, numbers, decays: bool):
@@ -120,10 +123,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             adam = new_m / (ops.sqrt(new_v) + self.epsilon)
             return adam + weight_decay * parameter if decays else adam
 
-        first, (rate, *second), (_, _, *third) = (tf.unstack(row) for row in tf.unstack(numbers))
+        first, second, third = (tf.unstack(row) for row in tf.unstack(numbers))
+        rate = second[0]
         if decays:
             rate *= self.trust_ratio(parameter, update(*first[1:]))
-        return parameter - rate * update(*second), *moments(*third)
+        return parameter - rate * update(*second[1:]), *moments(*third[2:])
 
     def _function(self, shape: tuple[int, ...], dtype: str, decays: bool):
         """The update of all variables of one shape, which are passed as resource handles; traced
@@ -131,23 +135,20 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         and allocates nothing. It would take ten times as long to compile one graph of all
         variables."""
 
-        def step(parameter, m, v, gradient, numbers):
-            def read(resource):
-                return tf.ensure_shape(
-                    tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype), shape
-                )
+        def read(handle):
+            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+            return tf.ensure_shape(value, shape)
 
+        def step(parameter, m, v, gradient, numbers):
             new_values = self._step(read(parameter), read(m), read(v), gradient, numbers, decays)
             for old, new in zip((parameter, m, v), new_values, strict=True):
                 tf.raw_ops.AssignVariableOp(resource=old, value=new)
 
-        handle, arrays = (
-            tf.TensorSpec([], tf.resource),
-            [tf.TensorSpec(size, dtype) for size in (shape, [3, 6])],
-        )
+        handles = [tf.TensorSpec([], tf.resource)] * 3
+        arrays = [tf.TensorSpec(size, dtype) for size in (shape, [3, 6])]
         is_large = math.prod(shape) >= COMPILED_FROM
         compiled = tf.function(step, jit_compile=is_large or None, autograph=False)
-        return compiled.get_concrete_function(handle, handle, handle, *arrays)
+        return compiled.get_concrete_function(*handles, *arrays)
 
     def trust_ratio(self, parameter, update):
         """The factor of the learning rate of a variable that decays: 1."""

@@ -18,7 +18,8 @@ class AllWords:
     read: tuple[keras.Variable, ...] = ()  # of the model, which `take` reads
 
     def __init__(self, model: Bert, tracing: Tracing):
-        self._model, self._tracing = model, tracing
+        self._model = model
+        self._tracing = tracing
         self.variables: list[keras.Variable] = list(model.trainable_variables)
 
     def scores(self, batch: Batch, dropout_key: tf.Tensor) -> Any:
@@ -44,16 +45,19 @@ class TrainedWords(AllWords):
         super().__init__(model, tracing)
         self._table = model.named_tensors()[WORDS]
         self.read = (self._table,)
-        is_trained = np.zeros(self._table.shape[0], bool)
-        is_trained[ids[ids < len(is_trained)]] = True  # others are an error when a batch has them
+        num_words, width = self._table.shape
+        is_trained = np.zeros(num_words, bool)
+        is_trained[ids[ids < num_words]] = True  # others are an error when a batch has them
         is_trained[0] = True  # the id in rows of the hidden state without a token
         self._ids = np.flatnonzero(is_trained)
-        self._places = tf.constant(np.where(is_trained, np.cumsum(is_trained) - 1, -1), tf.int32)
-        zeros = np.zeros((len(self._ids), self._table.shape[1]), np.float32)
+        places = np.full(num_words, -1)
+        places[self._ids] = np.arange(len(self._ids))
+        self._places = tf.constant(places, tf.int32)
+        zeros = np.zeros((len(self._ids), width), np.float32)
         self._trained = keras.Variable(zeros, dtype=self._table.dtype, name=self._table.name)
-        self.variables = [
-            self._trained if variable is self._table else variable for variable in self.variables
-        ]
+        for number, variable in enumerate(self.variables):
+            if variable is self._table:
+                self.variables[number] = self._trained
 
     def scores(self, batch: Batch, dropout_key: tf.Tensor) -> Any:
         rows = {"input_ids": tf.gather(self._places, batch["input_ids"])}

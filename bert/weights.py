@@ -69,9 +69,9 @@ def google_name(key: str, architecture: Architecture = ARCHITECTURES["bert"]) ->
         name = name.replace(theirs, ours)
     if name in _TO_GOOGLE:
         return _TO_GOOGLE[name]
-    name = next(
-        (name.removesuffix(theirs) + ours for theirs, ours in _ENDS if name.endswith(theirs)), name
-    )
+    for theirs, ours in _ENDS:
+        if name.endswith(theirs):
+            name = name.removesuffix(theirs) + ours
     name = re.sub(r"layer\.(\d+)\.", r"layer_\1.", name).replace(".", "/")
     return name if name.startswith("cls/") else f"bert/{name}"
 
@@ -81,14 +81,12 @@ def hugging_face_name(
 ) -> str:
     """The inverse of `google_name` for a tensor of a model with this head."""
     key = re.sub(r"layer_(\d+)", r"layer.\1", name.removeprefix("bert/")).replace("/", ".")
-    key = next(
-        (key.removesuffix(ours) + theirs for theirs, ours in _ENDS if key.endswith(ours)), key
-    )
+    for theirs, ours in _ENDS:
+        if key.endswith(ours):
+            key = key.removesuffix(ours) + theirs
     key = _TO_HUGGING_FACE.get(name, key)
-    pairs = architecture.tensors
-    if head is CLASSIFIER:
-        pairs = (*architecture.classifier_tensors, *pairs)
-    for theirs, ours in pairs:
+    own = architecture.classifier_tensors if head is CLASSIFIER else ()
+    for theirs, ours in (*own, *architecture.tensors):
         key = key.replace(ours, theirs)
     is_encoder = key.startswith(("embeddings", "encoder", "transformer", "pooler"))
     return f"{architecture.prefix}{key}" if is_encoder and head is not FEATURES else key
@@ -106,18 +104,14 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
     Raises MissingTensors, or InputError for a tensor that no head owns, or whose shape or values
     are wrong; the model is then unchanged.
     """
-    variables, tensors, new = (
-        model.named_tensors(),
-        read(source, model.config.architecture),
-        set(new),
-    )
+    variables = model.named_tensors()
+    tensors = read(source, model.config.architecture)
+    new = set(new)
     for copy, original in TIED_COPIES.items():
         value = tensors.pop(copy, None)
-        if (
-            value is not None
-            and original in tensors
-            and not np.array_equal(value, tensors[original])
-        ):
+        if value is None or original not in tensors:
+            continue
+        if not np.array_equal(value, tensors[original]):
             raise InputError(
                 f"{source}: {copy} differs from {original}, which BERT uses in its place"
             )
@@ -125,22 +119,21 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
         if name.startswith("output_") and tensors[name].shape != variables[name].shape:
             del tensors[name]  # of a classifier with another number of labels
     missing = [name for name in variables if name not in tensors]
-    unused = sorted(
-        name for name in tensors if name not in variables and not NO_WEIGHTS.search(name)
-    )
     if absent := [name for name in missing if name not in new]:
         raise MissingTensors(
             f"{source}: tensors that the model needs are missing: {shortened(absent)}"
         )
-    of_heads = (head.shapes(model.config) for head in HEADS.values())
-    if unknown := {name for name in unused if not name.startswith(UNUSED)}.difference(*of_heads):
+    unused = {name for name in tensors.keys() - variables.keys() if not NO_WEIGHTS.search(name)}
+    own = {name for name in unused if not name.startswith(UNUSED)}
+    if unknown := own.difference(*(head.shapes(model.config) for head in HEADS.values())):
         raise InputError(
             f"{source}: has tensors that the model does not have: {shortened(sorted(unknown))}; "
             "does --bert_config_file (or config.json) belong to these weights?"
         )
     loaded = {name: tensors[name] for name in variables if name in tensors}
     for name, tensor in loaded.items():
-        if tensor.shape != (needed := variables[name].shape):
+        needed = variables[name].shape
+        if tensor.shape != needed:
             raise InputError(
                 f"{source}: {name} has shape {tensor.shape}, but the configuration needs {needed}:"
                 " do --bert_config_file and --vocab_file belong to this file?"
@@ -153,8 +146,11 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
     for name, tensor in loaded.items():
         variables[name].assign(tensor.astype(variables[name].dtype))
     text = f"{len(loaded)} tensors from {source}"
-    text += f"; new, with their initial values: {', '.join(missing)}" if missing else ""
-    return text + (f"; not used by this model: {shortened(unused)}" if unused else "")
+    if missing:
+        text += f"; new, with their initial values: {', '.join(missing)}"
+    if unused:
+        text += f"; not used by this model: {shortened(sorted(unused))}"
+    return text
 
 
 def copied(model, tokenizer=None) -> Callable[[Path], None]:
@@ -165,10 +161,8 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
         value = variable.numpy()
         key = hugging_face_name(name, model.head, architecture)
         tensors[key] = value.T if name.endswith("/kernel") else value
-    config = {
-        "architectures": [architecture.transformers + model.head.transformers],
-        **model.config.as_json(),
-    }
+    names = [architecture.transformers + model.head.transformers]
+    config = {"architectures": names, **model.config.as_json()}
     if tokenizer is not None:
         config["pad_token_id"] = tokenizer.pad_id
 
@@ -201,28 +195,24 @@ def read(source: Path, architecture: Architecture = ARCHITECTURES["bert"]) -> di
 def _files(source: Path) -> list[Path]:
     """The safetensors files of a folder, or the file itself. Raises InputError: some are
     missing."""
-    index, whole = source / "model.safetensors.index.json", source / "model.safetensors"
     if source.is_file():
         return [source]
+    index = source / "model.safetensors.index.json"
     if index.is_file():
         shards = read_object(index, f"{index} (--model)").get("weight_map")
         # Only files in the same folder: an index that was downloaded must not make us read others.
         present = [path.name for path in source.iterdir() if path.is_file()]
-        if (
-            not isinstance(shards, dict)
-            or not shards
-            or any(name not in present for name in shards.values())
-        ):
-            raise InputError(
-                f"{index}: weight_map must name files that are in the same folder (--model)"
-            )
-        return [source / name for name in sorted(set(shards.values()))]
+        if isinstance(shards, dict) and shards and all(file in present for file in shards.values()):
+            return [source / name for name in sorted(set(shards.values()))]
+        raise InputError(
+            f"{index}: weight_map must name files that are in the same folder (--model)"
+        )
+    whole = source / "model.safetensors"
     if whole.is_file():
         return [whole]
-    pickle = "only a pickle (pytorch_model.bin), which can run code when read"
-    content = (
-        pickle if any(source.glob("*.bin")) else "no model.safetensors, no TensorFlow checkpoint"
-    )
+    content = "no model.safetensors, no TensorFlow checkpoint"
+    if any(source.glob("*.bin")):
+        content = "only a pickle (pytorch_model.bin), which can run code when read"
     raise InputError(
         f"{source}: {content}; save it with transformers' save_pretrained first (--model,"
         " --init_checkpoint)"

@@ -36,4 +36,7 @@ def one_line(error: BaseException) -> str:
 def shortened(names, most: int = 6) -> str:
     """Names separated by commas; after the first `most` only the number of the others."""
     names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    text = ", ".join(names[:most])
+    if len(names) > most:
+        text += f" and {len(names) - most} more"
+    return text

@@ -55,8 +55,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replaces a file with this text."""
-    with replacing(path) as file:
-        file.write(text.encode())
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: object, indent: int | None = 4) -> None:
@@ -71,7 +70,8 @@ def read_text(source: Path | BinaryIO, where: str = "", most_bytes: int = MOST_B
     Raises InputError, its message starting with `where` (default: the path), for a file that cannot
     be read, is damaged, is not UTF-8, or has, packed or unpacked, more than `most_bytes`.
     """
-    where, raw = where or str(source), b""
+    where = where or str(source)
+    raw = b""
     try:
         with source.open("rb") if isinstance(source, Path) else source as file:
             raw = _bytes_of(file, where, most_bytes)
@@ -201,8 +201,8 @@ def filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
             _sync(path)
         _sync(temporary)
         yield temporary
-        for folder in (final, final.parent):
-            _sync(folder)
+        _sync(final)
+        _sync(final.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -216,9 +216,10 @@ def _temporary_name(final: Path) -> Path:
         # After a reboot, or in a restarted container, this process may have the number of a dead
         # one.
         if path == own or not Path("/proc", path.suffixes[-2][1:]).exists():
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
-                missing_ok=True
-            )
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
     return own
 
 

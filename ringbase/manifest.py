@@ -40,10 +40,11 @@ def _complete(folder: Path) -> tuple[int, dict[str, str]]:
         case {"format": int(version), "position": int(position), "files": dict(files)} if (
             version == FORMAT
         ):
-            regular = (
-                path for path in folder.iterdir() if path.is_file() and not path.is_symlink()
-            )
-            sizes = {path.name: path.stat().st_size for path in regular}
+            sizes = {
+                path.name: path.stat().st_size
+                for path in folder.iterdir()
+                if path.is_file() and not path.is_symlink()
+            }
         case _:
             raise InputError(f"{NAME} is damaged, or of another version of RingBERT")
     for name, facts in files.items():

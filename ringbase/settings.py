@@ -37,10 +37,8 @@ class Settings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            least, most = (
-                field.metadata.get(key, end)
-                for key, end in (("at_least", -MOST), ("at_most", MOST))
-            )
+            least = field.metadata.get("at_least", -MOST)
+            most = field.metadata.get("at_most", MOST)
             if isinstance(value, int | float) and not least <= value <= most:
                 limit = f"at most {most:,}" if value > most else f"at least {least}"
                 raise ValueError(f"--{field.name} must be {limit}, got {value:,}")
@@ -148,12 +146,12 @@ _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "tex
 def alternatives(annotation: Any) -> tuple[Any, ...]:
     """The types and single values that a field allows: `int | Literal["auto"] | None` is (int,
     "auto", None)."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return tuple(
-            choice for part in typing.get_args(annotation) for choice in alternatives(part)
-        )
-    if typing.get_origin(annotation) is Literal:
-        return typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    parts = typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return tuple(choice for part in parts for choice in alternatives(part))
+    if origin is Literal:
+        return parts
     return (None,) if annotation is types.NoneType else (annotation,)
 
 
@@ -167,8 +165,8 @@ def of_type(value: Any, annotation: Any) -> Any:
                 return float(value)
         elif type(value) is choice or (type(value) is type(choice) and value == choice):
             return value
-    words = [_KINDS.get(choice, choice) for choice in choices if choice is not None]
-    expected = " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+    *others, last = (_KINDS.get(choice, choice) for choice in choices if choice is not None)
+    expected = f"{', '.join(others)} or {last}" if others else last
     raise ValueError(f"must be {expected}, got {shown(value)}")
 
 

@@ -7,7 +7,6 @@ workers and hosts write the same bytes, and a build that was killed continues wi
 finds.
 """
 
-import contextlib
 import itertools
 import multiprocessing
 import os
@@ -91,7 +90,7 @@ def build(
         barrier()
         return paths
 
-    with work.marked_if_refused():
+    try:
         counts = Counter[str]()
         for path in made("unit", len(work.units)):
             counts.update(read_json(path))
@@ -104,11 +103,13 @@ def build(
             facts["tokenizer_files"] = {
                 path.name: sha256(path) for path in sorted(folder.iterdir())
             }
-            shards.write_manifest(
-                work.output_dir, facts | {"shards": list(map(read_json, results))}
-            )
+            facts["shards"] = [read_json(path) for path in results]
+            shards.write_manifest(work.output_dir, facts)
             shutil.rmtree(work.folder)
         barrier()
+    except InputError:
+        work.refused.touch()
+        raise
     return shards.read_manifest(work.output_dir)
 
 
@@ -116,19 +117,17 @@ class CorpusWork:
     """A build, as its workers see it."""
 
     def __init__(self, settings: BuildSettings, tokenizer: Tokenizer):
-        self.settings, self.tokenizer, self.units = settings, tokenizer, find_units(settings.text)
+        self.settings = settings
+        self.tokenizer = tokenizer
+        self.units = find_units(settings.text)
         self.output_dir = Path(settings.output_dir).expanduser()
         self.folder = self.output_dir / ".work"
         self.stated = self.folder / "settings.json"
         self.refused = self.folder / "refused"  # marks work that ended with an InputError
-        size = (
-            sum(piece.size for unit in self.units for piece in unit)
-            * settings.examples.num_duplicates
-        )
-        by_size = max(
-            -(-size // SHARD_BYTES), min(MOST_SMALL_SHARDS, size // SMALLEST_SHARD_BYTES), 1
-        )
-        self.num_shards = settings.num_shards or by_size
+        text_size = sum(piece.size for unit in self.units for piece in unit)
+        size = text_size * settings.examples.num_duplicates
+        small = min(MOST_SMALL_SHARDS, size // SMALLEST_SHARD_BYTES)
+        self.num_shards = settings.num_shards or max(-(-size // SHARD_BYTES), small, 1)
         self.schema = shards.schema_of(settings.examples, tokenizer.vocab_size)
         self.encoder = Encoder(tokenizer)
 
@@ -142,10 +141,10 @@ class CorpusWork:
             "tokenizer_digest": self.tokenizer.digest,
             "vocab_size": self.tokenizer.vocab_size,
             "do_lower_case": self.tokenizer.lower_case,
-            "input": (
-                flat(text)
-                | {"digest of the input files' names and sizes": digest(input_sizes(text))}
-            ),
+            "input": {
+                **flat(text),
+                "digest of the input files' names and sizes": digest(input_sizes(text)),
+            },
         }
 
     def begin(self, facts: shards.Manifest) -> None:
@@ -163,15 +162,6 @@ class CorpusWork:
         self.refused.unlink(missing_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.stated, facts, indent=1)
-
-    @contextlib.contextmanager
-    def marked_if_refused(self) -> Iterator[None]:
-        """A `with` block whose InputError leaves a mark in the folder."""
-        try:
-            yield
-        except InputError:
-            self.refused.touch()
-            raise
 
     def refuse_others(self, stored: shards.Manifest, facts: shards.Manifest) -> None:
         """Raises InputError if what the folder holds was made with other settings."""
@@ -206,9 +196,14 @@ class CorpusWork:
                 f" more than {LONG_DOCUMENT:,} sentences: if their lines have nothing to do with"
                 " each other, as in a file of reviews, give --document_separator line, else file"
             )
+        return {**counts, "unknown_share": self.unknown_share(counts)}
+
+    def unknown_share(self, counts: Counter[str], where: str = "") -> float:
+        """The share of [UNK] in these counts. Raises InputError if it is too large."""
         share = counts["unknown"] / counts["tokens"]
-        check_unknown(share, self.settings.text.source, self.tokenizer, self.settings.allow_unknown)
-        return {**counts, "unknown_share": share}
+        source = f"{where}{self.settings.text.source}"
+        check_unknown(share, source, self.tokenizer, self.settings.allow_unknown)
+        return share
 
     def warning_of_cuts(self, counts: Counter[str]) -> str:
         """That sentences are longer than a row."""
@@ -233,7 +228,8 @@ class CorpusWork:
     def make_unit(self, number: int) -> Counter[str]:
         """Writes the examples of a unit: a record batch for each shard, again for each part and
         duplicate."""
-        counts, settings, source = Counter[str](), self.settings.examples, self.settings.text.source
+        counts = Counter[str]()
+        settings = self.settings.examples
         schema = self.schema.append(pa.field("key", pa.uint64()))
         parts = parts_of(documents(self.units[number], self.settings.text), self.encoder)
         path = self.result_path("unit", number).with_suffix(".arrow")
@@ -244,45 +240,35 @@ class CorpusWork:
                     sentences=len(part.sentences) - 1,
                     tokens=len(part.tokens),
                     unknown=int((part.tokens == self.tokenizer.unk_id).sum()),
+                    **self.counts_of_lengths(part, number),
                 )
-                counts.update(self.counts_of_lengths(part, number))
                 if number == index == 0:  # a wrong vocabulary is noticed early
-                    share = counts["unknown"] / counts["tokens"]
-                    check_unknown(
-                        share,
-                        f"the beginning of {source}",
-                        self.tokenizer,
-                        self.settings.allow_unknown,
-                    )
+                    self.unknown_share(counts, "the beginning of ")
                 for duplicate in range(settings.num_duplicates):
-                    batch = make_examples(
-                        part, settings, self.tokenizer, (number, index, duplicate), schema
-                    )
+                    place = number, index, duplicate
+                    batch = make_examples(part, settings, self.tokenizer, place, schema)
                     # in turn: the units begin with different shards
                     dealt = counts["examples"] + number
                     for shard in range(self.num_shards):
-                        rows = np.arange(
-                            (shard - dealt) % self.num_shards, len(batch), self.num_shards
-                        )
+                        first = (shard - dealt) % self.num_shards
+                        rows = np.arange(first, len(batch), self.num_shards)
                         writer.write_batch(shards.taken(batch, rows))
                     counts["examples"] += len(batch)
                     if settings.next_sentence:
-                        counts["random_next"] += int(
-                            np.from_dlpack(batch.column("is_random_next")).sum()
-                        )
+                        is_random = np.from_dlpack(batch.column("is_random_next"))
+                        counts["random_next"] += int(is_random.sum())
         return counts
 
     def counts_of_lengths(self, part: Part, unit: int) -> dict[str, int]:
         """How many sentences do not fit a row with a next sentence, and their tokens beyond it;
         and, where blank lines end documents, how many are so long that these lines may be
         missing."""
-        settings, counts = self.settings, dict[str, int]()
+        settings = self.settings
+        counts = dict[str, int]()
         if settings.examples.next_sentence:
             excess = np.diff(part.sentences) - room_for_pairs(settings.examples)
-            counts = {
-                "cut_sentences": int((excess > 0).sum()),
-                "cut_tokens": int(excess[excess > 0].sum()),
-            }
+            excess = excess[excess > 0]
+            counts = {"cut_sentences": len(excess), "cut_tokens": int(excess.sum())}
         is_text = any(piece.kind == "text" for piece in self.units[unit])
         if is_text and settings.text.document_separator == "blank":
             counts["long_documents"] = int((np.diff(part.documents) > LONG_DOCUMENT).sum())
@@ -291,20 +277,18 @@ class CorpusWork:
     def make_shard(self, number: int) -> dict[str, Any]:
         """Writes a shard: its examples from all units, in the order of their keys. Its entry for
         the manifest."""
-        settings = self.settings.examples
         examples = pa.concat_batches(self.dealt_to(number))
         if not len(examples):
             raise InputError(
                 f"--num_shards is {self.num_shards}: too many for this text, a shard would be empty"
             )
         order = np.argsort(np.from_dlpack(examples.column("key")), kind="stable")
-        examples, rows = (
-            examples.drop_columns(["key"]),
-            max(1, BATCH_TOKENS // settings.max_seq_length),
-        )
+        examples = examples.drop_columns(["key"])
         # A part at a time, as `take` makes an index of 8 bytes for each value.
         parts = [order[start : start + TAKEN_ROWS] for start in range(0, len(order), TAKEN_ROWS)]
         examples = pa.concat_batches(shards.taken(examples, part) for part in parts)
+        settings = self.settings.examples
+        rows = max(1, BATCH_TOKENS // settings.max_seq_length)
         batches = (examples.slice(start, rows) for start in range(0, len(examples), rows))
         path = self.output_dir / f"shard-{number:05d}-of-{self.num_shards:05d}.arrow"
         return shards.write_shard(path, batches, self.schema, settings.recorded())
@@ -313,9 +297,8 @@ class CorpusWork:
         for unit in range(len(self.units)):
             with pa.OSFile(str(self.result_path("unit", unit).with_suffix(".arrow"))) as source:
                 reader = pa.ipc.open_file(source)
-                yield from map(
-                    reader.get_batch, range(shard, reader.num_record_batches, self.num_shards)
-                )
+                for number in range(shard, reader.num_record_batches, self.num_shards):
+                    yield reader.get_batch(number)
 
 
 # -- worker processes ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ examples.
 import random
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from bert.corpus.settings import ExampleSettings
 from bert.corpus.shards import record_batch
 from bert.corpus.words import Encoder
 from bert.text.tokenizer import Tokenizer
-from ringbase.ragged import Ragged, gather, offsets_of
+from ringbase.ragged import Array, Ragged, gather, offsets_of
 
 PART_CHARACTERS = 1 << 24  # of documents in memory together; a compressed file may have more
 BATCH_CHARACTERS = 1 << 20  # tokenized at once
@@ -30,21 +30,22 @@ MOST_TRIES = 10  # to draw a random next document other than the current one, as
 class Part(NamedTuple):
     """Neighbouring documents, among which random next sentences are drawn."""
 
-    tokens: np.ndarray  # int32, their token ids
-    sentences: np.ndarray  # int64, where each sentence starts among the tokens, and the end
-    documents: np.ndarray  # int64, where each document starts among the sentences, and the end
+    tokens: Array  # int32, their token ids
+    sentences: Array  # int64, where each sentence starts among the tokens, and the end
+    documents: Array  # int64, where each document starts among the sentences, and the end
 
 
 def parts_of(documents: Iterable[list[str]], encoder: Encoder) -> Iterator[Part]:
     """Documents -> parts of about `PART_CHARACTERS`; sentences and documents without tokens are
     left out."""
     for part in _in_batches(documents, PART_CHARACTERS):
-        encoded = [
-            encoder(list(chain.from_iterable(batch)))
-            for batch in _in_batches(part, BATCH_CHARACTERS)
-        ]
+        encoded = []
+        for batch in _in_batches(part, BATCH_CHARACTERS):
+            encoded.append(encoder(list(chain.from_iterable(batch))))
         tokens, lengths = map(np.concatenate, zip(*encoded, strict=True))
-        sizes = np.diff(offsets_of(lengths > 0)[offsets_of(map(len, part))])
+        # how many sentences of each document have tokens
+        counts = offsets_of(lengths > 0)
+        sizes = np.diff(counts[offsets_of([len(document) for document in part])])
         if len(tokens):
             yield Part(tokens, offsets_of(lengths[lengths > 0]), offsets_of(sizes[sizes > 0]))
 
@@ -70,40 +71,42 @@ def make_examples(
 ) -> pa.RecordBatch:
     """The examples of a part, in the columns of a shard and `key`, by which a shard is sorted.
     `place`: numbers of unit, part and duplicate."""
-    draws, pool = random.Random(str((settings.random_seed, *place))), part.tokens
+    seed = settings.random_seed
+    draws = random.Random(str((seed, *place)))
     if settings.next_sentence:
-        a, b, is_random = _next_sentence_plan(part, settings, draws)
+        pool = part.tokens
+        spans, is_random = _next_sentence_plan(part, settings, draws)
     else:
-        a, pool = _full_row_plan(
-            part, settings.max_seq_length - 2, tokenizer.sep_id, draws if place[-1] else None
-        )
-        b, is_random = None, np.zeros(len(a), np.int8)
-    # [CLS] A [SEP] B [SEP], or [CLS] A [SEP]: spans [n, 5 or 3, 2] of the pool and these two behind
-    # it.
-    cls, sep = (np.broadcast_to(len(pool) + np.arange(2) + n, a.shape) for n in range(2))
-    spans = np.stack([cls, a, sep] if b is None else [cls, a, sep, b, sep], axis=1)
-    lengths = spans[:, :, 1] - spans[:, :, 0]
-    pool = np.concatenate([pool, np.array([tokenizer.cls_id, tokenizer.sep_id], pool.dtype)])
-    values, offsets = (
-        gather(pool, spans[:, :, 0].ravel(), lengths.ravel()),
-        offsets_of(lengths.sum(axis=1)),
-    )
-    order_keys, mask_keys = (
-        example_keys(settings.random_seed, *place, np.arange(len(a)), use) for use in range(2)
-    )
-    columns: dict[str, np.ndarray | Ragged] = {
-        "key": order_keys,
+        cuts = draws if place[-1] else None
+        spans, pool = _full_row_plan(part, settings.max_seq_length - 2, tokenizer.sep_id, cuts)
+        is_random = np.zeros(len(spans), np.int8)
+
+    # [CLS] A [SEP] B [SEP], or [CLS] A [SEP], with the two special tokens behind the pool
+    num_examples, num_texts, _ = spans.shape
+    starts = np.full((num_examples, 2 * num_texts + 1), len(pool) + 1)
+    starts[:, 0] = len(pool)
+    starts[:, 1::2] = spans[:, :, 0]
+    lengths = np.ones_like(starts)
+    lengths[:, 1::2] = spans[:, :, 1] - spans[:, :, 0]
+    pool = np.append(pool, np.array([tokenizer.cls_id, tokenizer.sep_id], pool.dtype))
+    values = gather(pool, starts.ravel(), lengths.ravel())
+    offsets = offsets_of(lengths.sum(axis=1))
+
+    numbers = np.arange(num_examples)
+    columns: dict[str, Array | Ragged] = {
+        "key": example_keys(seed, *place, numbers, 0),
         "input_ids": (values, offsets),
         "sentence_a_tokens": lengths[:, :3].sum(axis=1),
         "is_random_next": is_random,
     }
     if settings.has_static_masks:
-        limits = (
+        masking = Masking(
+            tokenizer,
             settings.masked_lm_prob,
             settings.max_predictions_per_seq,
             settings.do_whole_word_mask,
         )
-        columns |= mask(values, offsets, mask_keys, Masking(tokenizer, *limits))
+        columns |= mask(values, offsets, example_keys(seed, *place, numbers, 1), masking)
     return record_batch(columns, schema)
 
 
@@ -113,11 +116,12 @@ def room_for_pairs(settings: ExampleSettings) -> int:
 
 
 def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Random):
-    """The places of A and of B [n, 2] among the tokens by Google's rules, and is_random_next
+    """The places of A and B [n, 2, 2] among the tokens by Google's rules, and is_random_next
     [n]."""
     max_tokens = room_for_pairs(settings)
     offsets, bounds = part.sentences.tolist(), part.documents.tolist()
-    draw, bits, num_documents = draws.random, draws.getrandbits, len(bounds) - 1
+    draw = draws.random
+    num_documents = len(bounds) - 1
     rows: list[tuple[int, int, int, int, bool]] = []
 
     def stop_of(start: int, end: int, tokens: int) -> int:
@@ -125,17 +129,17 @@ def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Ran
         ends."""
         return min(bisect_left(offsets, offsets[start] + tokens, start + 1, end + 1), end)
 
-    for document in range(num_documents):
+    for document, (start, end) in enumerate(pairwise(bounds)):
         target = max_tokens
         if draw() < settings.short_seq_prob:
             target = 2 + int(draw() * (max_tokens - 1))
-        start, end = bounds[document : document + 2]
         while start < end:
             stop = stop_of(start, end, target)
             a_stop = start + 1
             if stop - start > 1:
                 a_stop += int(draw() * (stop - start - 1))
             a_from, a_to = offsets[start], offsets[a_stop]
+            a_length = a_to - a_from
             is_random = stop - start == 1 or draw() < 0.5
             if is_random:
                 for _ in range(MOST_TRIES):
@@ -144,40 +148,50 @@ def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Ran
                         break
                 first, last = bounds[other : other + 2]
                 first += int(draw() * (last - first))
-                b_from, b_to = (
-                    offsets[first],
-                    offsets[stop_of(first, last, target - (a_to - a_from))],
-                )
+                b_from = offsets[first]
+                b_to = offsets[stop_of(first, last, target - a_length)]
                 start = a_stop  # the sentences meant for B are used again
             else:
                 b_from, b_to = a_to, offsets[stop]
                 start = stop
-            excess = (a_to - a_from) + (b_to - b_from) - max_tokens
+            b_length = b_to - b_from
+            excess = a_length + b_length - max_tokens
             if excess > 0:
-                # Google drops one token at a time from the longer one, randomly at its front or
-                # back.
-                longer = (a_to - a_from) - (b_to - b_from)
-                head_start = min(excess, abs(longer))
-                from_a = (excess - head_start) // 2 + (head_start if longer > 0 else 0)
-                from_b = excess - from_a
-                front_a, front_b = bits(from_a).bit_count(), bits(from_b).bit_count()
-                a_from, a_to = a_from + front_a, a_to - (from_a - front_a)
-                b_from, b_to = b_from + front_b, b_to - (from_b - front_b)
+                front_a, back_a, front_b, back_b = _cuts(a_length, b_length, excess, draws)
+                a_from += front_a
+                a_to -= back_a
+                b_from += front_b
+                b_to -= back_b
             rows.append((a_from, a_to, b_from, b_to, is_random))
     table = np.array(rows, np.int64).reshape(-1, 5)
-    return table[:, 0:2], table[:, 2:4], table[:, 4].astype(np.int8)
+    return table[:, :4].reshape(-1, 2, 2), table[:, 4].astype(np.int8)
+
+
+def _cuts(a_length: int, b_length: int, excess: int, draws: random.Random):
+    """How many tokens to cut from the front and the back of A and of B. Google drops one token at a
+    time from the longer one, randomly at its front or back."""
+    head_start = min(excess, abs(a_length - b_length))
+    from_a = (excess - head_start) // 2
+    if a_length > b_length:
+        from_a += head_start
+    from_b = excess - from_a
+    front_a = draws.getrandbits(from_a).bit_count()
+    front_b = draws.getrandbits(from_b).bit_count()
+    return front_a, from_a - front_a, front_b, from_b - front_b
 
 
 def _full_row_plan(part: Part, room: int, sep_id: int, draws: random.Random | None):
     """The sentences in order, with [SEP] between documents, cut every `room` tokens, with `draws`
-    at other places than without: the places [n, 2] of the rows in a pool of tokens, and the
+    at other places than without: the places [n, 1, 2] of the rows in a pool of tokens, and the
     pool."""
     starts = part.sentences[part.documents[:-1]]
     pool = np.insert(part.tokens, starts[1:], sep_id).astype(part.tokens.dtype)
     first = 1 + int(draws.random() * room) if draws else room
-    begin = np.concatenate([[0], np.arange(first, len(pool), room)])
+    begin = np.append(0, np.arange(first, len(pool), room))
     stop = np.append(begin[1:], len(pool))
-    separators = np.zeros(len(pool) + 1, bool)
-    separators[starts[1:] + np.arange(len(starts) - 1)] = True
-    begin, stop = begin + separators[begin], stop - separators[stop - 1]  # no [SEP] at a row's ends
-    return np.stack([begin, stop], axis=1)[begin < stop], pool
+    # no [SEP] at a row's ends
+    is_separator = np.zeros(len(pool) + 1, bool)
+    is_separator[starts[1:] + np.arange(len(starts) - 1)] = True
+    begin += is_separator[begin]
+    stop -= is_separator[stop - 1]
+    return np.stack([begin, stop], axis=1)[begin < stop, None], pool

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert.text.tokenizer import Tokenizer
-from ringbase.ragged import Ragged, mixed, offsets_of
+from ringbase.ragged import Array, Ragged, mixed, offsets_of
 from ringbase.settings import LONGEST_ROW
 
 MASKED_SHARE, KEPT_SHARE = 0.8, 0.1  # the rest become a random entry of the vocabulary
@@ -36,9 +36,7 @@ class Masking:
         return np.minimum(np.maximum(wanted, 1), self.max_predictions_per_seq)
 
 
-def mask(
-    values: np.ndarray, offsets: np.ndarray, keys: np.ndarray, masking: Masking
-) -> dict[str, Ragged]:
+def mask(values: Array, offsets: Array, keys: Array, masking: Masking) -> dict[str, Ragged]:
     """Masks n examples by their keys (uint64 [n], from `example_keys`). Returns int32 columns:
     `input_ids` with masks, `masked_lm_positions` (ascending, within the example) and
     `masked_lm_ids`, the ids to predict.
@@ -51,7 +49,7 @@ def mask(
     """
     lengths = np.diff(offsets)
     length = int(lengths.max(initial=0))
-    assert length <= LONGEST_ROW, f"an example of {length} tokens"
+    assert length <= LONGEST_ROW, length
     inside = np.arange(length) < lengths[:, None]
     candidate = inside.copy()
     tokenizer = masking.tokenizer
@@ -59,7 +57,7 @@ def mask(
     # A hash of each key and position. Its last bits are the position, so that no two of a row are
     # equal, and their order does not depend on the sorting algorithm.
     position = np.arange(length, dtype=np.uint64)
-    hashes = mixed(np.asarray(keys, np.uint64)[:, None] + (position + np.uint64(1)) * _STEP)
+    hashes = mixed(np.asarray(keys, np.uint64)[:, None] + (position + 1) * _STEP)
     hashes = (hashes & ~np.uint64(LONGEST_ROW - 1)) | position
 
     wanted = masking.num_predictions(lengths)
@@ -74,11 +72,12 @@ def mask(
     places = np.flatnonzero(chosen[inside])  # in `values`
     original_ids = masked[places]
     draws = mixed(hashes[chosen] + _STEP)
-    share = (draws >> np.uint64(32)) / 2.0**32
-    word = ((draws & np.uint64(0xFFFFFFFF)) * np.uint64(tokenizer.vocab_size)) >> np.uint64(32)
+    share = (draws >> 32) / 2.0**32
+    word = ((draws & 0xFFFFFFFF) * tokenizer.vocab_size) >> 32
     other = np.where(share < MASKED_SHARE + KEPT_SHARE, original_ids, word.astype(np.int32))
     masked[places] = np.where(share < MASKED_SHARE, np.int32(tokenizer.mask_id), other)
-    positions, predictions = np.nonzero(chosen)[1].astype(np.int32), offsets_of(chosen.sum(axis=1))
+    positions = np.nonzero(chosen)[1].astype(np.int32)
+    predictions = offsets_of(chosen.sum(axis=1))
     return {
         "input_ids": (masked, offsets),
         "masked_lm_positions": (positions, predictions),
@@ -86,7 +85,7 @@ def mask(
     }
 
 
-def example_keys(seed: int, *parts: "np.ndarray | int") -> np.ndarray:
+def example_keys(seed: int, *parts: Array | int) -> Array:
     """A key (uint64 [n]) for each example: a hash of the seed and of parts such as row number and
     epoch.
 
@@ -95,11 +94,11 @@ def example_keys(seed: int, *parts: "np.ndarray | int") -> np.ndarray:
     """
     state = mixed(np.atleast_1d(seed).astype(np.uint64) + _STEP)
     for part in parts:
-        state = mixed(state + (np.atleast_1d(part).astype(np.uint64) + np.uint64(1)) * _STEP)
+        state = mixed(state + (np.atleast_1d(part).astype(np.uint64) + 1) * _STEP)
     return state
 
 
-def _smallest(hashes: np.ndarray, candidate: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _smallest(hashes: Array, candidate: Array, wanted: Array) -> Array:
     """Bool [n, length]: the `wanted` candidates of each row with the smallest hashes."""
     wanted = np.minimum(wanted, candidate.sum(axis=1))
     ranked = np.where(candidate, hashes, _LARGEST)
@@ -107,9 +106,7 @@ def _smallest(hashes: np.ndarray, candidate: np.ndarray, wanted: np.ndarray) -> 
     return candidate & (ranked <= last[:, None]) & (wanted > 0)[:, None]
 
 
-def _whole_words(
-    hashes: np.ndarray, candidate: np.ndarray, continues: np.ndarray, wanted: np.ndarray
-) -> np.ndarray:
+def _whole_words(hashes: Array, candidate: Array, continues: Array, wanted: Array) -> Array:
     """Bool [n, length]: words in random order, each taken unless the row would then exceed
     `wanted`.
 
@@ -128,8 +125,9 @@ def _whole_words(
     room = wanted.copy()
     # one word of every example at a time
     for turn in range(int(starts.sum(axis=1).max(initial=0))):
-        fits = (sizes[:, turn] <= room) & (sizes[:, turn] > 0)
-        room -= np.where(fits, sizes[:, turn], 0)
+        size = sizes[:, turn]
+        fits = (size <= room) & (size > 0)
+        room -= np.where(fits, size, 0)
         taken[rows[:, 0], order[:, turn]] = fits
         if not room.any():
             break

@@ -36,16 +36,16 @@ def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
         where = f"--{'dataset_name' if piece.kind == 'hub' else 'input_file'} {piece.path}"
         try:
             if piece.kind == "text":
-                yield from gather_documents(
-                    _lines(piece, text, where), text.document_separator, running
-                )
+                lines: Iterable[str] = _lines(piece, text, where)
+                yield from gather_documents(lines, text.document_separator, running)
                 continue
             for value, place in _values(piece, text, where):
                 if not isinstance(value, str | None):
                     raise InputError(
                         f"{place}: {text.text_column} is not text: {value!r:.60} (--text_column)"
                     )
-                yield from gather_documents((value or "").split("\n"), "file", running)
+                lines = (value or "").split("\n")
+                yield from gather_documents(lines, "file", running)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{where}: damaged or cut short: {one_line(error)}") from error
 
@@ -65,7 +65,8 @@ def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]
 
 def _values(piece: Piece, text: TextSettings, where: str) -> Iterator[tuple[object, str]]:
     """The values in the text column of a piece, and their places for messages."""
-    column, stop = text.text_column, piece.stop or 0
+    column = text.text_column
+    numbers = range(piece.start, piece.stop or 0)
     if piece.kind == "json":
         for line in filter(str.strip, _lines(piece, text, where)):
             place = f"{where}: the line {line.strip()!r:.60}"
@@ -78,13 +79,14 @@ def _values(piece: Piece, text: TextSettings, where: str) -> Iterator[tuple[obje
             yield value, place
     elif piece.kind == "parquet":
         with pa.parquet.ParquetFile(piece.path, page_checksum_verification=True) as file:
-            groups = range(piece.start, stop)
-            for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=[column]):
-                yield from ((value, where) for value in batch.column(0).to_pylist())
+            for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=numbers, columns=[column]):
+                for value in batch.column(0).to_pylist():
+                    yield value, where
     else:
-        rows = load_data_set(text).select_columns([column]).select(range(piece.start, stop))
+        rows = load_data_set(text).select_columns([column]).select(numbers)
         for batch in rows.iter(ROWS_AT_ONCE):
-            yield from ((value, where) for value in batch[column])
+            for value in batch[column]:
+                yield value, where
 
 
 def _lines(piece: Piece, text: TextSettings, where: str) -> Iterator[str]:
@@ -95,9 +97,8 @@ def _lines(piece: Piece, text: TextSettings, where: str) -> Iterator[str]:
         if piece.stop is not None:
             blanks = BLANK_LINES.get(text.document_separator, 0) * (piece.kind == "text")
             size = os.path.getsize(piece.path)
-            position, stop = (
-                _boundary(file, where, at, size, blanks) for at in (piece.start, piece.stop)
-            )
+            position = _boundary(file, where, piece.start, size, blanks)
+            stop = _boundary(file, where, piece.stop, size, blanks)
             file.seek(position)
         while position < stop and (data := _line(file, where, position)):
             try:
@@ -161,10 +162,8 @@ def gather_documents(
         if paragraph:
             document += split_sentences(" ".join(paragraph))
             paragraph = []
-        is_end = (
-            blanks >= needed or size >= MOST_DOCUMENT_BYTES or separator == "line" or line is None
-        )
-        if document and is_end:
+        is_end = blanks >= needed or size >= MOST_DOCUMENT_BYTES
+        if document and (is_end or separator == "line" or line is None):
             yield document
             document, size = [], 0
 
@@ -192,16 +191,15 @@ def split_sentences(text: str) -> list[str]:
     sentences, start = [], 0
     for match in _END.finditer(text):
         stop = match.end()
-        following = text[stop : stop + 4].lstrip(_OPENING)[:1]
-        if following.islower():
+        following = text[stop : stop + 4].lstrip(_OPENING)
+        if following[:1].islower():
             continue
-        if text[match.start()] == "." and match.end() - match.start() == 2:
-            word = text[max(start, text.rfind(" ", 0, match.start()) + 1) : match.start()].lstrip(
-                _OPENING
-            )
-            if f" {word.lower()} " in _ABBREVIATIONS or (
-                len(word) == 1 and word.isupper() and word != "I"
-            ):
+        end = match.start()
+        if text[end] == "." and stop - end == 2:
+            begin = max(start, text.rfind(" ", 0, end) + 1)
+            word = text[begin:end].lstrip(_OPENING)
+            is_initial = len(word) == 1 and word.isupper() and word != "I"
+            if is_initial or f" {word.lower()} " in _ABBREVIATIONS:
                 continue
         sentences.append(text[start:stop].strip())
         start = stop

@@ -26,7 +26,7 @@ from bert.corpus.settings import ExampleSettings
 from bert.corpus.units import find_files
 from ringbase.errors import InputError, one_line
 from ringbase.files import digest, read_object, replacing, sha256, write_json
-from ringbase.ragged import Ragged
+from ringbase.ragged import Array, Ragged
 
 FORMAT_VERSION = 2  # bump when the meaning of a shard's columns changes
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
@@ -51,23 +51,22 @@ def schema_of(settings: ExampleSettings, vocab_size: int) -> pa.Schema:
     return pa.schema(fields)
 
 
-def record_batch(columns: Mapping[str, np.ndarray | Ragged], schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(columns: Mapping[str, Array | Ragged], schema: pa.Schema) -> pa.RecordBatch:
     """The columns of a schema, of numbers or of lists; other columns are left out."""
 
-    def array(values: np.ndarray | Ragged, kind: pa.DataType) -> pa.Array:
+    def array(values: Array | Ragged, kind: pa.DataType) -> pa.Array:
         if isinstance(values, tuple):
-            return pa.LargeListArray.from_arrays(
-                array(values[1], pa.int64()), array(values[0], kind.value_type)
-            )
+            items, offsets = values
+            lists = array(offsets, pa.int64()), array(items, kind.value_type)
+            return pa.LargeListArray.from_arrays(*lists)
         data = np.ascontiguousarray(values, kind.to_pandas_dtype())
-        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(data)])
+        return pa.Array.from_buffers(kind, len(data), [None, pa.py_buffer(data)])
 
-    return pa.record_batch(
-        [array(columns[field.name], field.type) for field in schema], schema=schema
-    )
+    arrays = [array(columns[field.name], field.type) for field in schema]
+    return pa.record_batch(arrays, schema=schema)
 
 
-def taken(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
+def taken(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
     """These rows, int64 [n]."""
     return batch.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
 
@@ -81,13 +80,13 @@ def write_shard(
         for batch in batches:
             writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, settings, len(sizes)))})
             sizes.append(len(batch))
-    facts = {
+    return {
         "file": path.name,
         "examples": sum(sizes),
         "bytes": path.stat().st_size,
         "batches": sizes,
+        "sha256": sha256(path),
     }
-    return facts | {"sha256": sha256(path)}
 
 
 def _checksum(batch: pa.RecordBatch, *facts: object) -> int:
@@ -113,12 +112,14 @@ class Shard:
     needed; then InputError names a shard that is not what the manifest describes."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any]):
-        self.path, self.facts, self._settings = path, facts, settings
+        self.path = path
+        self.facts = facts
+        self._settings = settings
         self.num_rows: int = facts["examples"]
         self._checked: set[int] = set()
 
     @functools.cached_property
-    def starts(self) -> np.ndarray:
+    def starts(self) -> Array:
         """The first row of each record batch, and the number of rows."""
         return np.cumsum([0, *self.facts["batches"]])
 
@@ -128,8 +129,9 @@ class Shard:
             batch, metadata = self._reader.get_batch_with_custom_metadata(number)
             if number not in self._checked:
                 batch.validate()
-                expected = int(metadata[CHECKSUM]), self.starts[number + 1] - self.starts[number]
-                if expected != (_checksum(batch, self._settings, number), len(batch)):
+                checksum = _checksum(batch, self._settings, number)
+                is_whole = len(batch) == self.facts["batches"][number]
+                if not is_whole or checksum != int(metadata[CHECKSUM]):
                     raise ValueError(f"batch {number} is not as it was written")
                 self._checked.add(number)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
@@ -149,9 +151,9 @@ def open_shards(files: Mapping[Path, Manifest]) -> tuple[list[Shard], Manifest]:
     """The Arrow shards that `find_shards` returned, and their manifest; of several folders the
     first one's, with all `shards`. Raises InputError if their settings differ."""
     first_path, first = next(iter(files.items()))
-    shards, shared = [], ("settings", "tokenizer_digest")
+    shards = []
     for path, manifest in files.items():
-        if different := differences(first, manifest, shared):
+        if different := differences(first, manifest, ("settings", "tokenizer_digest")):
             raise InputError(
                 f"the shards in {first_path.parent} and {path.parent} differ: {different}"
             )
@@ -182,11 +184,10 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
             " command again to finish it; TFRecord files of other programs are given as FOLDER/*"
         )
     manifest = read_object(path, f"{flag} {path}")
-    version, others = (
-        manifest.get("format_version"),
-        {k: v for k, v in manifest.items() if k != "digest"},
-    )
-    if version == FORMAT_VERSION and manifest.get("digest") == digest(others):
+    version = manifest.get("format_version")
+    others = dict(manifest)
+    stated = others.pop("digest", None)
+    if version == FORMAT_VERSION and stated == digest(others):
         return manifest
     raise InputError(
         f"{flag}: {path} is damaged, or of another version of RingBERT (its format is {version},"
@@ -226,11 +227,9 @@ def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifes
                 continue
             manifest = read_manifest(folder, flag)
             named = {folder / shard["file"]: shard["bytes"] for shard in manifest["shards"]}
-            named = {
-                path: named[path]
-                for path in named
-                if fnmatch.fnmatch(str(path), os.path.normpath(name))
-            }
+            for path in list(named):
+                if not fnmatch.fnmatch(str(path), os.path.normpath(name)):
+                    del named[path]
             sizes = {
                 path: path.stat().st_size
                 for path in here
@@ -256,10 +255,8 @@ def verify(folder: Path) -> Manifest:
     InputError that names each file that is missing, damaged or not in the manifest."""
     manifest = read_manifest(folder, "--input_dir")
     expected = {folder / facts["file"]: facts["sha256"] for facts in manifest["shards"]}
-    expected |= {
-        folder / TOKENIZER / name: value
-        for name, value in manifest.get("tokenizer_files", {}).items()
-    }
+    for name, value in manifest.get("tokenizer_files", {}).items():
+        expected[folder / TOKENIZER / name] = value
     files = {*expected, *folder.glob("shard-*")}
     if problems := _problems(expected, {path: sha256(path) for path in files if path.is_file()}):
         raise InputError("; ".join(problems))

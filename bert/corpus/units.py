@@ -46,17 +46,12 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
     for pattern in filter(None, map(str.strip, patterns.split(","))):
         name = os.path.expanduser(pattern)
         # A file name may have brackets.
-        matches = [
-            path
-            for path in [*sorted(glob.glob(name, recursive=True)), name]
-            if os.path.isfile(path)
-        ]
+        paths = [*sorted(glob.glob(name, recursive=True)), name]
+        matches = list(filter(os.path.isfile, paths))
         if not matches:
-            reason = (
-                f"this is a folder: give '{pattern}/*'"
-                if os.path.isdir(name)
-                else "no file matches"
-            )
+            reason = "no file matches"
+            if os.path.isdir(name):
+                reason = f"this is a folder: give '{pattern}/*'"
             raise InputError(f"{flag} {pattern}: {reason}")
         files.update(dict.fromkeys(matches))
     return list(files)
@@ -65,32 +60,29 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
 def find_units(text: TextSettings) -> list[Unit]:
     """The units of the input, in order and of similar size. Raises InputError: no file matches, all
     are empty, a Parquet file or data set cannot be read."""
+    unit_bytes = LARGEST_UNIT_BYTES
     if text.dataset_name is not None:
-        unit_bytes = LARGEST_UNIT_BYTES
         pieces = list(_pieces_of_data_set(text))
     else:
         sizes = {
-            p: size * (PACKED_RATIO if packing_of(p) else 1)
-            for p, size in input_sizes(text)
+            path: size * PACKED_RATIO if packing_of(path) else size
+            for path, size in input_sizes(text)
             if size
         }
-        unit_bytes = min(
-            LARGEST_UNIT_BYTES, max(SMALLEST_UNIT_BYTES, sum(sizes.values()) // NUM_UNITS)
-        )
-        pieces = [
-            piece
-            for path, size in sizes.items()
-            for piece in _pieces_of_file(path, size, text, unit_bytes)
-        ]
+        even_bytes = sum(sizes.values()) // NUM_UNITS
+        unit_bytes = min(unit_bytes, max(SMALLEST_UNIT_BYTES, even_bytes))
+        pieces = []
+        for path, size in sizes.items():
+            pieces += _pieces_of_file(path, size, text, unit_bytes)
     if not pieces:
         raise InputError(f"{text.source}: all of it is empty")
     ends = list(itertools.accumulate(piece.size for piece in pieces))
-    total, count = max(ends[-1], 1), -(-ends[-1] // unit_bytes) or 1
+    total = max(ends[-1], 1)
+    count = -(-ends[-1] // unit_bytes) or 1
     units: dict[int, list[Piece]] = {}
     for piece, end in zip(pieces, ends, strict=True):
-        units.setdefault(min((2 * end - piece.size) * count // (2 * total), count - 1), []).append(
-            piece
-        )
+        number = (2 * end - piece.size) * count // (2 * total)  # by the middle of the piece
+        units.setdefault(min(number, count - 1), []).append(piece)
     return list(map(tuple, units.values()))
 
 
@@ -128,23 +120,24 @@ def _pieces_of_file(path: str, size: int, text: TextSettings, unit_bytes: int) -
             ) from error
         _check_column(text.text_column, columns, f"--input_file {path}")
         for group in range(metadata.num_row_groups):
-            yield Piece(
-                path, "parquet", group, group + 1, metadata.row_group(group).total_byte_size
-            )
+            size = metadata.row_group(group).total_byte_size
+            yield Piece(path, "parquet", group, group + 1, size)
     elif packing_of(path):
         yield Piece(path, kind, 0, None, size)
     else:
         number = -(-size // unit_bytes)
-        for start, stop in itertools.pairwise(part * size // number for part in range(number + 1)):
+        for part in range(number):
+            start, stop = part * size // number, (part + 1) * size // number
             yield Piece(path, kind, start, stop, stop - start)
 
 
 def _pieces_of_data_set(text: TextSettings) -> Iterator[Piece]:
-    table, name = load_data_set(text), str(text.dataset_name)
+    table = load_data_set(text)
     _check_column(text.text_column, table.column_names, text.source)
     step = max(1, LARGEST_UNIT_BYTES * len(table) // max(1, table.data.nbytes))
     for start in range(0, len(table), step):
-        yield Piece(name, "hub", start, min(start + step, len(table)), LARGEST_UNIT_BYTES)
+        stop = min(start + step, len(table))
+        yield Piece(str(text.dataset_name), "hub", start, stop, LARGEST_UNIT_BYTES)
 
 
 def _check_column(column: str, columns: Sequence[str], where: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bert.text.tokenizer import Tokenizer
-from ringbase.ragged import gather, joined
+from ringbase.ragged import Array, gather, joined
 
 MOST_CACHED_WORDS, MOST_CACHED_CHARACTERS = 1 << 18, 1 << 21
 MARK = "!"  # between words that are tokenized together; no other character decomposes into it
@@ -34,13 +34,13 @@ class Encoder:
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        self._tokenizer, self._mark_id = tokenizer, tokenizer.backend.token_to_id(MARK)
-        self._by_word = self._mark_id is not None and _splits_at_white_space(
-            tokenizer.backend.to_str()
-        )
+        self._tokenizer = tokenizer
+        self._mark_id = tokenizer.backend.token_to_id(MARK)
+        splits = _splits_at_white_space(tokenizer.backend.to_str())
+        self._by_word = splits and self._mark_id is not None
         self._forget()
 
-    def __call__(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, sentences: Sequence[str]) -> tuple[Array, Array]:
         """Token ids of all sentences, int32 [tokens], and the number in each sentence, int64
         [sentences].
 
@@ -52,23 +52,23 @@ class Encoder:
         if len(self._numbers) > MOST_CACHED_WORDS or self._characters > MOST_CACHED_CHARACTERS:
             self._forget()
         words = _words_of("".join(f"{sentence}\n" for sentence in sentences).encode())
-        distinct, places = words.dictionary.to_pylist(), np.from_dlpack(words.indices)
+        distinct = words.dictionary.to_pylist()
         self._learn([word for word in distinct if word not in self._numbers])
-        numbers = np.fromiter(map(self._numbers.__getitem__, distinct), np.int64, len(distinct))[
-            places
-        ]
+        numbers = np.fromiter(map(self._numbers.__getitem__, distinct), np.int64, len(distinct))
+        numbers = numbers[np.from_dlpack(words.indices)]
         starts = self._offsets[numbers]
         lengths = self._offsets[numbers + 1] - starts
         line_ends = np.flatnonzero(numbers == self._numbers.get("\n"))
-        return gather(self._values, starts, lengths), np.diff(
-            np.cumsum(lengths)[line_ends], prepend=0
-        )
+        ids = gather(self._values, starts, lengths)
+        return ids, np.diff(np.cumsum(lengths)[line_ends], prepend=0)
 
     def _forget(self) -> None:
         """Empties the memory of words: the number of each, and the ids of each number as a ragged
         array."""
-        self._numbers, self._characters = {MARK: 0}, 0
-        self._values, self._offsets = np.array([self._mark_id or 0], np.int32), np.arange(2)
+        self._numbers = {MARK: 0}
+        self._characters = 0
+        self._values = np.array([self._mark_id or 0], np.int32)
+        self._offsets = np.arange(2)
 
     def _learn(self, words: list[str]) -> None:
         self._characters += sum(map(len, words))
@@ -105,10 +105,9 @@ def _splits_at_white_space(backend: str) -> bool:
     """Whether it works like BERT's: no token or normalization crosses white space, punctuation or
     ideographs."""
     parts = json.loads(backend)
-    kinds = [
-        (parts.get(name) or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")
-    ]
-    if kinds != ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:
+    normalizer = parts["normalizer"] or {}
+    kinds = [normalizer.get("type"), (parts["pre_tokenizer"] or {}).get("type")]
+    if [*kinds, parts["model"]["type"]] != ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:
         return False
-    splits = parts["normalizer"]["clean_text"] and parts["normalizer"]["handle_chinese_chars"]
+    splits = normalizer["clean_text"] and normalizer["handle_chinese_chars"]
     return splits and all(token["special"] for token in parts["added_tokens"])

@@ -15,7 +15,7 @@ tokens in a text, drop some accents, and take no ids from a vocabulary.
 import collections
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ from tokenizers import (
 
 from ringbase.errors import InputError
 from ringbase.files import SMALL_BYTES, read_json, read_text
+from ringbase.ragged import Array
 
 BLANK = "▁"
 # types of pieces in sentencepiece_model.proto
@@ -46,6 +47,9 @@ CUT_OF_BYTES = r"(?<=<)(?=0x[0-9A-F]{2}>)"
 CODE_POINTS = 0x20000  # all planes that contain blanks
 BASIC_PLANE = (*range(1, 0xD800), *range(0xE000, 0x10000))
 INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp")  # categories of blanks and of characters without a width
+
+
+Scores = dict[str, float]  # of pieces
 
 
 def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Tokenizer, list[str]]:
@@ -61,9 +65,9 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
     source = str(vocab_file or path)
     order = pieces_of(vocab_file) if vocab_file else [piece.piece for piece in model.pieces]
     listed = set(order)
-    unknown = next((p.piece for p in model.pieces if p.type == UNKNOWN and p.piece in listed), "")
+    unknown = next(piece.piece for piece in model.pieces if piece.type == UNKNOWN)
     names = special_names(listed, source, unknown)
-    scores: dict[int, dict[str, float]] = {NORMAL: {}, USER_DEFINED: {}, BYTE: {}}
+    scores: dict[int, Scores] = {NORMAL: {}, USER_DEFINED: {}, BYTE: {}}
     for piece in model.pieces:
         # A model may hold special tokens as user-defined symbols, which would match in a text.
         if piece.type in scores and piece.piece not in names:
@@ -78,7 +82,7 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
     if model.trainer_spec.model_type == UNIGRAM:
         backend = Tokenizer(_unigram(model, order, names[1], usable, symbols))
     else:
-        backend = Tokenizer(_bpe(model, order, names[1], normal, bool(symbols)))
+        backend = Tokenizer(_bpe(model, order, names[1], normal, symbols))
     if steps := _normalizers(model.normalizer_spec, lower_case):
         backend.normalizer = normalizers.Sequence(steps)
         for symbol in symbols:
@@ -116,29 +120,19 @@ def _read(path: Path) -> ModelProto:
 
 
 def _unigram(
-    model: ModelProto,
-    order: list[str],
-    unknown: str,
-    usable: Mapping[str, float],
-    symbols: Iterable[str],
+    model: ModelProto, order: list[str], unknown: str, usable: Scores, symbols: Scores
 ) -> models.Unigram:
     """Of all pieces in the order of their ids; `usable` gives the scores of those that a text can
     produce, among them the user's symbols."""
-    scores = dict(usable)
-    normal_scores = [piece.score for piece in model.pieces if piece.type == NORMAL]
-    best = max(normal_scores, default=0.0)
-    for symbol in symbols:
-        scores[symbol] = len(symbol.encode()) * best - 0.1  # so that it always wins
+    best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
+    # so that they always win
+    scores = usable | {symbol: len(symbol.encode()) * best - 0.1 for symbol in symbols}
     pieces = [(piece, scores.get(piece, 0.0)) for piece in order]
     return models.Unigram(pieces, order.index(unknown), model.trainer_spec.byte_fallback)
 
 
 def _bpe(
-    model: ModelProto,
-    order: list[str],
-    unknown: str,
-    normal: Mapping[str, float],
-    has_symbols: bool,
+    model: ModelProto, order: list[str], unknown: str, normal: Scores, symbols: Scores
 ) -> models.BPE:
     """Of all pieces in the order of their ids; `normal` gives the scores of those that merges
     make. SentencePiece merges the pair whose result has the best score."""
@@ -147,28 +141,28 @@ def _bpe(
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in normal and right in normal:
-                merges.append((-score, cut, left, right))
-    merges.sort()
+                merges.append((-score, cut, (left, right)))
     return models.BPE(
         {piece: number for number, piece in enumerate(order)},
-        [(left, right) for _, _, left, right in merges],
+        [pair for _, _, pair in sorted(merges)],
         unk_token=unknown,
         fuse_unk=True,
         byte_fallback=model.trainer_spec.byte_fallback,
-        ignore_merges=has_symbols,  # which have no merges
+        ignore_merges=bool(symbols),  # which have no merges
     )
 
 
 def lower_casing() -> normalizers.Normalizer:
     """Decomposes, strips accents and lower-cases, like google-research/albert's preprocess_text;
     then composes again, so that Hangul syllables stay whole."""
-    steps = [
-        normalizers.NFKD(),
-        normalizers.StripAccents(),
-        normalizers.Lowercase(),
-        normalizers.NFC(),
-    ]
-    return normalizers.Sequence(steps)
+    return normalizers.Sequence(
+        [
+            normalizers.NFKD(),
+            normalizers.StripAccents(),
+            normalizers.Lowercase(),
+            normalizers.NFC(),
+        ]
+    )
 
 
 def _normalizers(spec, lower_case: bool) -> list:
@@ -187,10 +181,8 @@ def _normalizers(spec, lower_case: bool) -> list:
         steps.append(charsmap)
     steps += composing
     if spec.remove_extra_whitespaces:
-        steps += [
-            normalizers.Replace(Regex(" {2,}"), " "),
-            normalizers.Replace(Regex("^ +| +$"), ""),
-        ]
+        steps.append(normalizers.Replace(Regex(" {2,}"), " "))
+        steps.append(normalizers.Replace(Regex("^ +| +$"), ""))
     elif spec.add_dummy_prefix:
         steps.append(normalizers.Prepend(" "))  # Metaspace adds none before a blank
     return steps
@@ -204,7 +196,7 @@ def _pre_tokenizers(
     is_cut_at_blanks = not any(BLANK in piece[1:] for piece in usable)
     steps: list = [pre_tokenizers.Metaspace(BLANK, scheme, is_cut_at_blanks)]
     longest_first = sorted(symbols, key=len, reverse=True)
-    for patterns in ([re.escape(symbol) for symbol in longest_first], cuts):
+    for patterns in (list(map(re.escape, longest_first)), cuts):
         if patterns:
             steps.append(pre_tokenizers.Split(Regex("|".join(patterns)), "isolated"))
     return steps
@@ -219,8 +211,7 @@ def _cuts_inside(never: Iterable[str], usable: Iterable[str]) -> list[str]:
         if len(piece) > 1:
             places = range(1, len(piece))
             place = next((k for k in places if piece[k - 1 : k + 1] not in neighbours), 1)
-            before, after = re.escape(piece[:place]), re.escape(piece[place:])
-            patterns.append(f"(?<={before})(?={after})")
+            patterns.append(f"(?<={re.escape(piece[:place])})(?={re.escape(piece[place:])})")
     return patterns
 
 
@@ -231,8 +222,8 @@ def lines_of(path: Path) -> list[str]:
     """The lines of a vocabulary, the tokens in the order of their ids. Raises InputError: one is
     blank."""
     where = f"--vocab_file {path}"
-    lines = read_text(path, where, SMALL_BYTES).removesuffix("\n").split("\n")
-    lines = [line.removesuffix("\r") for line in lines]
+    text = read_text(path, where, SMALL_BYTES).removesuffix("\n")
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
     if "" in lines:
         raise InputError(
             f"{where}: line {lines.index('') + 1} is blank; each line must hold the token of its id"
@@ -245,18 +236,14 @@ def pieces_of(path: Path) -> list[str]:
     SentencePiece's `.vocab` files, or a list in JSON, perhaps under `idx_to_token` like KoBERT's
     (GluonNLP's format)."""
     where = f"--vocab_file {path}"
-    values = (
-        read_json(path, where)
-        if path.suffix == ".json"
-        else [line.split("\t")[0] for line in lines_of(path)]
-    )
-    if isinstance(values, dict):
-        values = values.get("idx_to_token")
-    if (
-        not isinstance(values, list)
-        or not values
-        or not all(isinstance(piece, str) for piece in values)
-    ):
+    if path.suffix == ".json":
+        values = read_json(path, where)
+        if isinstance(values, dict):
+            values = values.get("idx_to_token")
+    else:
+        values = [line.split("\t")[0] for line in lines_of(path)]
+    is_list = isinstance(values, list) and all(isinstance(piece, str) for piece in values)
+    if not values or not is_list:
         raise InputError(
             f"{where}: neither a list of pieces nor an object with one under idx_to_token"
         )
@@ -275,7 +262,7 @@ def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list
         forms = f"[{kind.upper()}]", f"<{kind}>", FAIRSEQ.get(kind, "")
         names.append(next((form for form in forms if form in present), ""))
     if unknown in present:
-        names[SPECIAL.index("unk")] = unknown
+        names[1] = unknown
     absent = [f"[{kind.upper()}]" for kind, name in zip(SPECIAL, names, strict=True) if not name]
     if absent:
         raise InputError(
@@ -289,9 +276,9 @@ def add_special(
 ) -> Tokenizer:
     """Declares the special tokens, and for `transformers` the template of one text, or of two with
     so many [SEP] between them."""
-    tokens = [AddedToken(name, special=True) for name in dict.fromkeys([*names, *others])]
-    backend.add_special_tokens(tokens)
-    cls, sep = names[2], names[3]
+    distinct = dict.fromkeys([*names, *others])
+    backend.add_special_tokens([AddedToken(name, special=True) for name in distinct])
+    _, _, cls, sep, _ = names
     backend.post_processor = processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
         pair=f"{cls}:0 $A:0" + f" {sep}:0" * separators + f" $B:1 {sep}:1",
@@ -300,19 +287,20 @@ def add_special(
     return backend
 
 
-def blanks(normalizer, is_marked: bool = True) -> np.ndarray:
+def blanks(normalizer, is_marked: bool) -> Array:
     """bool [CODE_POINTS]: the characters that this normalization drops or turns into a blank, and ▁
     as a mark."""
-    table, invisible = np.zeros(CODE_POINTS, bool), [BLANK] * is_marked
-    invisible += [c for c in map(chr, range(CODE_POINTS)) if unicodedata.category(c) in INVISIBLE]
-    for character in invisible:
+    table = np.zeros(CODE_POINTS, bool)
+    invisible = [c for c in map(chr, range(CODE_POINTS)) if unicodedata.category(c) in INVISIBLE]
+    for character in [*invisible, BLANK] if is_marked else invisible:
         text = f"a{character}a"
-        after = normalizer.normalize_str(text) if normalizer else text
-        table[ord(character)] = after.replace(BLANK, " ").strip() in ("aa", "a a")
+        if normalizer:
+            text = normalizer.normalize_str(text)
+        table[ord(character)] = text.replace(BLANK, " ").strip() in ("aa", "a a")
     return table
 
 
-def trim(texts: Sequence[str], spans: Sequence[np.ndarray], blank: np.ndarray) -> list[np.ndarray]:
+def trim(texts: Sequence[str], spans: Sequence[Array], blank: Array) -> list[Array]:
     """Spans without the blanks around a word, and with the accents that were composed with their
     last character.
 
@@ -325,9 +313,8 @@ def trim(texts: Sequence[str], spans: Sequence[np.ndarray], blank: np.ndarray) -
     size = len(codes)
     is_blank = blank[np.minimum(codes, CODE_POINTS - 1)]  # the last one is no blank
     lengths = np.array([len(text) for text in texts], np.int64)
-    begins = np.cumsum(lengths + 1) - lengths - 1
     counts = [len(of_text) for of_text in spans]
-    begin = np.repeat(begins, counts)  # of each span's text
+    begin = np.repeat(np.cumsum(lengths + 1) - lengths - 1, counts)  # of each span's text
     end = begin + np.repeat(lengths, counts)
     flat = np.concatenate([np.zeros((0, 2), np.int32), *spans]) + begin[:, None]
 
@@ -344,7 +331,8 @@ def trim(texts: Sequence[str], spans: Sequence[np.ndarray], blank: np.ndarray) -
     next_start = np.minimum(np.append(flat[1:, 0], size), end)
     stop = np.maximum(stop, np.minimum(next_gap, next_start))
 
+    trimmed = np.stack([start, stop], axis=1)
     is_empty = start >= end  # nothing but blanks up to the end of the text: as it was
-    trimmed = np.where(is_empty[:, None], flat, np.stack([start, stop], axis=1))
+    trimmed[is_empty] = flat[is_empty]
     trimmed = (trimmed - begin[:, None]).astype(np.int32)
     return np.split(trimmed, np.cumsum(counts)[:-1]) if counts else []

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from string import ascii_lowercase, ascii_uppercase
-from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer as RustTokenizer
@@ -16,6 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from bert.text import sentencepiece
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_object
+from ringbase.ragged import Array
 from ringbase.settings import shown
 
 WORDPIECE_ONLY = "max_input_chars_per_word"  # a key of a tokenizer.json's model
@@ -60,13 +60,16 @@ class Tokenizer:
         backend: RustTokenizer,
         lower_case: bool,
         source: str,
-        names: Sequence[str],
+        names: list[str],
         spm: bytes | None,
     ):
         """`source` is the file, `names` are those of the special tokens, `spm` is a SentencePiece
         model's file."""
-        self.backend, self.lower_case, self.source = backend, lower_case, source
-        self._names, self._spm = tuple(names), spm
+        self.backend = backend
+        self.lower_case = lower_case
+        self.source = source
+        self._names = names
+        self._spm = spm
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = True  # "[SEP]" written in a text is text
@@ -95,27 +98,26 @@ class Tokenizer:
         return Tokenizer, (self.backend, self.lower_case, self.source, self._names, self._spm)
 
     @functools.cached_property
-    def continues_word(self) -> np.ndarray:
+    def continues_word(self) -> Array:
         """bool [vocab_size]: the pieces that continue a word, so that whole words can be masked:
         those with ## in front (WordPiece) or without ▁ (SentencePiece) or Ġ (bytes), never special
         tokens."""
-        begins = self.kind != "wordpiece"
-        table = np.array(
-            [token.startswith(self.word_mark) != begins for token in self._tokens], bool
-        )
-        added = self.backend.get_added_tokens_decoder().items()
-        table[[number for number, token in added if token.special]] = False
+        is_marked = np.array([token.startswith(self.word_mark) for token in self._tokens])
+        table = is_marked if self.kind == "wordpiece" else ~is_marked
+        for number, token in self.backend.get_added_tokens_decoder().items():
+            if token.special:
+                table[number] = False
         return table
 
     @functools.cached_property
-    def _blanks(self) -> np.ndarray:
+    def _blanks(self) -> Array:
         return sentencepiece.blanks(self.backend.normalizer, self.kind == "sentencepiece")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The tokens of these ids as the vocabulary writes them (`##ing`, `▁the`)."""
         return [self._tokens[number] for number in ids]
 
-    def encode(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def encode(self, texts: Sequence[str]) -> tuple[list[Array], list[Array]]:
         """Token ids (int32 [n]) and character spans (int32 [n, 2], start and end in the text) of
         each text.
 
@@ -128,30 +130,25 @@ class Tokenizer:
             spans = sentencepiece.trim(texts, spans, self._blanks)
         return ids, spans
 
-    def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+    def encode_ids(self, texts: Sequence[str]) -> list[Array]:
         """The token ids that `encode` gives, without the spans, which take extra time."""
-        parts = (
-            texts[start : start + TEXTS_AT_ONCE] for start in range(0, len(texts), TEXTS_AT_ONCE)
-        )
-        encodings = (
-            self.backend.encode_batch_fast(list(part), add_special_tokens=False) for part in parts
-        )
-        return [np.asarray(encoding.ids, np.int32) for part in encodings for encoding in part]
+        ids = list[Array]()
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            part = list(texts[start : start + TEXTS_AT_ONCE])
+            encodings = self.backend.encode_batch_fast(part, add_special_tokens=False)
+            ids += [np.asarray(encoding.ids, np.int32) for encoding in encodings]
+        return ids
 
     @property
     def case_problem(self) -> str:
         """What this vocabulary loses without lower-casing, and the flag to give; "" if nothing."""
         used = set("".join(token for token in self._tokens if not re.fullmatch(r"\[.*\]", token)))
-        if (
-            not self.lower_case
-            and used >= set(ascii_lowercase)
-            and used.isdisjoint(ascii_uppercase)
-        ):
-            return (
-                f"{self.source} has no capital letters, so that they become [UNK]: give"
-                " --do_lower_case"
-            )
-        return ""
+        has_capitals = not used.isdisjoint(ascii_uppercase)
+        if self.lower_case or has_capitals or not used.issuperset(ascii_lowercase):
+            return ""
+        return (
+            f"{self.source} has no capital letters, so that they become [UNK]: give --do_lower_case"
+        )
 
     def save(self, folder: Path, has_types: bool = True, num_positions: int | None = None) -> None:
         """Writes the tokenizer's files, from which `transformers.AutoTokenizer` gives the same ids,
@@ -161,29 +158,25 @@ class Tokenizer:
         self.backend.save(str(folder / "tokenizer.json"))
         # The class BertTokenizer would rebuild it from the vocabulary, with a limit of 100
         # characters per word.
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": self.lower_case}
-        if isinstance(self.backend.normalizer, normalizers.BertNormalizer):
-            settings |= {
-                theirs: getattr(self.backend.normalizer, ours)
-                for theirs, ours in NORMALIZATION.items()
-            }
-        settings["model_input_names"] = [
-            "input_ids",
-            *["token_type_ids"] * has_types,
-            "attention_mask",
-        ]
+        settings: dict[str, object] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "do_lower_case": self.lower_case,
+        }
+        normalizer = self.backend.normalizer
+        if isinstance(normalizer, normalizers.BertNormalizer):
+            for theirs, ours in NORMALIZATION.items():
+                settings[theirs] = getattr(normalizer, ours)
+        types = ["token_type_ids"] if has_types else []
+        settings["model_input_names"] = ["input_ids", *types, "attention_mask"]
         if num_positions:
             settings["model_max_length"] = num_positions
-        settings |= {
-            f"{kind}_token": name
-            for kind, name in zip(sentencepiece.SPECIAL, self._names, strict=True)
-        }
+        for kind, name in zip(sentencepiece.SPECIAL, self._names, strict=True):
+            settings[f"{kind}_token"] = name
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / "tokenizer_config.json").write_text(f"{text}\n", encoding="utf-8")
         if self.kind == "wordpiece":
-            (folder / "vocab.txt").write_text(
-                "".join(f"{line}\n" for line in self._tokens), encoding="utf-8"
-            )
+            lines = "".join(f"{token}\n" for token in self._tokens)
+            (folder / "vocab.txt").write_text(lines, encoding="utf-8")
         if self._spm is not None:
             (folder / "spiece.model").write_bytes(self._spm)
 
@@ -210,26 +203,19 @@ def load(
     `do_lower_case` contradicts the files or the name; the tokenizer's class needs other code; the
     SentencePiece model and the vocabulary do not belong together.
     """
-    vocabulary, model = (
-        Path(name).expanduser() if name else None for name in (vocab_file, spm_model_file)
-    )
-    statements = [_stated(place) for place in (vocabulary and vocabulary.parent, folder) if place]
-    normalization, is_bert = next((each for each in statements if each is not UNSTATED), UNSTATED)
+    vocabulary = Path(vocab_file).expanduser() if vocab_file else None
+    model = Path(spm_model_file).expanduser() if spm_model_file else None
+    places = vocabulary and vocabulary.parent, folder
+    statements = [_stated(place) for place in places if place]
+    normalization, is_bert = next(filter(None, statements), ({}, False))
     saved = None
     if folder is not None and not (vocabulary or model):
         files = folder / "tokenizer.json", folder / "vocab.txt"
         saved, vocabulary = (path if path.is_file() else None for path in files)
-        present = [*folder.glob("*.model")]
+        present = list(folder.glob("*.model"))
         model = present[0] if len(present) == 1 else None
-        content = read_object(saved, f"--model {saved}") if saved else {}
-        # A folder that states no class may be RoBERTa's, whose tokenizer is not WordPiece.
-        core = content.get("model")
-        is_bert = is_bert and isinstance(core, dict) and WORDPIECE_ONLY in core
-        if saved and is_bert:
-            normalization = {"lowercase": True} | normalization
-        elif saved:
-            text = json.dumps(content.get("normalizer"))
-            normalization = {"lowercase": '"Lowercase"' in text or '"lowercase": true' in text}
+        if saved:
+            normalization, is_bert = _normalization_of(saved, normalization, is_bert)
         stated = normalization.get("lowercase")
         if None not in (stated, do_lower_case) and stated != do_lower_case:
             raise InputError(
@@ -238,7 +224,8 @@ def load(
     cases = do_lower_case, normalization.get("lowercase"), model is None
     lower_case = next(value for value in cases if value is not None)
     _check_case(lower_case, checkpoint_name)
-    if (source := saved or model or vocabulary) is None:
+    source = saved or model or vocabulary
+    if source is None:
         raise InputError(
             "no vocabulary: give --vocab_file, --spm_model_file, or --model with a folder or hub"
             " name that has one"
@@ -251,14 +238,12 @@ def load(
             backend, names = sentencepiece.convert(model, vocabulary, lower_case)
         else:
             backend, names = _wordpiece(source, normalization)
-        return Tokenizer(
-            backend, lower_case, str(source), names, model.read_bytes() if model else None
-        )
-    except InputError:
-        raise
-    # the libraries' errors have no class in common; Rust's panics are no Exception
+        spm = model.read_bytes() if model else None
+        return Tokenizer(backend, lower_case, str(source), names, spm)
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        # the libraries' errors have no class in common; Rust's panics are no Exception
+        is_panic = type(error).__name__ == "PanicException"
+        if isinstance(error, InputError) or not (is_panic or isinstance(error, Exception)):
             raise
         flag = "--model" if saved else "--spm_model_file"
         raise InputError(
@@ -296,36 +281,40 @@ def _saved(path: Path, normalization: Mapping[str, bool] | None) -> tuple[RustTo
             " RoBERTa's"
         )
     core = json.loads(text)["model"]
-    unknown = (
-        core["vocab"][core["unk_id"]][0] if kind is models.Unigram else core["unk_token"] or ""
-    )
-    pair = backend.encode("a", "a").tokens  # as the file says that two texts are joined
+    if kind is models.Unigram:
+        unknown = core["vocab"][core["unk_id"]][0]
+    else:
+        unknown = core["unk_token"] or ""
     names = sentencepiece.special_names(backend.get_vocab(), str(path), unknown)
+    pair = backend.encode("a", "a").tokens  # as the file says that two texts are joined
+    separators = max(1, pair.count(names[3]) - 1)
     if normalization is not None and kind is models.WordPiece:
         backend.normalizer = normalizers.BertNormalizer(**normalization)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return (
-        sentencepiece.add_special(backend, names, separators=max(1, pair.count(names[3]) - 1)),
-        names,
-    )
+    return sentencepiece.add_special(backend, names, separators=separators), names
 
 
-class _Stated(NamedTuple):
-    """What a tokenizer_config.json says of BERT's normalization, by the names of
-    `BertNormalizer`."""
+def _normalization_of(
+    saved: Path, stated: dict[str, bool], is_bert: bool
+) -> tuple[dict[str, bool], bool]:
+    """The normalization by a tokenizer.json, where BERT's class `is_bert` with what is `stated`,
+    and whether it is BERT's: a folder that states no class may be RoBERTa's, which has no
+    WordPiece."""
+    content = read_object(saved, f"--model {saved}")
+    core = content.get("model")
+    if is_bert and isinstance(core, dict) and WORDPIECE_ONLY in core:
+        return {"lowercase": True} | stated, True
+    text = json.dumps(content.get("normalizer"))
+    return {"lowercase": '"Lowercase"' in text or '"lowercase": true' in text}, False
 
-    normalization: dict[str, bool]
-    is_bert: bool  # its class is one of BERT's, which take no normalization from tokenizer.json
 
-
-UNSTATED = _Stated({}, is_bert=False)
-
-
-def _stated(folder: Path) -> _Stated:
-    """Reads a folder's tokenizer_config.json. Raises InputError: its class is not ours."""
+def _stated(folder: Path) -> tuple[dict[str, bool], bool] | None:
+    """What a folder's tokenizer_config.json, if it has one, says of BERT's normalization, by the
+    names of `BertNormalizer`; and whether its class is one of BERT's, which take no normalization
+    from tokenizer.json. Raises InputError: its class is not ours."""
     path = folder / "tokenizer_config.json"
     if not path.is_file():
-        return UNSTATED
+        return None
     config = read_object(path, f"--model {path}")
     name = str(config.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
     if name not in TOKENIZER_CLASSES:
@@ -340,7 +329,7 @@ def _stated(folder: Path) -> _Stated:
             raise InputError(f"--model {path}: {theirs} must be true or false, got {shown(value)}")
         if value is not None:
             normalization[ours] = value
-    return _Stated(normalization, name in BERT_CLASSES)
+    return normalization, name in BERT_CLASSES
 
 
 def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:
@@ -351,26 +340,26 @@ def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:
     words = re.split("[_-]", name)
     is_uncased = "uncased" in words or name in LOWER_CASE_CHECKPOINTS
     if is_uncased != do_lower_case and (is_uncased or "cased" in words):
-        given, wanted = (f"--do_lower_case={value}" for value in (do_lower_case, is_uncased))
-        raise InputError(f"{given} does not match checkpoint {checkpoint_name}: use {wanted}")
+        raise InputError(
+            f"--do_lower_case={do_lower_case} does not match checkpoint {checkpoint_name}: use"
+            f" --do_lower_case={is_uncased}"
+        )
 
 
-def unknown_share(ids: Sequence[np.ndarray], unk_id: int) -> float:
+def unknown_share(ids: Sequence[Array], unk_id: int) -> float:
     """The share of [UNK] among all tokens, 0.0 to 1.0."""
     return sum(int((tokens == unk_id).sum()) for tokens in ids) / max(1, sum(map(len, ids)))
 
 
-def tokens_per_character(ids: Sequence[np.ndarray], texts: Iterable[str]) -> float:
+def tokens_per_character(ids: Sequence[Array], texts: Iterable[str]) -> float:
     """How many tokens the texts with these ids have per character: about 0.3, and 1.0 or more if
     the vocabulary knows no words of their script. Blanks do not count, nor ideographs, which are
     tokens of their own for BERT."""
     tokens, characters = sum(map(len, ids)), 0
     for text in texts:
         ideographs = len(IDEOGRAPHS.findall(text))
-        tokens, characters = (
-            tokens - ideographs,
-            characters + len(text) - text.count(" ") - ideographs,
-        )
+        tokens -= ideographs
+        characters += len(text) - text.count(" ") - ideographs
     return tokens / max(1, characters)
 
 

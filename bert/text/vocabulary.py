@@ -2,7 +2,6 @@
 `sentencepiece`."""
 
 import io
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -42,14 +41,12 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
             f"--output_dir {output_dir} is a file, or holds {' '.join(present or FILES)}: give"
             " another folder"
         )
-    name, made = (
-        ("vocab.txt", _wordpiece)
-        if settings.kind == "wordpiece"
-        else ("spiece.model", _sentencepiece)
-    )
+    is_wordpiece = settings.kind == "wordpiece"
+    name = "vocab.txt" if is_wordpiece else "spiece.model"
+    trained = _wordpiece if is_wordpiece else _sentencepiece
 
     def fill(folder: Path) -> None:
-        (folder / name).write_bytes(made(sentences, settings))
+        (folder / name).write_bytes(trained(sentences, settings))
         tokenizer.load(folder=folder, do_lower_case=settings.lower_case).save(folder)
 
     with filled_beside(output_dir, fill) as new:
@@ -65,11 +62,8 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
     kept = _frequent_characters(words, settings.character_coverage)
     firsts = {word[0] for word in words} & kept
     others = {character for word in words for character in word[1:]} & kept
-    initial = [
-        *SPECIAL_TOKENS,
-        *sorted(firsts),
-        *(f"##{character}" for character in sorted(others)),
-    ]
+    continuing = [f"##{character}" for character in sorted(others)]
+    initial = [*SPECIAL_TOKENS, *sorted(firsts), *continuing]
     size = settings.vocab_size
     if len(initial) > size:
         raise InputError(
@@ -116,10 +110,8 @@ def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
             f"{korean:.0%} of the words are Korean, and BERT's lower-casing, which strips accents,"
             " takes Hangul syllables apart into letters: give --nodo_lower_case"
         )
-    normalizer, splitter = (
-        normalizers.BertNormalizer(lowercase=lower_case),
-        pre_tokenizers.BertPreTokenizer(),
-    )
+    normalizer = normalizers.BertNormalizer(lowercase=lower_case)
+    splitter = pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
     for chunk, count in counts.items():
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(chunk)):
@@ -133,14 +125,15 @@ def _frequent_characters(words: Counter[str], coverage: float) -> set[str]:
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    ordered = sorted(counts, key=lambda character: (-counts[character], character))
-    before = itertools.accumulate(map(counts.__getitem__, ordered), initial=0)
     needed = coverage * counts.total()
-    return {
-        character
-        for character, sum_before in zip(ordered, before, strict=False)
-        if sum_before < needed
-    }
+    kept = set[str]()
+    total = 0
+    for character in sorted(counts, key=lambda character: (-counts[character], character)):
+        if total >= needed:
+            break
+        kept.add(character)
+        total += counts[character]
+    return kept
 
 
 def _repeated(words: Counter[str]) -> Iterator[str]:
@@ -155,15 +148,13 @@ def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> by
     texts = [text.replace("\n", " ").replace("▅", " ") for text in sentences if text.strip()]
     if not texts:
         raise InputError(NO_TEXT)
-    lowered = (
-        map(sentencepiece.lower_casing().normalize_str, texts)
-        if settings.lower_case
-        else iter(texts)
-    )
+    lines = iter(texts)
+    if settings.lower_case:
+        lines = map(sentencepiece.lower_casing().normalize_str, texts)
     written = io.BytesIO()
     try:
         SentencePieceTrainer.train(
-            sentence_iterator=lowered,
+            sentence_iterator=lines,
             model_writer=written,
             model_type=settings.kind,
             vocab_size=settings.vocab_size,
