@@ -55,11 +55,6 @@ class Start:
         assert self.tokenizer is not None
         return self.tokenizer
 
-    @property
-    def identity(self) -> tuple[BertConfig, str]:
-        """What the runs of all seeds must have in common: the configuration and the tokenizer."""
-        return self.bert_config, self.words.digest
-
     def settings(self) -> Mapping[str, Any]:
         """The settings that the weights were trained with; empty if nobody knows. On rank 0."""
         return settings_of(self.weights) if self.weights else {}

@@ -8,7 +8,7 @@ use one object.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +25,6 @@ from tasks.runs.texts import Preparation
 
 Examples = TypeVar("Examples")
 Results = TypeVar("Results")
-Made = TypeVar("Made", covariant=True)
 Scores = dict[str, float]
 
 
@@ -100,18 +99,19 @@ class DataSet(Generic[Examples]):
         return getattr(self.source, "suffix", "")
 
 
-class Decoder(Protocol[Made]):
-    """Makes the scores of rows the results of examples."""
+class Decoder:
+    """Makes the scores of rows the results of examples. This one is for tasks with one row for each
+    example: the results are the scores of all, [examples, …]."""
 
     def keep(self, row: int, scores: np.ndarray) -> Any:
         """What is kept of a row's scores, float32 [tokens, …] for a head per token. It is called
         where they were computed, while the model computes the next batch."""
-        ...
+        return scores.copy()
 
-    def results(self, kept: Sequence[Any]) -> Made:
+    def results(self, kept: Sequence[Any]) -> Any:
         """The results of all examples, in their order, from what was kept of each row. On
         rank 0."""
-        ...
+        return np.array(kept)
 
 
 class Record(NamedTuple):
@@ -121,16 +121,6 @@ class Record(NamedTuple):
     fields: Mapping[str, object]
     # of a mistake, how sure the model was; None if it is right, or nobody knows
     mistake: float | None = None
-
-
-class EachRow:
-    """The decoder of a task with one row for each example: the scores of all, [examples, …]."""
-
-    def keep(self, row: int, scores: np.ndarray) -> np.ndarray:
-        return scores.copy()
-
-    def results(self, kept: Sequence[np.ndarray]) -> np.ndarray:
-        return np.array(kept)
 
 
 class Task(Trains, Generic[Examples, Results]):
@@ -165,10 +155,9 @@ class Task(Trains, Generic[Examples, Results]):
 
     # -- from scores to results --------------------------------------------------------------------
 
-    def decoder(self, data: DataSet[Examples]) -> Decoder[Results]:
+    def decoder(self, data: DataSet[Examples]) -> Decoder:
         """What makes the scores of these rows results."""
-        decoder: Any = EachRow()
-        return decoder
+        return Decoder()
 
     def outputs(self, scores: tf.Tensor) -> dict[str, tf.Tensor]:
         """What an exported model says, from the scores of rows [B, …], per token [B, T, …]."""

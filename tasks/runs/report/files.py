@@ -47,7 +47,8 @@ class RunFiles:
     plan: Mapping[str, float] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
-    start: str = ""
+    start: str = ""  # what the first start began from
+    began_s: float | None = None  # when it did, or the first step was logged
     steps: Lines = field(default_factory=list)
     evaluations: Lines = field(default_factory=list)
     num_damaged: int = 0
@@ -55,6 +56,11 @@ class RunFiles:
     sections: Sequence[Section] = ()
     seconds: float | None = None  # of all starts that trained, each from the start of its ranks
     starts: Sequence[history.Entry] = ()  # its history
+
+    @property
+    def measured(self) -> Mapping[str, float]:
+        """The scores that there are so far."""
+        return self.scores or {}
 
     def main_score(self, measured: Iterable[str]) -> str | None:
         """The one of these scores that says how good the model is."""
@@ -67,26 +73,14 @@ class RunFiles:
         # The first line holds the compilation, unless it is the only one.
         return statistics.median(values[1:] or values) if values else 0.0
 
-    def best(self) -> tuple[int, str] | None:
-        """The step and the name of the best evaluation, if its model is kept."""
-        keeps = (
-            self.config.get("load_best_model_at_end")
-            or self.config.get("early_stopping_patience") is not None
-        )
+    def best(self) -> list[tuple[float, str]]:
+        """The best evaluation, if its model is kept."""
+        is_patient = self.config.get("early_stopping_patience") is not None
         name = self.main_score(self.evaluations[0] if self.evaluations else ())
-        if not (keeps and name):
-            return None
+        if not (name and (is_patient or self.config.get("load_best_model_at_end"))):
+            return []
         line = max(self.evaluations, key=lambda line: line.get(name, -math.inf))
-        return int(line["step"]), name
-
-    def began(self) -> str:
-        """Date and time of the first start, or of the first logged step."""
-        began_s = self.starts[0]["began"] if self.starts else self.steps[0].get("time")
-        return "" if began_s is None else date(began_s)
-
-    def origin(self) -> str:
-        """What the first start began from."""
-        return str(self.starts[0]["from"]) if self.starts else self.start
+        return [(float(line["step"]), f"best {name}")]
 
     def interruptions(self) -> list[tuple[float, str]]:
         """The steps at which the training was started again, or went on with other ranks."""
@@ -100,7 +94,9 @@ class RunFiles:
         return [(float(step), text) for step, text in sorted(marks.items())]
 
 
-def date(seconds: float) -> str:
+def date(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
@@ -114,10 +110,7 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
     """Reads the runs in folders, of a run with several seeds each of these, of a folder of runs all
     of them, and the scores in JSON files of other programs. Names each by its folder, or by its
     whole path if two have the same name."""
-    names = [
-        place.resolve().stem if place.suffix == ".json" else place.resolve().name
-        for place in places
-    ]
+    names = [place.resolve().name.removesuffix(".json") for place in places]
     shown = names if len(set(names)) == len(names) else map(str, places)
     runs: list[RunFiles] = []
     for place, given in zip(places, shown, strict=True):
@@ -145,42 +138,42 @@ def runs_in(folder: Path) -> list[Path]:
 def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
     """The run in a folder. Raises InputError: there is none, nothing is logged yet, or a file is
     damaged."""
-    path = folder / "run.json"
-    for needed in (path, folder / "metrics.jsonl"):
+    path, logged, times = (folder / f for f in ("run.json", "metrics.jsonl", "step_times.json"))
+    for needed in (path, logged):
         if not needed.is_file():
             raise InputError(f"{folder}: no run of RingBERT here ({needed.name} is missing)")
-    metrics, num_damaged = read_metrics(folder / "metrics.jsonl")
+    metrics, num_damaged = read_metrics(logged)
     steps = [line for line in metrics if "loss" in line]
     if not steps:
         raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
-    run = read_object(path)
-    files = [file for trains in (True, False) if (file := folder / result_file(trains)).is_file()]
-    scores, results = [scores_in(file) for file in files], [read_object(file) for file in files]
-    times = folder / "step_times.json"
+    run, starts = read_object(path), history.read(folder)
+    files = [*filter(Path.is_file, (folder / result_file(trains) for trains in (True, False)))]
+    scores, results = [*map(scores_in, files)], [*map(read_object, files)]
     try:
         plan = {
             key: _figure(value) for key, value in run["plan"].items() if type(value) in (int, float)
         }
         if missing := {"steps", "size", "global_batch_size", "learning_rate"} - plan.keys():
             raise KeyError(*missing)
+        command = [*map(str, run["environment"]["command"])]
+        sections = next(filter(None, (result.get(REPORT) for result in results)), ())
         return RunFiles(
             name=name,
             group=group,
             metric=run.get("metric"),
             plan=plan,
             config=dict(run.get("config", {})),
-            environment=dict(
-                run["environment"], command=[str(word) for word in run["environment"]["command"]]
-            ),
-            start=str(run.get("start", "")),
+            environment=run["environment"] | {"command": command},
+            start=str(starts[0]["from"] if starts else run.get("start", "")),
+            began_s=starts[0]["began"] if starts else steps[0].get("time"),
             steps=steps,
             evaluations=[line for line in metrics if "loss" not in line],
             num_damaged=num_damaged,
             scores=next(filter(None, scores), {}) if files else None,
-            step_times=[dict(each) for each in read_json(times)] if times.is_file() else (),
-            sections=list(next((result[REPORT] for result in results if result.get(REPORT)), ())),
+            step_times=[*map(dict, read_json(times))] if times.is_file() else (),
+            sections=list(sections),
             seconds=results[0].get("seconds") if results else None,
-            starts=history.read(folder),
+            starts=starts,
         )
     except DAMAGED as error:
         raise InputError(
