@@ -1,7 +1,6 @@
 """Settings that programs share. Without TensorFlow, so that `--help` answers at once."""
 
 import re
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert.settings import TokenizerSettings
@@ -38,7 +37,6 @@ def eval_steps() -> Any:
     return setting(None, help, "evaluation", at_least=1, at_most=MOST_STEPS)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
     """Configuration, vocabulary and weights: all at once by `--model`, or each by its own flag."""
 
@@ -69,7 +67,6 @@ class ModelSettings(Settings):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class MachineSettings(Settings):
     """Where and how a program computes."""
 
@@ -89,7 +86,6 @@ class MachineSettings(Settings):
     stalls: StallSettings
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepSettings(Settings):
     """How a training step computes its passes and sums."""
 
@@ -111,7 +107,6 @@ class StepSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainingSettings(Settings):
     """How a program trains: names and defaults of Google's scripts, and some more."""
 
@@ -133,7 +128,6 @@ class TrainingSettings(Settings):
         return {f"--{name}": values[name] for name in SCHEDULE} | {"--train_batch_size": batch}
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProgramConfig(Settings):
     """What all programs that train have. A program adds its own flags."""
 
@@ -146,7 +140,6 @@ class ProgramConfig(Settings):
     do_train: bool = setting(False, "train the model", "training")
 
 
-@dataclass(frozen=True, kw_only=True)
 class EvaluationSettings(Settings):
     """How held-out data are scored, also during training."""
 
@@ -155,7 +148,6 @@ class EvaluationSettings(Settings):
     eval_steps: int | Literal["auto"] | None = eval_steps()
 
 
-@dataclass(frozen=True, kw_only=True)
 class SelectionSettings(Settings):
     """How the scores of the dev set while training choose the model."""
 
@@ -181,12 +173,10 @@ class SelectionSettings(Settings):
         return self.load_best_model_at_end or self.early_stopping_patience is not None
 
 
-@dataclass(frozen=True, kw_only=True)
 class DevSettings(SelectionSettings, EvaluationSettings):
     """How the dev set of a fine-tuning is scored, which can choose the model."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class FineTuningConfig(ProgramConfig):
     """What all programs that fine-tune a model have. The set to predict is also the dev set."""
 
@@ -250,7 +240,6 @@ class FineTuningConfig(ProgramConfig):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class TaskConfig(FineTuningConfig):
     """Of programs with a dev set of its own."""
 
