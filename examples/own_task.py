@@ -135,4 +135,4 @@ def of_settings(settings: Mapping[str, Any]) -> StarsTask:
 
 if __name__ == "__main__":
     config = flags.parse(StarsConfig, prog="own_task", description="Learn the stars of texts.")
-    run_on_ranks("own_task", config, config.machine, config.output_dir, run_stars)
+    run_on_ranks("own_task", config, config.output_dir, run_stars)

@@ -19,7 +19,7 @@ from tasks.runs.trained import saved_settings
 
 
 def run(config: ClassifierConfig) -> None:
-    run_on_ranks("bert-classifier", config, config.machine, config.output_dir, run_classifier)
+    run_on_ranks("bert-classifier", config, config.output_dir, run_classifier)
 
 
 def run_classifier(config: ClassifierConfig, job: Job) -> Scores:

@@ -22,7 +22,7 @@ from tasks.runs.trained import saved_settings
 
 
 def run(config: EmbedderConfig) -> None:
-    run_on_ranks("bert-embedder", config, config.machine, config.output_dir, run_embedder)
+    run_on_ranks("bert-embedder", config, config.output_dir, run_embedder)
 
 
 def run_embedder(config: EmbedderConfig, job: Job) -> Scores:

@@ -40,7 +40,7 @@ PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 def run(config: FeaturesConfig) -> None:
     folder = str(Path(config.output_file).parent)
-    run_on_ranks("bert-features", config, config.machine, folder, run_features)
+    run_on_ranks("bert-features", config, folder, run_features)
 
 
 def run_features(config: FeaturesConfig, job: Job) -> None:
@@ -136,18 +136,13 @@ def write_parquet(file: BinaryIO, layers: Sequence[int], vectors: Iterator[Vecto
         writer = None
         while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
             numbers, tokens, states = zip(*lines, strict=True)
-            offsets, flat = (
-                np.cumsum([0, *map(len, tokens)], dtype=np.int32),
-                np.concatenate(states),
-            )
-            columns = {
-                "linex_index": pa.array(numbers),
-                "tokens": pa.array(tokens, pa.list_(pa.string())),
-            }
-            for place, layer in enumerate(layers):
-                each = pa.FixedSizeListArray.from_arrays(
-                    pa.array(flat[:, place].reshape(-1)), flat.shape[2]
-                )
+            offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
+            by_layer = np.concatenate(states).swapaxes(0, 1)
+            columns = {"linex_index": pa.array(numbers)}
+            columns["tokens"] = pa.array(tokens, pa.list_(pa.string()))
+            for layer, vectors_TH in zip(layers, by_layer, strict=True):
+                size = vectors_TH.shape[1]
+                each = pa.FixedSizeListArray.from_arrays(pa.array(vectors_TH.reshape(-1)), size)
                 columns[f"layer_{layer}"] = pa.ListArray.from_arrays(offsets, each)
             table = pa.table(columns)
             writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema))

@@ -96,9 +96,14 @@ def _last_sign(folder: Path) -> float:
 
 def _changes(folder: Path, config: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The flags of a training that differ from those of the one before, with both values."""
-    try:
-        old = dict(read_object(folder / "run.json")["config"])
-    except (InputError, OSError, KeyError, TypeError, ValueError):
-        return {}
+    old = config_of(folder)
     names = [name for name in config if name in old and name not in NEW]
     return {name: [old[name], config[name]] for name in names if old[name] != config[name]}
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """The flags of the training that wrote a run's folder; none if nobody knows."""
+    try:
+        return dict(read_object(folder / "run.json")["config"])
+    except (InputError, KeyError, TypeError, ValueError):
+        return {}

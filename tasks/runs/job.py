@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import TypeVar
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -24,7 +24,6 @@ from tasks.runs.card import CARD, card_of
 from tasks.runs.environment import result_file
 from tasks.runs.remote import Mirror, is_remote, local_folder, local_inputs
 from tasks.runs.report.page import PAGE, write_page
-from tasks.runs.settings import MachineSettings
 
 ADVICE = {
     OutOfMemory: (
@@ -38,8 +37,6 @@ ADVICE = {
         " --max_predictions_per_seq)"
     ),
 }
-C = TypeVar("C", bound=Settings)
-
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
 
@@ -66,17 +63,11 @@ class Job:
         config = {**self.config, "seed": seed, "output_dir": str(folder), "seeds": None}
         return replace(self, run=Run(folder, self.world), config=config)
 
-    def resume(self, wanted: str) -> str:
-        """The value of `--resume`: a job that goes on continues, also if it began with `never`."""
-        return "auto" if self.goes_on and wanted == "never" else wanted
-
-    def finish(
-        self, trains: bool, scores: Mapping[str, float], more: Mapping[str, object] | None = None
-    ) -> None:
+    def finish(self, trains: bool, scores: Mapping[str, float], more: Mapping[str, object]) -> None:
         """Writes the file of `result_file`: the command is complete when it exists. Says so, and
         draws the page of a training."""
         facts = self.world.on_first(history.end, self.run, self.world, trains)
-        self.run.write_json(result_file(trains), {"scores": scores, **(more or {}), **facts})
+        self.run.write_json(result_file(trains), {"scores": scores, **more, **facts})
         figures = "".join(f", {name} {value:.4g}" for name, value in scores.items())
         self.run.say(f"done: {self.run.folder}{figures}")
         if self.run.is_writer and trains:
@@ -90,7 +81,7 @@ class Job:
 
 
 def run_on_ranks(
-    program: str, config: C, machine: MachineSettings, folder: str, work: Callable[[C, Job], object]
+    program: str, config: Any, folder: str, work: Callable[[Any, Job], object]
 ) -> None:
     """Joins the ranks, opens the backend and calls `work(config, job)` on each; rank 0 writes
     `folder`. What is remote is local in the configuration that `work` gets. Errors end all ranks.
@@ -98,7 +89,7 @@ def run_on_ranks(
     `config` must be the same on all ranks. In an elastic world the survivors of a death call `work`
     again, unless it handles the death itself. It then continues from what it has written.
     """
-    values, has_trained = flat(config), Event()
+    machine, values, has_trained = config.machine, flat(config), Event()
     if os.environ.get(launcher.HAS_SAVED) == "1":
         has_trained.set()
 
@@ -116,17 +107,16 @@ def run_on_ranks(
                 world.on_first(run.lock)
                 world.watchdog.stacks = run.folder / "stacks"
             if mirror and (kept := world.on_first(mirror.download, run.folder)):
-                names = ", ".join(kept)
-                run.say(f"{folder} lacks {names}, whose upload had failed: kept, and uploaded now")
+                lacking = ", ".join(kept)
+                run.say(
+                    f"{folder} lacks {lacking}, whose upload had failed: kept, and uploaded now"
+                )
                 world.on_first(run.publish)
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
-            flags = values, data_flags(config)
-            work(
-                local,
-                Job(world, collectives, run, *flags, goes_on=goes_on, has_trained=has_trained),
-            )
+            names = data_flags(config)
+            work(local, Job(world, collectives, run, values, names, goes_on, has_trained))
             # nobody leaves while another may need to repeat the work
             world.on_first(run.publish, True)
             if mirror:
