@@ -56,7 +56,7 @@ def run(config: StepConfig) -> None:
         world.on_first(write, config.output_file, figures)
 
 
-def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> dict[str, Any]:
+def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> dict:
     """The speed over all ranks in examples and tokens; the parts of a step, and the FLOP per
     second, of rank 0."""
     config, job = config_of(load), Job(world, collectives, Unwritten())
@@ -121,9 +121,7 @@ def model_config(size: str, **others: Any) -> BertConfig:
     return BertConfig(**others | dict(zip(names, SIZES[size], strict=True)))
 
 
-def random_training(
-    config: BertConfig, length: int, settings: dict[str, Any], job: Job
-) -> Training:
+def random_training(config: BertConfig, length: int, settings: dict, job: Job) -> Training:
     """The training of a model of `bert-squad` on full rows of random tokens, with these settings of
     a training; the same in every call."""
     task = SpanTask(WindowSettings(max_seq_length=length, max_query_length=1))

@@ -1,7 +1,6 @@
 """bert-corpus: builds and checks corpora, and trains vocabularies, on any number of ranks."""
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +44,15 @@ def build(config: BuildConfig, world: World) -> None:
     if words.case_problem:
         world.say(f"warning: {words.case_problem}")
     num_cores = world.device.threads if world.size > 1 else len(os.sched_getaffinity(0))
-    work = partial(corpus.build, settings, words, num_workers=config.num_workers or num_cores)
     with world.watchdog.working():  # the shares of the ranks may take hours more or less
-        manifest = work(share=world.share, barrier=world.barrier, say=world.say)
+        manifest = corpus.build(
+            settings,
+            words,
+            num_workers=config.num_workers or num_cores,
+            share=world.share,
+            barrier=world.barrier,
+            say=world.say,
+        )
     counts, num_shards = manifest["counts"], len(manifest["shards"])
     cut = f", {counts['cut_tokens']:,} cut off" if counts.get("cut_tokens") else ""
     world.say(

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import ringbase
 from distributed.watchdog import by_value
@@ -43,7 +43,7 @@ class Page:
 
     def __init__(self, world: World, as_json: bool):
         self.world, self._as_json = world, as_json
-        self.results: list[dict[str, Any]] = []  # name, status, text, advice and seconds
+        self.results: list[dict] = []  # name, status, text, advice and seconds
         self._began = time.monotonic()
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may be ASCII only
         place = f"ranks: {world.size}, hosts: {world.num_nodes}"

@@ -13,7 +13,6 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -68,7 +67,7 @@ def run(config: ExportConfig) -> None:
 def export(
     folder: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    task_of: Callable[[Mapping[str, Any]], Task] | None = None,
+    task_of: Callable[[Mapping], Task] | None = None,
     model_revision: str | None = None,
 ) -> list[str]:
     """Writes a trained model as a SavedModel into the new folder `out`, and returns its signature

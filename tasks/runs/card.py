@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import ringbase
 from bert.heads import HEADS
@@ -54,7 +53,7 @@ def _table(scores: Mapping[str, float]) -> str:
     return "\n".join(lines)
 
 
-def _training(folder: Path, run: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[str]:
+def _training(folder: Path, run: Mapping, result: Mapping) -> Iterator[str]:
     config, plan, starts = run["config"], run["plan"], history.read(folder)
     data = [f"--{flag} {config[flag]}" for flag in DATA_FLAGS if config.get(flag)]
     yield f"- weights from: {starts[0]['from'] if starts else run['start']}"

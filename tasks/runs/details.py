@@ -5,7 +5,7 @@ marks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 REPORT = "report"  # the key
 MOST_ROWS = 12  # of a table of examples
@@ -14,17 +14,17 @@ LONGEST_TEXT, AROUND = 600, 200  # characters of a text, and around its marks
 
 NONE = "(none)"  # a cell for what is predicted, or true, if nothing is
 
-Section = dict[str, Any]
+Section = dict
 
 
 class Details(NamedTuple):
     """What is shown of an evaluation besides its scores."""
 
-    facts: Mapping[str, object] = {}  # for result.json
+    facts: Mapping = {}  # for result.json
     sections: Sequence[Section] = ()  # for the page
 
 
-def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Section:
+def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence]) -> Section:
     return {
         "title": title,
         "note": note,

@@ -10,7 +10,6 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from distributed.run import Run
 from distributed.world import World
@@ -21,12 +20,10 @@ FILE = "history.json"
 TRAINING = "training"
 NEW = ("output_dir", "seeds")  # flags that say nothing about a change
 
-Entry = dict[str, Any]
+Entry = dict
 
 
-def begin(
-    run: Run, world: World, what: str, origin: str, step: int, config: Mapping[str, Any]
-) -> None:
+def begin(run: Run, world: World, what: str, origin: str, step: int, config: Mapping) -> None:
     """Adds a start. One before it without an end, which was broken off, ends with the last step
     that it has logged."""
     entries = read(run.folder)
@@ -94,14 +91,14 @@ def _last_sign(folder: Path) -> float:
     return 0.0
 
 
-def _changes(folder: Path, config: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _changes(folder: Path, config: Mapping) -> dict[str, list]:
     """The flags of a training that differ from those of the one before, with both values."""
     old = config_of(folder)
     names = [name for name in config if name in old and name not in NEW]
     return {name: [old[name], config[name]] for name in names if old[name] != config[name]}
 
 
-def config_of(folder: Path) -> dict[str, Any]:
+def config_of(folder: Path) -> dict:
     """The flags of the training that wrote a run's folder; none if nobody knows."""
     try:
         return dict(read_object(folder / "run.json")["config"])

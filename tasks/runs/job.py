@@ -47,14 +47,14 @@ class Job:
     world: World
     collectives: Collectives
     run: Run
-    config: Mapping[str, object] = field(default_factory=dict)  # the program's flags, for run.json
+    config: Mapping = field(default_factory=dict)  # the program's flags, for run.json
     data_flags: Sequence[str] = ()  # those of them that say what is read
     goes_on: bool = False  # after a restart or a death the run continues what this job has saved
     # set once a training has begun: a death then makes it go on
     has_trained: Event = field(default_factory=Event)
 
     @property
-    def flags_of_data(self) -> dict[str, object]:
+    def flags_of_data(self) -> dict:
         return {name: self.config.get(name) for name in self.data_flags}
 
     def of_seed(self, seed: int) -> "Job":
@@ -63,7 +63,7 @@ class Job:
         config = {**self.config, "seed": seed, "output_dir": str(folder), "seeds": None}
         return replace(self, run=Run(folder, self.world), config=config)
 
-    def finish(self, trains: bool, scores: Mapping[str, float], more: Mapping[str, object]) -> None:
+    def finish(self, trains: bool, scores: Mapping[str, float], more: Mapping) -> None:
         """Writes the file of `result_file`: the command is complete when it exists. Says so, and
         draws the page of a training."""
         facts = self.world.on_first(history.end, self.run, self.world, trains)

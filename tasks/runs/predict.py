@@ -49,7 +49,7 @@ class Predictor:
         model: Bert,
         task: Trains,
         job: Job,
-        forward: Callable[..., Any] | None = None,
+        forward: Callable | None = None,
         compiles: bool = True,
     ):
         """`forward(batch, tracing=…)` makes the outputs of a batch, by default the scores of the
@@ -75,7 +75,7 @@ class Predictor:
         batch_size: int,
         keep: Callable[[int, np.ndarray], Any] = keep_all,
         label: str | None = "prediction",
-    ) -> list[Any] | None:
+    ) -> list | None:
         """What `keep` makes of each row's number and output, in the order of the rows, on rank 0;
         None elsewhere.
 
@@ -89,7 +89,7 @@ class Predictor:
         is_long = label is None or lengths.sum() >= WORTH_COMPILING
         is_per_token = self.model.head.per == "token"
 
-        def keep_rows(number: int, outputs: np.ndarray) -> list[Any]:
+        def keep_rows(number: int, outputs: np.ndarray) -> list:
             numbers = batches[number].tolist()
             own = np.split(outputs, np.cumsum(lengths[numbers])) if is_per_token else outputs
             return [keep(row, output) for row, output in zip(numbers, own, strict=False)]

@@ -36,7 +36,7 @@ class Sets:
     predict: Sequence[DataSet] = ()
 
 
-def open_sets(task: Task, sources: Mapping[str, Sequence[Any]], preparation: Preparation) -> Sets:
+def open_sets(task: Task, sources: Mapping[str, Sequence], preparation: Preparation) -> Sets:
     """The sets of the sources of "train", one or none, "dev" and "predict". A source in both of
     these is opened once."""
     by_id = {id(source): source for named in sources.values() for source in named}
@@ -136,21 +136,21 @@ class Evaluation:
             )
         return scores
 
-    def written(self, run: Run, scores: Scores, steps: int | None) -> dict[str, object]:
+    def written(self, run: Run, scores: Scores, steps: int | None) -> dict:
         """Writes the files of the last evaluation, with these scores. Returns what it teaches."""
         # as run_classifier.py, with loss and step where there is a loss
         loss = {"loss": scores["eval_loss"], "global_step": steps} if "eval_loss" in scores else {}
         write_eval_results(run, scores | loss)
         return self.world.on_first(self._learned, run)
 
-    def _learned(self, run: Run) -> dict[str, object]:
+    def _learned(self, run: Run) -> dict:
         learned = dict[str, object]()
         for data, results in self.results.items():
             write_mistakes(run, self.task, data, results, f"mistakes{data.suffix}.jsonl")
             learned |= self.task.calibrated(data, results)
         return learned
 
-    def details(self, task: Task) -> dict[str, Any]:
+    def details(self, task: Task) -> dict:
         """What result.json holds of the last evaluation besides scores. On rank 0."""
         facts, sections = dict[str, Any](), list[dict]()
         for data, results in self.results.items():

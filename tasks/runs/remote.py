@@ -51,7 +51,7 @@ def is_remote(value: object) -> bool:
     return isinstance(value, str) and URL.fullmatch(value) is not None
 
 
-def local_inputs(values: Mapping[str, Any], world: World) -> dict[str, str]:
+def local_inputs(values: Mapping, world: World) -> dict[str, str]:
     """The local copies of the remote inputs among the values of flags, on every rank. Raises
     InputError."""
     calls = dict.fromkeys(ON_FIRST, world.on_first) | dict.fromkeys(

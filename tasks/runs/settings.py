@@ -120,7 +120,7 @@ class TrainingSettings(Settings):
     loop: LoopSettings
     resume: str = setting("auto", "auto, never, or the folder of a run to continue", "training")
 
-    def schedule(self) -> dict[str, object]:
+    def schedule(self) -> dict:
         """Flag -> value for what must stay the same when a run is resumed."""
         plan = self.plan.resolved()
         values = flat(self) | flat(plan)

@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bert import configuration, hub, weights
 from bert.configuration import BertConfig
@@ -55,7 +54,7 @@ class Start:
         assert self.tokenizer is not None
         return self.tokenizer
 
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> Mapping:
         """The settings that the weights were trained with; empty if nobody knows. On rank 0."""
         return settings_of(self.weights) if self.weights else {}
 
@@ -74,7 +73,7 @@ class Start:
         load_on_all(model, self.weights, world, run)
         return steps
 
-    def check_settings(self, settings: Mapping[str, object], job: Job) -> None:
+    def check_settings(self, settings: Mapping, job: Job) -> None:
         """Raises InputError for the first setting that differs from the checkpoint's, with both
         values, or for other training data with what made them so; and how to train on. On rank
         0."""
@@ -94,7 +93,7 @@ class Start:
                 f" --output_dir and this checkpoint as --init_checkpoint{moments}"
             )
 
-    def _change_of_data(self, flags: Mapping[str, object]) -> str:
+    def _change_of_data(self, flags: Mapping) -> str:
         """What has changed since the checkpoint: the tokenizer, flags, or files."""
         assert self.checkpoint is not None
         if self.tokenizer:

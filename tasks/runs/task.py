@@ -45,11 +45,11 @@ class Trains:
         """The score whose highest value is that of the best model."""
         raise NotImplementedError
 
-    def files(self, width: int) -> Mapping[str, object]:
+    def files(self, width: int) -> Mapping:
         """JSON files beside a trained model of this hidden size, by name."""
         return {}
 
-    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+    def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         """Rows, with their numbers "row" and "epoch" -> the model's input (bert/batch.py), and the
         targets."""
         raise NotImplementedError
@@ -108,7 +108,7 @@ class Decoder:
         where they were computed, while the model computes the next batch."""
         return scores.copy()
 
-    def results(self, kept: Sequence[Any]) -> Any:
+    def results(self, kept: Sequence) -> Any:
         """The results of all examples, in their order, from what was kept of each row. On
         rank 0."""
         return np.array(kept)
@@ -118,7 +118,7 @@ class Record(NamedTuple):
     """A line of predictions.jsonl, and whether it is a mistake."""
 
     # the input, the truth if there is one, the prediction, its probability or probabilities
-    fields: Mapping[str, object]
+    fields: Mapping
     # of a mistake, how sure the model was; None if it is right, or nobody knows
     mistake: float | None = None
 
@@ -134,7 +134,7 @@ class Task(Trains, Generic[Examples, Results]):
     labels: Any = ()  # the names of the model's outputs, if they have names
 
     @property
-    def fixed(self) -> Mapping[str, object]:
+    def fixed(self) -> Mapping:
         """The settings, by flag, that must not change when a training is resumed."""
         return self.settings
 
@@ -181,11 +181,11 @@ class Task(Trains, Generic[Examples, Results]):
         """What result.json and the page show of an evaluation, besides its scores."""
         return Details()
 
-    def calibrated(self, data: DataSet[Examples], results: Results) -> dict[str, object]:
+    def calibrated(self, data: DataSet[Examples], results: Results) -> dict:
         """What an evaluation teaches, as further `settings` of the model."""
         return {}
 
-    def taught(self, settings: Mapping[str, Any]) -> Self:
+    def taught(self, settings: Mapping) -> Self:
         """The task with what an evaluation has taught, among the settings of a model."""
         return self
 

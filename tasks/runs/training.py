@@ -52,7 +52,7 @@ class TrainingData:
     # which row stands at each position of the stream: a function of the number of rows and a seed
     order: Callable[[int, int], Order] = Order
     # by flag: must not change when a run is resumed
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping = field(default_factory=dict)
     commit: str | None = None  # the hub's, of its data set
 
     @classmethod

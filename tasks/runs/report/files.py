@@ -45,8 +45,8 @@ class RunFiles:
     group: str = ""
     metric: str | None = None
     plan: Mapping[str, float] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping = field(default_factory=dict)
+    environment: Mapping = field(default_factory=dict)
     start: str = ""  # what the first start began from
     began_s: float | None = None  # when it did, or the first step was logged
     steps: Lines = field(default_factory=list)

@@ -43,7 +43,7 @@ NOT_COMPARED = "output_dir", "seeds"
 USAGE = "usage: bert-report OUTPUT_DIR [OUTPUT_DIR or FILE.json ...] [--output_file FILE]"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> None:
     words = deque(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         flags.stop(f"{USAGE}\n\n{__doc__}", 0 if words else 2)

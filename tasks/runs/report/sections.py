@@ -23,7 +23,7 @@ class Best(str):
     """A cell with the best value of its row."""
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence]) -> str:
     head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
     body = ("<tr>" + "".join(map(cell, row, heads)) + "</tr>" for row in rows)
     return (
@@ -44,7 +44,7 @@ def cell(value: Any, head: str) -> str:
     return f"{start}>{html.escape(f'{value:,}' if isinstance(value, int) else str(value))}</td>"
 
 
-def marked(text: str, marks: Sequence[Sequence[Any]]) -> str:
+def marked(text: str, marks: Sequence[Sequence]) -> str:
     """A text with its marks, which may overlap."""
     edges = sorted({0, len(text), *(place for start, stop, _ in marks for place in (start, stop))})
     parts = []
