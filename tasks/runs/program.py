@@ -5,14 +5,14 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from distributed.run import Run
 from distributed.train import HeldOut
 from distributed.world import World
 from ringbase.errors import InputError
 from tasks.runs import history
-from tasks.runs.details import REPORT
+from tasks.runs.details import REPORT, Section
 from tasks.runs.environment import result_file
 from tasks.runs.job import Job
 from tasks.runs.predict import Predictor
@@ -27,8 +27,7 @@ Config = TypeVar("Config", bound=FineTuningConfig)
 Results = dict[DataSet, Any]  # of the sets, on rank 0; None on other ranks
 
 
-@dataclass(frozen=True)
-class Sets:
+class Sets(NamedTuple):
     """The sets that a command needs. Those of `predict` that are in `dev` too are computed once."""
 
     train: Sequence[DataSet] = ()  # one or none
@@ -45,8 +44,7 @@ def open_sets(task: Task, sources: Mapping[str, Sequence], preparation: Preparat
     return Sets(**kinds)
 
 
-@dataclass(frozen=True)
-class SeedRun:
+class SeedRun(NamedTuple):
     """One run of a program: where it starts, its seed, and the job with its folder."""
 
     seed: int
@@ -81,7 +79,10 @@ def run_task(
     model = runs[0].start.model(task.head)
     training = None
     for data in sets.train:
-        training = Training(model, task, TrainingData.of(task, data), config.training, job)
+        rows, key = data.tables[task.train_table or task.table], data.prepared.facts["digest"]
+        commit = getattr(data.source, "commit", None)
+        trained = TrainingData(rows, key, settings=task.fixed, commit=commit)
+        training = Training(model, task, trained, config.training, job)
     predictor = Predictor(model, task, job)
     evaluation = Evaluation(task, predictor, sets.dev, config.eval_batch_size, job.world)
     if config.seeds is None:
@@ -144,7 +145,7 @@ class Evaluation:
         return self.world.on_first(self._learned, run)
 
     def _learned(self, run: Run) -> dict:
-        learned = dict[str, object]()
+        learned: dict = {}
         for data, results in self.results.items():
             write_mistakes(run, self.task, data, results, f"mistakes{data.suffix}.jsonl")
             learned |= self.task.calibrated(data, results)
@@ -152,7 +153,8 @@ class Evaluation:
 
     def details(self, task: Task) -> dict:
         """What result.json holds of the last evaluation besides scores. On rank 0."""
-        facts, sections = dict[str, Any](), list[dict]()
+        facts: dict = {}
+        sections: list[Section] = []
         for data, results in self.results.items():
             details = task.details(data, results)
             facts |= details.facts
@@ -176,7 +178,7 @@ def run_once(
     else:
         steps = start.load(evaluation.predictor.model, world, run)
         task = task.taught(world.on_first(start.settings))
-    scores, facts, evaluated = Scores(), dict[str, Any](), Results()
+    scores, facts, evaluated = Scores(), dict(), Results()
     if config.does_eval:
         scores, evaluated = evaluation.measure(), evaluation.results
     if scores:

@@ -125,7 +125,7 @@ class TrainingSettings(Settings):
         plan = self.plan.resolved()
         values = flat(self) | flat(plan)
         batch = None if plan.global_batch_size else plan.batch_size
-        return {f"--{name}": values[name] for name in SCHEDULE} | {"--train_batch_size": batch}
+        return {name: values[name] for name in SCHEDULE} | {"train_batch_size": batch}
 
 
 class ProgramConfig(Settings):

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from bert.batch import Batch, Grouping
 from bert.heads import Head
-from distributed.joint import Texts
 from distributed.rows import BatchRows, Rows
 from distributed.run import Run
 from ringbase.files import digest
@@ -37,7 +36,8 @@ class Trains:
     settings: Any  # what prediction must know, by flag; kept beside the model
     # the most rows of attention that a row of data has
     texts_per_row: Any = 1
-    # a loss that joins the rows of all ranks, instead of `loss`
+    # instead of `loss` one that joins the rows of all ranks (distributed/joint.py), and a function:
+    # batch -> which texts it has, and which rows of attention have one
     joint: Any = None
 
     @property
@@ -64,10 +64,6 @@ class Trains:
 
     def loss(self, scores: Any, batch: dict[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """The sum of each loss term over a batch, from the model's scores."""
-        raise NotImplementedError
-
-    def texts_of(self, batch: Batch) -> tuple[Texts, np.ndarray]:
-        """For a joint loss: which texts a batch has, and which rows of attention have one."""
         raise NotImplementedError
 
 

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +35,7 @@ from tasks.runs.environment import result_file
 from tasks.runs.job import Job
 from tasks.runs.settings import TrainingSettings
 from tasks.runs.start import DATA, Start, load_on_all
-from tasks.runs.task import DataSet, Task, Trains
+from tasks.runs.task import Trains
 from tasks.runs.trained import CHECKPOINTS, TASK_FILE
 
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
@@ -43,8 +43,7 @@ STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 OPTIMIZED_FROM = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingData:
+class TrainingData(NamedTuple):
     """The rows that a run trains on."""
 
     rows: BatchRows
@@ -52,18 +51,8 @@ class TrainingData:
     # which row stands at each position of the stream: a function of the number of rows and a seed
     order: Callable[[int, int], Order] = Order
     # by flag: must not change when a run is resumed
-    settings: Mapping = field(default_factory=dict)
+    settings: Mapping = {}
     commit: str | None = None  # the hub's, of its data set
-
-    @classmethod
-    def of(cls, task: Task, data: DataSet) -> "TrainingData":
-        """The rows of a set."""
-        return cls(
-            rows=data.tables[task.train_table or task.table],
-            key=data.prepared.facts["digest"],
-            settings={f"--{name}": value for name, value in task.fixed.items()},
-            commit=getattr(data.source, "commit", None),
-        )
 
 
 class Training:
@@ -157,8 +146,8 @@ class Training:
 
     def _first_state(self, start: Start, job: Job, seed: int, continues: bool) -> State:
         """Where the training begins. Raises InputError: a setting differs from the checkpoint's."""
-        settings = {**self._data.settings, **self._config.schedule(), "--seed": seed}
-        settings[DATA] = self._data.key
+        flags = {**self._data.settings, **self._config.schedule(), "seed": seed}
+        settings = {f"--{name}": value for name, value in flags.items()} | {DATA: self._data.key}
         self._world.on_first(start.check_settings, settings, job)
         return first_state(self.plan, settings, start.state, continues)
 
@@ -238,7 +227,8 @@ class Training:
         own = task.weights, optimizer, self.words.write_back
         make_step: Callable[..., TrainingStep] = partial(TrainingStep, loss, *own)
         if task.joint:
-            make_step = partial(JointStep, task.joint, outputs, task.texts_of, *own)
+            joint_loss, texts_of = task.joint
+            make_step = partial(JointStep, joint_loss, outputs, texts_of, *own)
         if self._layouts is None:
             return make_step("graph" if is_optimized else "as traced")
         # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are

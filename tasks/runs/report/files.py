@@ -6,9 +6,8 @@ import os
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ringbase.errors import InputError
 from ringbase.files import parse_json, read_json, read_object, read_text
@@ -22,11 +21,10 @@ LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, 
 # What reading a value raises that is missing, or not what it should be.
 DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 
-Lines = list[dict[str, float]]
+Lines = Sequence[dict[str, float]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunFiles:
+class RunFiles(NamedTuple):
     """The contents of a run's files, or only the scores of another program.
 
     Attributes:
@@ -44,13 +42,13 @@ class RunFiles:
     scores: Mapping[str, float] | None
     group: str = ""
     metric: str | None = None
-    plan: Mapping[str, float] = field(default_factory=dict)
-    config: Mapping = field(default_factory=dict)
-    environment: Mapping = field(default_factory=dict)
+    plan: Mapping[str, float] = {}
+    config: Mapping = {}
+    environment: Mapping = {}
     start: str = ""  # what the first start began from
     began_s: float | None = None  # when it did, or the first step was logged
-    steps: Lines = field(default_factory=list)
-    evaluations: Lines = field(default_factory=list)
+    steps: Lines = ()
+    evaluations: Lines = ()
     num_damaged: int = 0
     step_times: Sequence[Mapping[str, float]] = ()
     sections: Sequence[Section] = ()
@@ -116,7 +114,7 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
     for place, given in zip(places, shown, strict=True):
         name = os.fsencode(given).decode(errors="replace")
         if place.suffix == ".json" and place.is_file():
-            runs.append(RunFiles(name=name, scores=scores_in(place)))
+            runs.append(RunFiles(name, scores_in(place)))
         elif (place / "run.json").is_file() or not (parts := runs_in(place)):
             runs.append(read_run(place, name))
         elif all(part.name.startswith("seed-") for part in parts):
@@ -158,8 +156,9 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         command = [*map(str, run["environment"]["command"])]
         sections = next(filter(None, (result.get(REPORT) for result in results)), ())
         return RunFiles(
-            name=name,
-            group=group,
+            name,
+            next(filter(None, scores), {}) if files else None,
+            group,
             metric=run.get("metric"),
             plan=plan,
             config=dict(run.get("config", {})),
@@ -169,7 +168,6 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
             steps=steps,
             evaluations=[line for line in metrics if "loss" not in line],
             num_damaged=num_damaged,
-            scores=next(filter(None, scores), {}) if files else None,
             step_times=[*map(dict, read_json(times))] if times.is_file() else (),
             sections=list(sections),
             seconds=results[0].get("seconds") if results else None,

@@ -42,6 +42,8 @@ DATA_FLAGS = "task_name", "data_dir", "dataset_name", "train_file", "input_file"
 NOT_COMPARED = "output_dir", "seeds"
 USAGE = "usage: bert-report OUTPUT_DIR [OUTPUT_DIR or FILE.json ...] [--output_file FILE]"
 
+Runs = Sequence[RunFiles]
+
 
 def main(argv: list[str] | None = None) -> None:
     words = deque(sys.argv[1:] if argv is None else argv)
@@ -75,7 +77,7 @@ def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
     return path
 
 
-def page_of(places: Sequence[RunFiles]) -> str:
+def page_of(places: Runs) -> str:
     title = html.escape(" · ".join(dict.fromkeys(place.group or place.name for place in places)))
     score = next(filter(None, (place.main_score(place.measured) for place in places)), "")
     places = sorted(places, key=lambda place: -place.measured.get(score, -math.inf))
@@ -101,7 +103,7 @@ def page_of(places: Sequence[RunFiles]) -> str:
     return f"{head}<body><main>{''.join(parts)}</main></body></html>\n"
 
 
-def summary(runs: Sequence[RunFiles], score: str) -> str:
+def summary(runs: Runs, score: str) -> str:
     """A line with date and size of a single run, and its main scores in large figures; of several
     the score by which they are sorted."""
     if len(runs) > 1:
@@ -143,7 +145,7 @@ def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
 # -- scores ----------------------------------------------------------------------------------------
 
 
-def score_table(places: Sequence[RunFiles]) -> str:
+def score_table(places: Runs) -> str:
     """A row for each score; columns for each run, and for the mean of several seeds. Of a single
     run only what its tiles do not show."""
     measured = [place.scores for place in places if place.scores]
@@ -162,7 +164,7 @@ def score_table(places: Sequence[RunFiles]) -> str:
     return "<p>No scores yet.</p>" if any(place.scores is None for place in places) else ""
 
 
-def cells_of(name: str, places: Sequence[RunFiles]) -> Iterator[str]:
+def cells_of(name: str, places: Runs) -> Iterator[str]:
     """A score of each run, of which the best ones are marked."""
     values = {place.measured[name] for place in places if name in place.measured}
     best = max(values) if is_score(name) else min(values) if name.endswith("loss") else None
@@ -195,7 +197,7 @@ def shown(name: str, scores: Mapping[str, float]) -> str:
 # -- curves ----------------------------------------------------------------------------------------
 
 
-def charts_of(runs: Sequence[RunFiles], colors: Mapping[str, int]) -> Iterator[str]:
+def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
     several = len(runs) > 1
 
     def curves(key: str) -> list[Curve]:
@@ -231,7 +233,7 @@ def points(lines: Lines, key: str) -> list[tuple[float, float]]:
     return [(line["step"], line[key]) for line in lines if key in line]
 
 
-def step_bars(runs: Sequence[RunFiles]) -> str:
+def step_bars(runs: Runs) -> str:
     """A bar for each rank, or run of several, of the median milliseconds of each part of a step."""
     labels = dict(PARTS)
     if all(run.plan["size"] == 1 for run in runs):
@@ -266,7 +268,7 @@ def step_bars(runs: Sequence[RunFiles]) -> str:
 # -- facts -----------------------------------------------------------------------------------------
 
 
-def differences(runs: Sequence[RunFiles]) -> str:
+def differences(runs: Runs) -> str:
     """The flags that all runs have, with values that differ."""
     rows = []
     for name in runs[0].config:
@@ -283,7 +285,7 @@ def as_flag(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def side_by_side(runs: Sequence[RunFiles], rows: Iterable[Sequence[str]]) -> str:
+def side_by_side(runs: Runs, rows: Iterable[Sequence[str]]) -> str:
     return table(["", *(run.name for run in runs)], rows)
 
 
@@ -295,7 +297,7 @@ def sections_of(run: RunFiles, several: bool) -> str:
     return f'<h2>{title}</h2><div class="sections">{sections}</div>'
 
 
-def facts_table(runs: Sequence[RunFiles]) -> str:
+def facts_table(runs: Runs) -> str:
     """A row for each fact, a column for each run."""
     columns = [facts_of(run) for run in runs]
     rows = [[name, *(facts[name] for facts in columns)] for name in columns[0]]
