@@ -23,7 +23,7 @@ def card_of(folder: Path) -> str:
     base = config.get("init_checkpoint") or config.get("model")
     trained = f"A {name}, trained with {program} of RingBERT {ringbase.__version__}"
     lines = [
-        *_header(head.pipeline, base, config.get("dataset_name")),
+        _header(head.pipeline, base, config.get("dataset_name")),
         f"# {folder.resolve().name}",
         f"{trained} from {base or 'initial values'}.",
         "## Scores",
@@ -37,14 +37,14 @@ def card_of(folder: Path) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def _header(pipeline: str, base: str | None, data_set: str | None) -> Iterator[str]:
+def _header(pipeline: str, base: str | None, data_set: str | None) -> str:
     lines = ["---", "library_name: transformers", f"pipeline_tag: {pipeline}"]
     if base and _is_of_hub(base):
         lines.append(f"base_model: {base}")
     if data_set and _is_of_hub(data_set):
         lines += ["datasets:", f"- {data_set}"]
     lines += ["tags:", "- ringbert", "# license: yours to choose, as model and data allow", "---"]
-    yield "\n".join(lines)
+    return "\n".join(lines)
 
 
 def _table(scores: Mapping[str, float]) -> str:
