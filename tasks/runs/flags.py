@@ -33,7 +33,7 @@ from ringbase.settings import (
     from_text,
     made,
 )
-from tasks.runs.old_flags import IGNORED, INSTEAD
+from tasks.runs.old_flags import IGNORED, INSTEAD, WITH_TEXT
 from tasks.runs.trained import with_settings_of_model
 
 Config = TypeVar("Config")
@@ -54,7 +54,7 @@ UNLISTED = (
     Field("help", bool, aliases=("h",)),
     Field("version", bool),
     Field("undefok", str),
-    *(Field(name, kind) for name, (kind, _) in IGNORED.items()),
+    *(Field(name, str if name in WITH_TEXT else bool) for name in IGNORED),
 )
 REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precision
 FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
@@ -93,7 +93,7 @@ def parse(
         config, notes = configured(config_class, given)
     except ValueError as error:
         _refuse(prog, one_line(error))
-    for name, (_, reason) in IGNORED.items():
+    for name, reason in IGNORED.items():
         if name in given:
             _print_on_first(f"--{name} is ignored: {reason}", sys.stderr)
     for note in notes:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any
@@ -48,14 +48,10 @@ class Job:
     collectives: Collectives
     run: Run
     config: Mapping = field(default_factory=dict)  # the program's flags, for run.json
-    data_flags: Sequence[str] = ()  # those of them that say what is read
+    flags_of_data: Mapping = field(default_factory=dict)  # those of them that say what is read
     goes_on: bool = False  # after a restart or a death the run continues what this job has saved
     # set once a training has begun: a death then makes it go on
     has_trained: Event = field(default_factory=Event)
-
-    @property
-    def flags_of_data(self) -> dict:
-        return {name: self.config.get(name) for name in self.data_flags}
 
     def of_seed(self, seed: int) -> "Job":
         """The job of one of several `--seeds`, in a folder of its own."""
@@ -89,7 +85,8 @@ def run_on_ranks(
     `config` must be the same on all ranks. In an elastic world the survivors of a death call `work`
     again, unless it handles the death itself. It then continues from what it has written.
     """
-    machine, values, has_trained = config.machine, flat(config), Event()
+    machine, has_trained = config.machine, Event()
+    values, of_data = flat(config), flags_of_data(config)
     if os.environ.get(launcher.HAS_SAVED) == "1":
         has_trained.set()
 
@@ -115,8 +112,7 @@ def run_on_ranks(
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
-            names = data_flags(config)
-            work(local, Job(world, collectives, run, values, names, goes_on, has_trained))
+            work(local, Job(world, collectives, run, values, of_data, goes_on, has_trained))
             # nobody leaves while another may need to repeat the work
             world.on_first(run.publish, True)
             if mirror:
@@ -130,9 +126,10 @@ def run_on_ranks(
             raise InputError(f"{error}: {ADVICE[type(error)]}") from error
 
 
-def data_flags(config: Settings) -> list[str]:
-    """The names of the flags that say what is read."""
-    return [field.name for field in fields_of(type(config)) if field.group == "data"]
+def flags_of_data(config: Settings) -> dict:
+    """The flags that say what is read."""
+    values, fields = flat(config), fields_of(type(config))
+    return {field.name: values[field.name] for field in fields if field.group == "data"}
 
 
 def set_precision(precision: str, tf32: bool = False) -> str | None:

@@ -4,7 +4,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -58,8 +58,13 @@ class Predictor:
         self.model, self._job, self._compiles = model, job, compiles
         self._max_seq_length, self._lock = task.max_seq_length, threading.Lock()
         self._make_batch = with_checked_ids(task.batch, model.config)
-        self._forward = forward or model
-        self._traced: dict[bool, Forward] = {}  # by whether XLA compiles parts
+
+        def traced(by_xla: bool) -> Forward:
+            """The forward pass as a graph, traced once. XLA may compile parts."""
+            tracing = Tracing(compiles=by_xla)
+            return traced_once(partial(forward or model, tracing=tracing))
+
+        self._traced = cache(traced)
         self.timing = dict[str, float]()  # of the last set
 
     def results(self, task: Task, data: DataSet, batch_size: int) -> Any:
@@ -95,17 +100,10 @@ class Predictor:
             return [keep(row, output) for row, output in zip(numbers, own, strict=False)]
 
         with self._lock:
-            forward = self._traced_forward(self._compiles and bool(is_long))
+            forward = self._traced(self._compiles and bool(is_long))
             source = self._job.world, self._job.run, rows, batches
             kept = predict(*source, self._make_batch, forward, digest=keep_rows, label=label)
         if kept is None:
             return None
         by_row = dict(zip(np.concatenate(batches).tolist(), itertools.chain(*kept), strict=True))
         return [by_row[row] for row in range(len(rows))]
-
-    def _traced_forward(self, compiles: bool) -> Forward:
-        """The forward pass as a graph, traced once."""
-        if compiles not in self._traced:
-            tracing = Tracing(compiles=compiles)
-            self._traced[compiles] = traced_once(partial(self._forward, tracing=tracing))
-        return self._traced[compiles]

@@ -58,7 +58,7 @@ def runs_of(config: Config, job: Job, found: Callable[[Config, Job], Start]) -> 
     models."""
     jobs = {config.training.loop.seed: job}
     if config.seeds is not None:
-        jobs = {seed: job.of_seed(seed) for seed in config.list_of_seeds}
+        jobs = {seed: job.of_seed(seed) for seed in map(int, config.seeds.split(","))}
     runs = [SeedRun(seed, each, found(config, each)) for seed, each in jobs.items()]
     first = runs[0].start
     for one in runs:

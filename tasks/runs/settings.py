@@ -222,18 +222,10 @@ class FineTuningConfig(ProgramConfig):
             if not (getattr(files, file) or getattr(files, instead)):
                 raise ValueError(f"{reasons[name]} needs --{file}, or --{instead}")
 
-    @property
-    def list_of_seeds(self) -> list[int]:
-        return [int(seed) for seed in self.seeds.split(",")] if self.seeds is not None else []
-
     def check(self) -> None:
         seeds = [] if self.seeds is None else self.seeds.split(",")
-        numbers = {
-            int(seed)
-            for seed in seeds
-            if re.fullmatch("[0-9]{1,10}", seed) and int(seed) <= MOST_SEED
-        }
-        if len(numbers) < len(seeds):
+        numbers = {int(seed) for seed in seeds if re.fullmatch("[0-9]{1,10}", seed)}
+        if len(numbers) < len(seeds) or max(numbers, default=0) > MOST_SEED:
             raise ValueError(
                 f"--seeds must be different numbers up to {MOST_SEED}, such as 1,2, got"
                 f" {self.seeds}"
