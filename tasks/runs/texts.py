@@ -1,6 +1,6 @@
 """From files to texts to rows of tokens: what the programs share."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,31 +54,29 @@ class Preparation:
 
     def ids(self, texts: Sequence[str], label: str = "tokenizing") -> list[np.ndarray]:
         """The token ids of each text, int32 [n]."""
-        parts = self._parts(texts, label, "text")
-        return [ids for part in parts for ids in self.tokenizer.encode_ids(part)]
+        return self._encoded(self.tokenizer.encode_ids, texts, label, "text")
 
     def ids_and_spans(
         self, texts: Sequence[str], label: str, unit: str = "text"
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each text, and the characters of each token, int32 [n, 2]."""
-        found: list[tuple[np.ndarray, np.ndarray]] = []
-        for part in self._parts(texts, label, unit):
-            found += zip(*self.tokenizer.encode(part), strict=True)
+        encode = self.tokenizer.encode
+        return self._encoded(lambda part: zip(*encode(part), strict=True), texts, label, unit)
+
+    def _encoded(self, encode: Callable, texts: Sequence[str], label: str, unit: str) -> list:
+        """What `encode` says of the texts, `TEXTS_AT_ONCE` at a time, with a progress bar."""
+        progress, found = self.run.progress(len(texts), label, unit), list()
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            part = texts[start : start + TEXTS_AT_ONCE]
+            found += encode(part)
+            progress.update(len(part))
+        progress.close()
         return found
 
     def fit(self, ids: Sequence[np.ndarray], texts: Iterable[str]) -> dict[str, float]:
         """How well the vocabulary fits the texts with these ids, as facts."""
         share = unknown_share(ids, self.tokenizer.unk_id)
         return {"unknown_share": share, "tokens_per_character": tokens_per_character(ids, texts)}
-
-    def _parts(self, texts: Sequence[str], label: str, unit: str) -> Iterator[Sequence[str]]:
-        """`TEXTS_AT_ONCE` texts at a time, with a progress bar."""
-        progress = self.run.progress(len(texts), label, unit)
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            part = texts[start : start + TEXTS_AT_ONCE]
-            yield part
-            progress.update(len(part))
-        progress.close()
 
 
 def truncated(

@@ -126,10 +126,11 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
 
 def runs_in(folder: Path) -> list[Path]:
     """The folders of runs in a folder, those of seeds by number."""
-    runs = []
-    for child in folder.glob("*/"):
-        if (child / "run.json").is_file() or any(child.glob("seed-*/run.json")):
-            runs.append(child)
+    runs = [
+        child
+        for child in folder.glob("*/")
+        if (child / "run.json").is_file() or any(child.glob("seed-*/run.json"))
+    ]
     return sorted(runs, key=lambda run: (len(run.name) * run.name.startswith("seed-"), run.name))
 
 
@@ -201,9 +202,8 @@ def read_metrics(path: Path) -> tuple[Lines, int]:
         try:
             figures = parse_json(line)
             step = int(figures["step"])
-            metrics.append(
-                {**{name: _figure(value) for name, value in figures.items()}, "step": step}
-            )
+            values = {name: _figure(value) for name, value in figures.items()}
+            metrics.append(values | {"step": step})
         except DAMAGED:
             num_damaged += bool(line.strip()) and number < len(lines)
     return metrics, num_damaged
