@@ -21,6 +21,7 @@ LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, 
 # What reading a value raises that is missing, or not what it should be.
 DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 
+Scores = Mapping[str, float]
 Lines = Sequence[dict[str, float]]
 
 
@@ -39,10 +40,10 @@ class RunFiles(NamedTuple):
     """
 
     name: str
-    scores: Mapping[str, float] | None
+    scores: Scores | None
     group: str = ""
     metric: str | None = None
-    plan: Mapping[str, float] = {}
+    plan: Scores = {}
     config: Mapping = {}
     environment: Mapping = {}
     start: str = ""  # what the first start began from
@@ -50,13 +51,13 @@ class RunFiles(NamedTuple):
     steps: Lines = ()
     evaluations: Lines = ()
     num_damaged: int = 0
-    step_times: Sequence[Mapping[str, float]] = ()
+    step_times: Sequence[Scores] = ()
     sections: Sequence[Section] = ()
     seconds: float | None = None  # of all starts that trained, each from the start of its ranks
     starts: Sequence[history.Entry] = ()  # its history
 
     @property
-    def measured(self) -> Mapping[str, float]:
+    def measured(self) -> Scores:
         """The scores that there are so far."""
         return self.scores or {}
 
@@ -149,11 +150,6 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
     files = [*filter(Path.is_file, (folder / result_file(trains) for trains in (True, False)))]
     scores, results = [*map(scores_in, files)], [*map(read_object, files)]
     try:
-        plan = {
-            key: _figure(value) for key, value in run["plan"].items() if type(value) in (int, float)
-        }
-        if missing := {"steps", "size", "global_batch_size", "learning_rate"} - plan.keys():
-            raise KeyError(*missing)
         command = [*map(str, run["environment"]["command"])]
         sections = next(filter(None, (result.get(REPORT) for result in results)), ())
         return RunFiles(
@@ -161,7 +157,7 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
             next(filter(None, scores), {}) if files else None,
             group,
             metric=run.get("metric"),
-            plan=plan,
+            plan=plan_in(run["plan"]),
             config=dict(run.get("config", {})),
             environment=run["environment"] | {"command": command},
             start=str(starts[0]["from"] if starts else run.get("start", "")),
@@ -180,7 +176,15 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         ) from error
 
 
-def scores_in(file: Path) -> dict[str, float]:
+def plan_in(values: Mapping) -> Scores:
+    """The figures of a plan. Raises KeyError: one is missing."""
+    plan = {key: _figure(value) for key, value in values.items() if type(value) in (int, float)}
+    if missing := {"steps", "size", "global_batch_size", "learning_rate"} - plan.keys():
+        raise KeyError(*missing)
+    return plan
+
+
+def scores_in(file: Path) -> Scores:
     """The scores in a result file. Raises InputError: it has none, or what are no numbers."""
     try:
         return {name: _figure(value) for name, value in read_object(file)["scores"].items()}

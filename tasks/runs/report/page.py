@@ -24,7 +24,7 @@ from ringbase.errors import InputError
 from ringbase.files import write_text
 from tasks.runs import flags
 from tasks.runs.report.charts import Curve, chart, key, smoothed
-from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, date, is_score, read_runs
+from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, Scores, date, is_score, read_runs
 from tasks.runs.report.sections import Best, section, table
 
 COMPARISON = "comparison.html"  # of several places
@@ -121,7 +121,7 @@ def summary(runs: Runs, score: str) -> str:
     return f'<p class="quiet">{line}</p><div class="tiles">{tiles}</div>'
 
 
-def tiles_of(scores: Mapping[str, float]) -> list[str]:
+def tiles_of(scores: Scores) -> list[str]:
     """The main scores, which a task gives first, and losses if there is room."""
     return sorted(scores, key=is_score, reverse=True)[:MOST_TILES]
 
@@ -177,7 +177,7 @@ def cells_of(name: str, places: Runs) -> Iterator[str]:
             yield "not yet" if place.scores is None else ""
 
 
-def means(members: Sequence[Mapping[str, float]]) -> dict[str, str]:
+def means(members: Sequence[Scores]) -> dict[str, str]:
     """Mean and standard deviation of each score that all have."""
     shared = [name for name in members[0] if all(name in scores for scores in members)]
     columns = {name: [scores[name] for scores in members] for name in shared}
@@ -185,7 +185,7 @@ def means(members: Sequence[Mapping[str, float]]) -> dict[str, str]:
     return {name: f"{shown(name, mean)} ± {statistics.stdev(columns[name]):.2g}" for name in shared}
 
 
-def shown(name: str, scores: Mapping[str, float]) -> str:
+def shown(name: str, scores: Scores) -> str:
     """A value as text: counts are whole, percentages, as SQuAD's scores are, have two decimals,
     others four."""
     if name.endswith("total"):
