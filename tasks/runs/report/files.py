@@ -43,7 +43,7 @@ class RunFiles(NamedTuple):
     scores: Scores | None
     group: str = ""
     metric: str | None = None
-    plan: Scores = {}
+    plan: Mapping[str, float] = {}
     config: Mapping = {}
     environment: Mapping = {}
     start: str = ""  # what the first start began from
