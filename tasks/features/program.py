@@ -8,7 +8,6 @@ or Parquet.
 import contextlib
 import itertools
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -35,7 +34,6 @@ Vectors = tuple[int, list[str], np.ndarray]
 BATCHES_AT_ONCE = 64  # rank 0 collects the vectors of this many in memory before it writes them
 # of Parquet: 100 MB at most, for four layers of BERT-base and lines of 128 tokens
 LINES_PER_ROW_GROUP = 64
-PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
 def run(config: FeaturesConfig) -> None:
@@ -95,8 +93,11 @@ def tokenize(config: FeaturesConfig, preparation: Preparation) -> pa.Table:
     if not text:
         raise InputError(f"{where}: the file is empty")
     lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
-    pairs = [match.groups() if (match := PAIR.match(line)) else (line, None) for line in lines]
-    first, second = zip(*pairs, strict=True)
+    first, second = list[str](), list[str | None]()
+    for line in lines:
+        text, mark, other = line.rpartition(" ||| ")
+        first.append(text if mark else line)
+        second.append(other if mark else None)
     data = set_of(FeaturesTask(config.max_seq_length), Pairs(first, second), preparation)
     share = data.prepared.facts["unknown_share"]
     check_unknown(share, where, preparation.tokenizer, config.allow_unknown)

@@ -18,12 +18,12 @@ def card_of(folder: Path) -> str:
     """The text of the card, with the hub's YAML header; the licence is left to the user."""
     run, result = read_object(folder / "run.json"), read_object(folder / result_file(trains=True))
     (name,) = read_object(folder / "model/config.json")["architectures"]
-    head = next(each for each in HEADS.values() if name.endswith(each.transformers))
+    pipeline = next(each.pipeline for each in HEADS.values() if name.endswith(each.transformers))
     config, program = run["config"], Path(run["environment"]["command"][0]).stem
     base = config.get("init_checkpoint") or config.get("model")
     trained = f"A {name}, trained with {program} of RingBERT {ringbase.__version__}"
     lines = [
-        _header(head.pipeline, base, config.get("dataset_name")),
+        _header(pipeline, base, config.get("dataset_name")),
         f"# {folder.resolve().name}",
         f"{trained} from {base or 'initial values'}.",
         "## Scores",
@@ -32,7 +32,7 @@ def card_of(folder: Path) -> str:
         "\n".join(_training(folder, run, result)),
         "## Use",
         "    from transformers import pipeline",
-        f'    model = pipeline("{head.pipeline}", model="this folder, or its name on the hub")',
+        f'    model = pipeline("{pipeline}", model="this folder, or its name on the hub")',
     ]
     return "\n\n".join(lines) + "\n"
 

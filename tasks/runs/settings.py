@@ -209,18 +209,19 @@ class FineTuningConfig(ProgramConfig):
     def check_files(self, files: Settings, instead: str, dev: str = "dev") -> None:
         """Raises ValueError: no set is wanted, or neither the file of one nor the flag `instead` is
         given. `dev`: the file of the dev set is `dev`_file."""
-        reasons = {"train": "--do_train", "dev": "--do_eval", "predict": "--do_predict"}
         wanted = self.wanted_sets
         if not wanted:
-            known = {f"--{field.name}" for field in fields_of(type(self))}
-            parts = ", ".join(reason for reason in reasons.values() if reason in known)
-            raise ValueError(f"nothing to do: give one or more of {parts}")
-        if not self.does_eval:
-            reasons["dev"] = "evaluation while training"
-        for name in sorted(wanted, key=["train", "predict", "dev"].index):
-            file = f"{dev if name == 'dev' else name}_file"
-            if not (getattr(files, file) or getattr(files, instead)):
-                raise ValueError(f"{reasons[name]} needs --{file}, or --{instead}")
+            known = [field.name for field in fields_of(type(self))]
+            parts = [f"--{do}" for do in ("do_train", "do_eval", "do_predict") if do in known]
+            raise ValueError(f"nothing to do: give one or more of {', '.join(parts)}")
+        dev_reason = "--do_eval" if self.does_eval else "evaluation while training"
+        for name, file, reason in (
+            ("train", "train_file", "--do_train"),
+            ("predict", "predict_file", "--do_predict"),
+            ("dev", f"{dev}_file", dev_reason),
+        ):
+            if name in wanted and not (getattr(files, file) or getattr(files, instead)):
+                raise ValueError(f"{reason} needs --{file}, or --{instead}")
 
     def check(self) -> None:
         seeds = [] if self.seeds is None else self.seeds.split(",")

@@ -137,7 +137,8 @@ def smoothed(points: Points) -> Points:
     sums = [0.0, *itertools.accumulate(y for _, y in points)]
     for number, (x, _) in enumerate(points):
         near = min(reach, number, len(points) - 1 - number)
-        means.append((x, (sums[number + near + 1] - sums[number - near]) / (2 * near + 1)))
+        first, last = number - near, number + near
+        means.append((x, (sums[last + 1] - sums[first]) / (last + 1 - first)))
     return means
 
 
