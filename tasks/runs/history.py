@@ -51,8 +51,10 @@ def predicted(run: Run, sources: list[str]) -> str | None:
     """Notes what this start predicts. Returns what the one before predicted, if that is other."""
     *before, last = read(run.folder)
     run.write_json(FILE, [*before, last | {"predicted": sources}])
-    earlier = [each["predicted"] for each in before if "predicted" in each][-1:]
-    return None if earlier in ([], [sources]) else ", ".join(earlier[0])
+    earlier = [each["predicted"] for each in before if "predicted" in each]
+    if not earlier or earlier[-1] == sources:
+        return None
+    return ", ".join(earlier[-1])
 
 
 def end(run: Run, world: World, trains: bool) -> dict[str, float]:
