@@ -84,8 +84,8 @@ class RunFiles(NamedTuple):
     def interruptions(self) -> list[tuple[float, str]]:
         """The steps at which the training was started again, or went on with other ranks."""
         again = [entry for entry in self.starts[1:] if entry["what"] == history.TRAINING]
-        starts = [entry["step"] for entry in again]
         marks = {entry["step"]: f"restart, {entry['ranks']} ranks" for entry in again}
+        starts = [*marks]
         for before, after in itertools.pairwise(self.steps):
             is_other = "ranks" in before and before["ranks"] != after.get("ranks")
             if is_other and not any(before["step"] <= step < after["step"] for step in starts):
