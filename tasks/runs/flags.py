@@ -237,13 +237,18 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
         else:
             values[field.name] = value
     for token in unknown:
-        name, _ = _split(token)
-        if not name:
-            raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
-        if name not in values.get("undefok", "").split(","):
-            shown = token.partition("=")[0][:LONGEST_SHOWN]
-            raise InputError(f"unknown flag {shown}; {_hint(name[:LONGEST_SHOWN], known)}")
+        _check_unknown(token, values.get("undefok", "").split(","), known)
     return _read_file(values["config"], fields) | values if "config" in values else values
+
+
+def _check_unknown(token: str, allowed: Sequence[str], known: Mapping[str, Field]) -> None:
+    """Raises InputError for a word that is no flag's, unless it is one of `--undefok`."""
+    name, _ = _split(token)
+    if not name:
+        raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
+    if name not in allowed:
+        shown = token.partition("=")[0][:LONGEST_SHOWN]
+        raise InputError(f"unknown flag {shown}; {_hint(name[:LONGEST_SHOWN], known)}")
 
 
 def _lines_of(file: str) -> list[str]:
