@@ -199,8 +199,8 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
     positional = [field for field in fields if field.is_positional]
     tokens = deque(argv)
     values: dict = {}
-    unknown: list[str] = []
-    files: list[str] = []
+    unknown = []
+    files = []
     while tokens:
         token = tokens.popleft()
         name, text = _split(token)
