@@ -9,7 +9,6 @@ Each buffer has just been computed by an operation, as gradients are.
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,6 @@ from tasks.runs.environment import set_environment
 MOST_MEGABYTES = 100_000
 
 
-@dataclass(frozen=True, kw_only=True)
 class AllreduceConfig(Settings):
     """Sums of float32 buffers over all ranks, compared with one plain MPI Allreduce of the whole
     buffer."""

@@ -14,7 +14,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -53,7 +52,6 @@ SEED = 42
 MEGABATCH = 50  # transformers' LengthGroupedSampler sorts within this many batches
 
 
-@dataclass(frozen=True, kw_only=True)
 class CompareConfig(Settings):
     """Training on SQuAD: windows per second, compared with PyTorch, KerasHub and
     MultiWorkerMirroredStrategy."""

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ TIME_LIMIT_S = 10 * 60  # for one program in one turn
 PACKAGES = {"RingBERT": "ringbert.horovod", "Horovod": "horovod.tensorflow"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class SumsConfig(Settings):
     """The sum of gradients inside a step, compared with Horovod's."""
 

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +29,6 @@ from tasks.runs import flags
 from tasks.runs.environment import set_environment
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScalingConfig(Settings):
     """Training steps on 1 to N ranks of this machine, as a table."""
 

@@ -8,7 +8,6 @@ medians.
 
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from distributed.launcher import launched_size
@@ -20,7 +19,6 @@ from tasks.bench.timing import write
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, kw_only=True)
 class TurnSettings(Settings):
     """How often a benchmark measures, and where it writes what it measured."""
 

@@ -1,13 +1,11 @@
 """Settings of tokenizers and vocabularies, without their libraries: programs read their flags
 first."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from ringbase.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
 class TokenizerSettings(Settings):
     """The files of a tokenizer, for a model that has none of its own."""
 
@@ -28,7 +26,6 @@ class TokenizerSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class VocabularySettings(Settings):
     """Which vocabulary is trained."""
 

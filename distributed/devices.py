@@ -15,7 +15,6 @@ from ringbase.settings import Settings, setting
 NOTICES = "oneDNN custom operations are on|log messages before absl::InitializeLog"
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeviceSettings(Settings):
     """What a rank computes on."""
 

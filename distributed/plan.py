@@ -17,7 +17,6 @@ STEPS: dict[str, Any] = {"group": "training", "at_least": 1, "at_most": MOST_STE
 FROM_0 = STEPS | {"at_least": 0}
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanSettings(Settings):
     """Length and learning rate of training, with the names and defaults of Google's scripts.
 
@@ -74,7 +73,6 @@ class PlanSettings(Settings):
         return self.global_batch_size or self.train_batch_size or 32
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoopSettings(Settings):
     """Settings of the training loop."""
 

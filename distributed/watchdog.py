@@ -39,7 +39,6 @@ COMPUTING, WAITING, WORKING = "computing", "waiting", "working"
 MOST_FACTS = 4  # about so many ranks a message says something
 
 
-@dataclass(frozen=True, kw_only=True)
 class StallSettings(Settings):
     """When ranks that wait for others report it, and when they give up."""
 

@@ -37,7 +37,6 @@ from tasks.runs.texts import Preparation, rows_of_texts
 from tasks.runs.trained import saved_settings
 
 
-@dataclass(frozen=True, kw_only=True)
 class FileSettings(Settings):
     """Which texts are read."""
 
@@ -46,7 +45,6 @@ class FileSettings(Settings):
     predict_file: str | None = setting(None, "CSV with the column text", "data")
 
 
-@dataclass(frozen=True, kw_only=True)
 class StarsConfig(TaskConfig):
     """The flags: those that every program has, and its own."""
 
@@ -137,4 +135,4 @@ def of_settings(settings: Mapping[str, Any]) -> StarsTask:
 
 if __name__ == "__main__":
     config = flags.parse(StarsConfig, prog="own_task", description="Learn the stars of texts.")
-    run_on_ranks("own_task", config, config.machine, config.output_dir, run_stars)
+    run_on_ranks("own_task", config, config.output_dir, run_stars)

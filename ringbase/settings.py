@@ -29,10 +29,14 @@ LONGEST_SHOWN = 80  # characters of a value in a message
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 class Settings:
-    """Base of all settings dataclasses, which are `@dataclass(frozen=True, kw_only=True)`. Making
-    one checks every value and raises ValueError; a class extends `check` for what concerns several
-    values."""
+    """Base of all settings, whose classes it makes dataclasses, frozen and with keywords only.
+    Making one checks every value and raises ValueError; a class extends `check` for what concerns
+    several values."""
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]

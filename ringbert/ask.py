@@ -6,7 +6,7 @@ cat context.txt | bert-ask squad_output "Who wrote it?" - --top_k 3 --json
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, make_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from tasks.squad.settings import MOST_CANDIDATES, AnswerSettings, WindowSettings
 AS_THE_RUN = "as the run in FOLDER, else as bert-squad"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Arguments(Settings):
     """Answer a question from a text, with a model that bert-squad has trained."""
 
@@ -42,24 +41,26 @@ class Arguments(Settings):
     )
 
 
-OPTIONS = [  # the flags of bert-squad that are those of the run unless they are given
-    (
-        each.name,
-        each.type | None,
-        setting(
-            None,
-            each.help,
-            each.group,
-            shown_default=AS_THE_RUN,
-            at_least=each.at_least,
-            at_most=each.at_most,
-        ),
-    )
+# the flags of bert-squad that are those of the run unless they are given
+OF_THE_RUN = [
+    each
     for part in (WindowSettings, AnswerSettings)
     for each in fields_of(part)
     if each.name != "allow_unknown"
 ]
-Config: Any = make_dataclass("Config", OPTIONS, bases=(Arguments,), frozen=True, kw_only=True)
+MEMBERS: dict[str, Any] = {
+    each.name: setting(
+        None,
+        each.help,
+        each.group,
+        shown_default=AS_THE_RUN,
+        at_least=each.at_least,
+        at_most=each.at_most,
+    )
+    for each in OF_THE_RUN
+}
+MEMBERS["__annotations__"] = {each.name: each.type | None for each in OF_THE_RUN}
+Config: Any = type("Config", (Arguments,), MEMBERS)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             context = read_text(Path(config.context).expanduser(), f"CONTEXT {config.context}")
         from ringbert.predictors import QuestionAnswering
 
-        names = ["precision", "model_revision", *(name for name, *_ in OPTIONS)]
+        names = ["precision", "model_revision", *(each.name for each in OF_THE_RUN)]
         options = {name: getattr(config, name) for name in names}
         answers = QuestionAnswering(config.folder, **options)(
             config.question, context, top_k=config.top_k

@@ -1,12 +1,10 @@
 """The settings of a corpus: its text, its examples and its files."""
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, flat, setting
 
 
-@dataclass(frozen=True, kw_only=True)
 class TextSettings(Settings):
     """Which text to read, and how."""
 
@@ -66,7 +64,6 @@ class TextSettings(Settings):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExampleSettings(Settings):
     """The settings that decide the examples, besides the text and the vocabulary. The defaults are
     Google's."""
@@ -130,7 +127,6 @@ class ExampleSettings(Settings):
         return flat(self) | {"dupe_factor": self.num_duplicates}
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildSettings(Settings):
     """The input, the examples and the output of a corpus build."""
 

@@ -7,7 +7,6 @@ broadcasts use MPI instead.
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ringbase.errors import InputError
@@ -17,7 +16,6 @@ from ringbase.settings import Settings, setting
 BACKENDS = {"nccl": "tensorflow", "ring": "tensorflow", "mpi": "mpi"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class CollectiveSettings(Settings):
     """What sums over ranks."""
 

@@ -27,7 +27,6 @@ from tasks.runs.task import DataSet, Task, set_of
 from tasks.runs.texts import Preparation
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoadSettings(Settings):
     """What all predictors let their users choose."""
 

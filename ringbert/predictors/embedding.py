@@ -18,7 +18,6 @@ from tasks.embedder.task import EmbedTask
 from tasks.runs.start import Start
 
 
-@dataclass(frozen=True, kw_only=True)
 class EmbedSettings(LoadSettings, VectorSettings):
     """How texts become rows and vectors."""
 

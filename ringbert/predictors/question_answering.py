@@ -41,7 +41,6 @@ class Answer:
     null_odds: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class SpanSettings(LoadSettings, AnswerSettings, WindowSettings):
     """How contexts are cut into windows, and answers chosen."""
 

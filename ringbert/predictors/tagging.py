@@ -14,7 +14,6 @@ from tasks.tagger.settings import SentenceSettings
 from tasks.tagger.task import TagTask
 
 
-@dataclass(frozen=True, kw_only=True)
 class TaggingSettings(LoadSettings, SentenceSettings):
     """How texts become rows and batches."""
 

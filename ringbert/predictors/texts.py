@@ -25,7 +25,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, kw_only=True)
 class LabelSettings(LoadSettings, ExampleSettings):
     """How texts become rows and batches."""
 

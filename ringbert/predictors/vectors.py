@@ -18,7 +18,6 @@ from tasks.runs.task import DataSet
 Pooling = Literal["mean", "cls"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class VectorSettings(LabelSettings):
     """How texts become rows and batches, and which vectors are computed."""
 

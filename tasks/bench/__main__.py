@@ -8,18 +8,14 @@ rank and in total. Sums, scaling and comparisons with other people's programs ar
 `benchmarks` of the sources.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 from tasks.bench.settings import StepConfig
 from tasks.runs import flags
 from tasks.runs.environment import start
 
-COMMANDS: dict[str, type] = {"step": StepConfig}
+COMMANDS = {"step": StepConfig}
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    config: Any
+def main(argv: list[str] | None = None) -> None:
     name, config = flags.parse_command(COMMANDS, argv, prog="bert-bench", description=str(__doc__))
     start("bert-bench", f"tasks.bench.{name}", config)
 

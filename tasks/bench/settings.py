@@ -1,6 +1,5 @@
 """The flags of bert-bench, without TensorFlow."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, setting
@@ -15,7 +14,6 @@ SIZES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoadSettings(Settings):
     """What a measured step computes: a model without trained weights, on full rows."""
 
@@ -48,7 +46,6 @@ class LoadSettings(Settings):
         return f"{name}, {rows} x {self.seq_length} tokens per rank, {self.machine.precision}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepConfig(Settings):
     """SQuAD training steps on full rows of random tokens."""
 

@@ -42,8 +42,9 @@ def run(config: StepConfig) -> None:
         for rank, (mean, deviation) in enumerate(figures["of_ranks"]):
             world.say(f"rank {rank}: {mean:.2f} +- {deviation:.2f} examples/sec")
         times = {part.removesuffix("_s"): figures[part] for part in PARTS}
+        total_s = sum(times.values())
         parts = (
-            f"{name} {part_s * 1e3:.0f} ms ({part_s / sum(times.values()):.0%})"
+            f"{name} {part_s * 1e3:.0f} ms ({part_s / total_s:.0%})"
             for name, part_s in times.items()
         )
         world.say(f"step (median): {', '.join(parts)}")
@@ -55,14 +56,14 @@ def run(config: StepConfig) -> None:
         world.on_first(write, config.output_file, figures)
 
 
-def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> dict[str, Any]:
+def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> dict:
     """The speed over all ranks in examples and tokens; the parts of a step, and the FLOP per
     second, of rank 0."""
     config, job = config_of(load), Job(world, collectives, Unwritten())
     measured = measured_steps(load, config, job)
     rates = [step["examples_per_s"] for step in measured]
     of_ranks = world.all_gather((float(np.mean(rates)), float(np.std(rates))))
-    examples, deviation = (float(value) for value in np.sum(of_ranks, axis=0))
+    examples, deviation = np.sum(of_ranks, axis=0).tolist()
     shapes = encoder_shapes(config) | SPAN.shapes(config)
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
@@ -89,13 +90,8 @@ def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dic
         # graphs of a long training
         "num_train_steps": max(OPTIMIZED_FROM, load.num_warmup + load.num_steps),
     }
-    settings = made(TrainingSettings, values)
-    task = SpanTask(WindowSettings(max_seq_length=load.seq_length, max_query_length=1))
-    rows = random_rows(rows_of_rank * world.size, load.seq_length, config.vocab_size)
     set_precision(load.machine.precision, load.machine.tf32)
-    model = Bert(config, task.head, SEED)
-    data = TrainingData(rows=rows, key="random tokens")
-    training = Training(model, task, data, settings, job)
+    training = random_training(config, load.seq_length, values, job)
     training.words.take()
     step, feed, plan = training.step, training.feed(SEED), training.plan
     step.synchronize()
@@ -121,11 +117,18 @@ def config_of(load: LoadSettings) -> BertConfig:
 
 def model_config(size: str, **others: Any) -> BertConfig:
     """The configuration of a published size, uncased."""
-    hidden, layers, heads, inner = SIZES[size]
-    heads_and_layers = {"num_attention_heads": heads, "num_hidden_layers": layers}
-    return BertConfig(
-        **{"hidden_size": hidden, "intermediate_size": inner, **heads_and_layers, **others}
-    )
+    names = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
+    return BertConfig(**others | dict(zip(names, SIZES[size], strict=True)))
+
+
+def random_training(config: BertConfig, length: int, settings: dict, job: Job) -> Training:
+    """The training of a model of `bert-squad` on full rows of random tokens, with these settings of
+    a training; the same in every call."""
+    task = SpanTask(WindowSettings(max_seq_length=length, max_query_length=1))
+    rows = random_rows(settings["global_batch_size"], length, config.vocab_size)
+    data = TrainingData(rows=rows, key="random tokens")
+    model = Bert(config, task.head, SEED)
+    return Training(model, task, data, made(TrainingSettings, settings), job)
 
 
 def random_rows(count: int, length: int, vocab_size: int) -> Rows:

@@ -19,7 +19,7 @@ from tasks.runs.trained import saved_settings
 
 
 def run(config: ClassifierConfig) -> None:
-    run_on_ranks("bert-classifier", config, config.machine, config.output_dir, run_classifier)
+    run_on_ranks("bert-classifier", config, config.output_dir, run_classifier)
 
 
 def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
@@ -42,7 +42,7 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     preparation = Preparation(job.world, job.run, start.words, examples.allow_unknown)
     sets = open_sets(task, sources, preparation)
     if sets.train:
-        task = task.weighted(sets.train.rows)
+        task = task.weighted(sets.train[0].rows)
     return run_task(task, sets, runs, config, job)
 
 

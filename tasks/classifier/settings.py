@@ -1,13 +1,10 @@
 """The flags of bert-classifier: names and defaults of run_classifier.py, and some more."""
 
-from dataclasses import dataclass
-
 from ringbase.files import STANDARD_INPUT
 from ringbase.settings import LONGEST_ROW, Settings, setting
 from tasks.runs.settings import TaskConfig
 
 
-@dataclass(frozen=True, kw_only=True)
 class TextSettings(Settings):
     """Which texts and labels are read."""
 
@@ -100,7 +97,6 @@ class TextSettings(Settings):
         return self.predict_file == STANDARD_INPUT
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExampleSettings(Settings):
     """How texts become rows; name and default of run_classifier.py."""
 
@@ -117,7 +113,6 @@ class ExampleSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ClassifierConfig(TaskConfig):
     """Fine-tune BERT to label texts or pairs of texts over all MPI ranks."""
 

@@ -9,18 +9,15 @@ Under mpirun the ranks share the work; --output_dir must be on a file system tha
 """
 
 import importlib
-from collections.abc import Sequence
-from typing import Any
 
 from tasks.corpus.settings import BuildConfig, VerifyConfig, VocabConfig
 from tasks.runs import flags
 from tasks.runs.environment import set_environment
 
-COMMANDS: dict[str, type] = {"build": BuildConfig, "verify": VerifyConfig, "vocab": VocabConfig}
+COMMANDS = {"build": BuildConfig, "verify": VerifyConfig, "vocab": VocabConfig}
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    config: Any
+def main(argv: list[str] | None = None) -> None:
     name, config = flags.parse_command(COMMANDS, argv, prog="bert-corpus", description=str(__doc__))
     set_environment()
     importlib.import_module("tasks.corpus.program").run(name, config)

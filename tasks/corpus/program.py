@@ -33,11 +33,9 @@ def build(config: BuildConfig, world: World) -> None:
             f"note: {settings.output_dir} becomes a folder of Arrow shards, which bert-pretraining"
             " reads"
         )
-    folder = (
-        world.on_each_machine(hub.find, config.model, config.model_revision)
-        if config.model
-        else None
-    )
+    folder = None
+    if config.model:
+        folder = world.on_each_machine(hub.find, config.model, config.model_revision)
     if folder is not None and not folder.is_dir():
         folder = folder.parent  # of a TensorFlow checkpoint
     words = tokenizer.load(
@@ -46,14 +44,14 @@ def build(config: BuildConfig, world: World) -> None:
     if words.case_problem:
         world.say(f"warning: {words.case_problem}")
     num_cores = world.device.threads if world.size > 1 else len(os.sched_getaffinity(0))
-    ranks: dict[str, Any] = {
-        "share": world.share,
-        "barrier": world.barrier,
-        "say": world.say,
-    }
     with world.watchdog.working():  # the shares of the ranks may take hours more or less
         manifest = corpus.build(
-            settings, words, num_workers=config.num_workers or num_cores, **ranks
+            settings,
+            words,
+            num_workers=config.num_workers or num_cores,
+            share=world.share,
+            barrier=world.barrier,
+            say=world.say,
         )
     counts, num_shards = manifest["counts"], len(manifest["shards"])
     cut = f", {counts['cut_tokens']:,} cut off" if counts.get("cut_tokens") else ""

@@ -1,13 +1,10 @@
 """The flags of bert-corpus."""
 
-from dataclasses import dataclass
-
 from bert.corpus.settings import BuildSettings, TextSettings
 from bert.settings import TokenizerSettings, VocabularySettings
 from ringbase.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildConfig(Settings):
     """Makes shards of examples; after a kill, the same command continues."""
 
@@ -38,14 +35,12 @@ class BuildConfig(Settings):
             raise ValueError("--model_revision needs --model with a hub name")
 
 
-@dataclass(frozen=True, kw_only=True)
 class VerifyConfig(Settings):
     """Checks every byte of a corpus and its tokenizer against its manifest."""
 
     input_dir: str = setting(help="folder that bert-corpus build wrote", group="data")
 
 
-@dataclass(frozen=True, kw_only=True)
 class VocabConfig(Settings):
     """Trains a WordPiece vocabulary, or a SentencePiece model (unigram, bpe)."""
 

@@ -1,6 +1,5 @@
 """The command bert-doctor."""
 
-from dataclasses import dataclass
 from functools import partial
 
 from ringbase.settings import Settings, setting
@@ -8,7 +7,6 @@ from tasks.runs.environment import run_command
 from tasks.runs.settings import MachineSettings
 
 
-@dataclass(frozen=True, kw_only=True)
 class DoctorConfig(Settings):
     """Check whether RingBERT works on this machine or cluster, and print one page with what to do.
     Run it as you would run a training: under the same launcher, on the same hosts, with the same

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import ringbase
 from distributed.watchdog import by_value
@@ -43,20 +43,19 @@ class Page:
 
     def __init__(self, world: World, as_json: bool):
         self.world, self._as_json = world, as_json
-        self.results: list[dict[str, Any]] = []  # name, status, text, advice and seconds
+        self.results: list[dict] = []  # name, status, text, advice and seconds
         self._began = time.monotonic()
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may be ASCII only
         place = f"ranks: {world.size}, hosts: {world.num_nodes}"
-        self._print(
-            f"RingBERT {ringbase.__version__}, {place}, {time.strftime('%Y-%m-%d %H:%M')}\n"
-        )
+        now = time.strftime("%Y-%m-%d %H:%M")
+        self._print(f"RingBERT {ringbase.__version__}, {place}, {now}\n")
 
-    def check(self, name: str, find: Callable[[], Finding]) -> bool:
+    def check(self, name: str, find: Callable[..., Finding], *arguments: object) -> bool:
         """Runs a check on every rank and prints what they found together. Returns whether it did
         not fail."""
         began = time.monotonic()
         try:
-            finding = find()
+            finding = find(*arguments)
         except InputError as error:
             text, _, advice = one_line(error).partition("; ")
             finding = Finding("failed", text, advice)
@@ -66,13 +65,11 @@ class Page:
             print(f"{self.world.place}: {name}: {finding.text}", file=sys.stderr, flush=True)
         with self.world.operation(f"the end of the check {name}"):
             whole = combined(self.world.all_gather(finding))
-        self.results.append(
-            {"name": name, **asdict(whole), "seconds": round(time.monotonic() - began, 2)}
-        )
+        seconds = round(time.monotonic() - began, 2)
+        self.results.append({"name": name, **asdict(whole), "seconds": seconds})
         head = f"  {MARKS[whole.status]} {name:<{NAME_WIDTH}}"
-        width = max(
-            20, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns) - len(head)
-        )
+        columns = min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns)
+        width = max(20, columns - len(head))
         wrap = textwrap.TextWrapper(width, break_on_hyphens=False).wrap
         self._print(head + f"\n{' ' * len(head)}".join([*wrap(whole.text), *wrap(whole.advice)]))
         return whole.status != "failed"
@@ -80,28 +77,21 @@ class Page:
     def end(self) -> int:
         """Prints the verdict, or everything as JSON. Returns the exit status."""
         counts = Counter(result["status"] for result in self.results)
-        verdict, seconds = (
-            "red" if counts["failed"] else "green",
-            round(time.monotonic() - self._began, 1),
-        )
+        verdict = "red" if counts["failed"] else "green"
+        seconds = round(time.monotonic() - self._began, 1)
         if self._as_json:
-            facts = {
+            whole = {
+                "verdict": verdict,
                 "ringbert": ringbase.__version__,
                 "ranks": self.world.size,
                 "hosts": self.world.num_nodes,
-            }
-            whole = {
-                "verdict": verdict,
-                **facts,
                 "seconds": seconds,
                 "counts": counts,
                 "checks": self.results,
             }
             self.world.say(json.dumps(whole, indent=1), sys.stdout)
-        numbers = ", ".join(
-            f"{counts[status]} {status}" for status in reversed(MARKS) if counts[status]
-        )
-        self._print(f"\n{verdict}: {numbers}; {seconds:.0f} s")
+        found = [f"{counts[status]} {status}" for status in reversed(MARKS) if counts[status]]
+        self._print(f"\n{verdict}: {', '.join(found)}; {seconds:.0f} s")
         return int(verdict == "red")
 
     def _print(self, text: str) -> None:
@@ -117,6 +107,5 @@ def combined(findings: list[Finding]) -> Finding:
     if worst == "ok" or len(set(findings)) == 1:
         return next(iter(ranks.values()))
     text = by_value({rank: finding.text for rank, finding in ranks.items()})
-    return Finding(
-        worst, text, "; ".join(dict.fromkeys(finding.advice for finding in ranks.values()))
-    )
+    advice = "; ".join(dict.fromkeys(finding.advice for finding in ranks.values()))
+    return Finding(worst, text, advice)

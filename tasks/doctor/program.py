@@ -35,16 +35,13 @@ from distributed.world import World
 from ringbase.errors import InputError, shortened
 from ringbase.settings import flat, made
 from tasks.bench.settings import LoadSettings
-from tasks.bench.step import model_config, random_rows, step_figures
+from tasks.bench.step import model_config, random_training, step_figures
 from tasks.doctor.__main__ import DoctorConfig
 from tasks.doctor.page import Finding, Page
 from tasks.runs.environment import cache_folder
 from tasks.runs.job import Job, set_precision
-from tasks.runs.settings import MachineSettings, TrainingSettings
+from tasks.runs.settings import MachineSettings
 from tasks.runs.start import Start, newest_checkpoint
-from tasks.runs.training import Training, TrainingData
-from tasks.squad.settings import WindowSettings
-from tasks.squad.task import SpanTask
 
 WRITTEN_BYTES = 1 << 26
 MPI_BYTES = 1 << 24  # without which Open MPI 5 does not start several ranks
@@ -62,50 +59,35 @@ WRONG = (
 
 
 def run(config: DoctorConfig) -> None:
-    with World.join(config.machine.device, "bert-doctor", stalls=config.machine.stalls) as world:
+    machine, folder = config.machine, nearest_folder(Path(config.output_dir).expanduser())
+    with World.join(machine.device, "bert-doctor", stalls=machine.stalls) as world:
         world.agree({"Python": platform.python_version(), "the versions of packages": versions()})
-        page, output_dir = (
-            Page(world, config.json),
-            nearest_folder(Path(config.output_dir).expanduser()),
-        )
+        page, on_each_machine = Page(world, config.json), world.on_each_machine
         page.check("versions", check_versions)
-        for name, place, cure in (
-            ("TMPDIR", os.environ.get("TMPDIR") or "/tmp", "set TMPDIR to another folder"),
-            (
-                "/dev/shm",
-                "/dev/shm",
-                "docker run --shm-size 4g; in Kubernetes an emptyDir in memory",
-            ),
-        ):
-            folder = nearest_folder(Path(place))
-            page.check(name, partial(world.on_each_machine, check_disk, folder, cure, MPI_BYTES))
-        page.check("MPI", partial(check_mpi, world))
-        page.check("hosts", partial(check_hosts, world))
-        page.check("devices", partial(check_devices, world))
+        temporary = os.environ.get("TMPDIR") or "/tmp", "set TMPDIR to another folder"
+        shared = "/dev/shm", "docker run --shm-size 4g; in Kubernetes an emptyDir in memory"
+        for name, (place, cure) in (("TMPDIR", temporary), ("/dev/shm", shared)):
+            page.check(name, on_each_machine, check_disk, Path(place), cure, MPI_BYTES)
+        page.check("MPI", check_mpi, world)
+        page.check("hosts", check_hosts, world)
+        page.check("devices", check_devices, world)
         other = "give another folder as --output_dir, or free some space"
-        can_write = page.check(
-            "output folder", partial(world.on_first, check_disk, output_dir, other)
-        )
-        other, cache = (
-            "set RINGBERT_CACHE to a folder on another disk, or free some space",
-            cache_folder(),
-        )
-        page.check(
-            "cache folder", partial(world.on_each_machine, check_disk, nearest_folder(cache), other)
-        )
+        can_write = page.check("output folder", world.on_first, check_disk, folder, other)
+        other = "set RINGBERT_CACHE to a folder on another disk, or free some space"
+        page.check("cache folder", on_each_machine, check_disk, cache_folder(), other)
         opened: list[Collectives] = []
 
         def open_backend() -> Finding:
-            opened.append(open_collectives(world, config.machine.collectives.backend))
+            opened.append(open_collectives(world, machine.collectives.backend))
             return Finding("ok", opened[0].name)
 
         can_sum = page.check("backend", open_backend)
         if can_sum and world.size > 1:
-            can_sum = page.check("sums", partial(check_sums, world, opened[0]))
+            can_sum = page.check("sums", check_sums, world, *opened)
         if can_sum and not config.quick:
             if can_write:
-                check_trainings(world, opened[0], output_dir, page)
-            page.check("BERT-base", partial(check_speed, world, opened[0], config.machine))
+                check_trainings(world, opened[0], folder, page)
+            page.check("BERT-base", check_speed, world, opened[0], machine)
         status = page.end()
     if status:
         sys.exit(status)
@@ -119,14 +101,12 @@ def check_versions() -> Finding:
     installed, build = versions(), tf.sysconfig.get_build_info()
     if {"tensorflow", "tensorflow-cpu"} <= installed.keys():
         text = "tensorflow and tensorflow-cpu are both installed and overwrite each other's files"
-        return Finding(
-            "failed", text, "make a new environment with one of ringbert's extras, cpu or gpu"
-        )
+        advice = "make a new environment with one of ringbert's extras, cpu or gpu"
+        return Finding("failed", text, advice)
     kind = f"CUDA {build['cuda_version']}" if build["is_cuda_build"] else "CPUs"
     shown = ", ".join(f"{name} {version}" for name, version in installed.items())
-    return Finding(
-        "ok", f"Python {platform.python_version()}, {shown}; TensorFlow is built for {kind}"
-    )
+    python = f"Python {platform.python_version()}"
+    return Finding("ok", f"{python}, {shown}; TensorFlow is built for {kind}")
 
 
 def check_mpi(world: World) -> Finding:
@@ -145,11 +125,8 @@ def check_mpi(world: World) -> Finding:
     try:
         mpi = find_mpi()
     except InputError as error:
-        return Finding(
-            "warning",
-            f"{text}, but {error}",
-            "only one rank can be started until there is an mpirun",
-        )
+        advice = "only one rank can be started until there is an mpirun"
+        return Finding("warning", f"{text}, but {error}", advice)
     text = f"{text}, and bert-launch {mpi}"
     if mpi.implementation != ours or (ours == OPEN_MPI and mpi.version != version[:2]):
         advice = (
@@ -176,9 +153,8 @@ def check_hosts(world: World) -> Finding:
     if world.device.notes and "bound" in world.device.notes[0]:
         note, _, advice = world.device.notes[0].partition("; ")
         return Finding("warning", note, advice)
-    return Finding(
-        "ok", f"{text}; threads per rank: {world.device.threads}, cores: {os.cpu_count()}"
-    )
+    text += f"; threads per rank: {world.device.threads}, cores: {os.cpu_count()}"
+    return Finding("ok", text)
 
 
 def check_devices(world: World) -> Finding:
@@ -188,9 +164,8 @@ def check_devices(world: World) -> Finding:
     kinds = Counter(world.all_gather(world.device.name))
     text = "; ".join(f"{number} x {name}" for name, number in kinds.items())
     if world.device.may_be_shared:
-        return Finding(
-            "warning", f"{text}, which ranks may share", "start one rank per GPU to train"
-        )
+        text += ", which ranks may share"
+        return Finding("warning", text, "start one rank per GPU to train")
     if len(kinds) > 1:
         return Finding("warning", text, "use GPUs of one kind: a step waits for the slowest")
     return Finding("ok", text)
@@ -199,7 +174,7 @@ def check_devices(world: World) -> Finding:
 def check_disk(folder: Path, advice: str, num_bytes: int = WRITTEN_BYTES) -> Finding:
     """Writes a file to the folder. One of `WRITTEN_BYTES` must be fast and have room for
     checkpoints."""
-    data = os.urandom(num_bytes)  # not zeros, which may be free
+    folder, data = nearest_folder(folder), os.urandom(num_bytes)  # not zeros, which may be free
     place, start_s = f"{folder} on {socket.gethostname()}", time.perf_counter()
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -208,16 +183,13 @@ def check_disk(folder: Path, advice: str, num_bytes: int = WRITTEN_BYTES) -> Fin
             os.fsync(file.fileno())
     except OSError as error:
         return Finding("failed", f"{place}: {error.strerror}", advice)
-    speed, free_bytes = (
-        num_bytes / (time.perf_counter() - start_s),
-        shutil.disk_usage(folder).free,
-    )
+    speed = num_bytes / (time.perf_counter() - start_s)
+    free_bytes = shutil.disk_usage(folder).free
     text = f"{place}: {free_bytes / 1e9:.3g} GB free, {speed / 1e6:.0f} MB/s written"
     is_little = free_bytes < FEW_BYTES or speed < SLOW_BYTES_PER_S
     if is_little and num_bytes == WRITTEN_BYTES:
-        return Finding(
-            "warning", f"{text}: little for BERT-large, whose checkpoints have 4 GB", advice
-        )
+        text += ": little for BERT-large, whose checkpoints have 4 GB"
+        return Finding("warning", text, advice)
     return Finding("ok", text)
 
 
@@ -231,15 +203,14 @@ def nearest_folder(path: Path) -> Path:
 
 def check_sums(world: World, collectives: Collectives) -> Finding:
     """The backend's sum of float32 against NumPy's, and the same bits on every rank."""
-    parts = [
-        np.random.default_rng(rank).standard_normal(SIZE).astype(np.float32)
-        for rank in range(world.size)
-    ]
+    generators = map(np.random.default_rng, range(world.size))
+    parts = [chance.standard_normal(SIZE).astype(np.float32) for chance in generators]
     with world.operation("a sum on trial"):
         mine, _ = world.share
         total = np.array(collectives.all_reduce_sum([tf.constant(parts[mine])])[0])
-    bound = world.size * np.finfo(np.float32).eps * np.sum(np.abs(parts), axis=0, dtype=np.float64)
-    error = float(np.max(np.abs(total - np.sum(parts, axis=0, dtype=np.float64)) / bound))
+    exact = np.sum(parts, 0, np.float64)
+    bound = world.size * np.finfo(np.float32).eps * np.sum(np.abs(parts), 0, np.float64)
+    error = float(np.max(np.abs(total - exact) / bound))
     world.agree({"the bits of a sum over ranks": hashlib.sha256(total.tobytes()).hexdigest()})
     if not error <= 1:
         return Finding("failed", f"the error is {error:.3g} times what rounding allows", WRONG)
@@ -254,44 +225,37 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
     num_rows = max(8, 2 * world.size)
     train = partial(train_on_trial, folder, num_rows, world, collectives)
     found: list[np.ndarray] = []  # the losses and norms of each training
+    check, is_gpu = page.check, world.device.is_gpu
 
-    def check(name: str, tolerance: float, training: Callable[[], np.ndarray]) -> bool:
-        def find() -> Finding:
-            found.append(training())
-            if len(found) == 1:
-                return Finding("ok", f"a small model trains, {STEPS} steps")
-            difference = float(np.max(np.abs(found[0] / found[-1] - 1)))
-            text = (
-                f"losses and gradients differ by {difference:.1e}"
-                if difference
-                else "the same bits"
-            )
-            if not difference <= tolerance:
-                return Finding("failed", f"{text}, must be at most {tolerance:g}", WRONG)
-            return Finding("ok", text)
-
-        return page.check(name, find)
+    def compared(training: Callable[..., np.ndarray], tolerance: float, *options: str) -> Finding:
+        found.append(training(*options))
+        if len(found) == 1:
+            return Finding("ok", f"a small model trains, {STEPS} steps")
+        difference = float(np.max(np.abs(found[0] / found[-1] - 1)))
+        text = f"losses and gradients differ by {difference:.1e}" if difference else "the same bits"
+        if not difference <= tolerance:
+            return Finding("failed", f"{text}, must be at most {tolerance:g}", WRONG)
+        return Finding("ok", text)
 
     def resume() -> np.ndarray:
         """Goes on from the checkpoint before the last."""
-        world.on_first(
-            lambda: shutil.rmtree(max(folder.glob(f"{world.size}-fp32-off/checkpoints/rows-*")))
-        )
+        pattern = f"{world.size}-fp32-off/checkpoints/rows-*"
+        world.on_first(lambda: shutil.rmtree(max(folder.glob(pattern))))
         return train()
 
     try:
-        if not check("a training", 0.0, train):
+        if not check("a training", compared, train, 0.0):
             return
         if world.size > 1:
             one = World(device=world.device)
             alone = partial(train_on_trial, folder, num_rows, one, open_collectives(one))
-            check("ranks against one", ROUNDING, lambda: world.on_first(alone))
-        check("save and resume", ROUNDING if world.device.is_gpu else 0.0, resume)
-        if world.device.is_gpu:  # there XLA compiles the gradient, unless --xla off says otherwise
-            check("fp32 --xla on", ROUNDING, partial(train, "fp32", "on"))
-            check("fp16 --xla on", OTHER_FORMAT, partial(train, "fp16", "on"))
-        xla = "on" if world.device.is_gpu else "off"
-        check(f"bf16 --xla {xla}", OTHER_FORMAT, partial(train, "bf16", xla))
+            check("ranks against one", compared, partial(world.on_first, alone), ROUNDING)
+        check("save and resume", compared, resume, ROUNDING if is_gpu else 0.0)
+        if is_gpu:  # there XLA compiles the gradient, unless --xla off says otherwise
+            check("fp32 --xla on", compared, train, ROUNDING, "fp32", "on")
+            check("fp16 --xla on", compared, train, OTHER_FORMAT, "fp16", "on")
+        xla = "on" if is_gpu else "off"
+        check(f"bf16 --xla {xla}", compared, train, OTHER_FORMAT, "bf16", xla)
     finally:
         # All ranks have left the last check, and only rank 0 has written here.
         shutil.rmtree(folder, ignore_errors=True)
@@ -315,20 +279,14 @@ def train_on_trial(
         "xla": xla,
     }
     config = model_config("tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    rows = random_rows(num_rows, LENGTH, config.vocab_size)
     set_precision(precision)
     output_dir = folder / f"{world.size}-{precision}-{xla}"
-    with (
-        contextlib.redirect_stderr(io.StringIO()),
-        contextlib.closing(Run(output_dir, world)) as run,
-    ):
+    hidden = contextlib.redirect_stderr(io.StringIO())
+    with hidden, contextlib.closing(Run(output_dir, world)) as run:
         job = Job(world, collectives, run)
-        path, state = world.on_first(newest_checkpoint, "auto", output_dir, run.say) or (None, None)
+        path, state = world.on_first(newest_checkpoint, "auto", run) or (None, None)
         start = Start(config, weights=path, checkpoint=path, state=state)
-        task = SpanTask(WindowSettings(max_seq_length=LENGTH, max_query_length=1))
-        data = TrainingData(rows=rows, key="random tokens")
-        settings = made(TrainingSettings, values)
-        Training(start.model(task.head), task, data, settings, job).run(start, job, seed=0)
+        random_training(config, LENGTH, values, job).run(start, job, seed=0)
     lines = world.on_first((output_dir / "metrics.jsonl").read_text).splitlines()
     return np.array([[line["loss"], line["gradient_norm"]] for line in map(json.loads, lines)])
 
@@ -339,6 +297,5 @@ def check_speed(world: World, collectives: Collectives, machine: MachineSettings
     values = {"batch_size": 32, "seq_length": 384, "xla": "on"} if world.device.is_gpu else on_cpu
     load = made(LoadSettings, values | flat(machine) | {"model_size": "base"})
     figures = step_figures(load, world, collectives)
-    return Finding(
-        "ok", f"{load}: {figures['examples_per_s']:.3g} examples/s; bert-bench step tells more"
-    )
+    speed = f"{figures['examples_per_s']:.3g} examples/s"
+    return Finding("ok", f"{load}: {speed}; bert-bench step tells more")

@@ -22,7 +22,7 @@ from tasks.runs.trained import saved_settings
 
 
 def run(config: EmbedderConfig) -> None:
-    run_on_ranks("bert-embedder", config, config.machine, config.output_dir, run_embedder)
+    run_on_ranks("bert-embedder", config, config.output_dir, run_embedder)
 
 
 def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
@@ -37,7 +37,7 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     preparation = Preparation(job.world, job.run, start.words, vectors.allow_unknown)
     sets = open_sets(task, sources, preparation)
     if sets.train:
-        task = task.trained_on(sets.train.tables["pairs"])
+        task = task.trained_on(sets.train[0].tables["pairs"])
     if sets.dev:
         task = task.evaluated_on(sets.dev[0].tables["pairs"])
     return run_task(task, sets, runs, config, job)

@@ -1,7 +1,6 @@
 """The flags of bert-embedder."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
@@ -13,7 +12,6 @@ Pooling = Literal["mean", "cls"]
 DEFAULTS: Mapping[str, Any] = {"max_seq_length": 128, "pooling": "mean", "normalize": True}
 
 
-@dataclass(frozen=True, kw_only=True)
 class PairSettings(Settings):
     """Which pairs of texts are read, and from which columns."""
 
@@ -66,7 +64,6 @@ class PairSettings(Settings):
             raise ValueError("--task_name sts-b and --data_dir need each other")
 
 
-@dataclass(frozen=True, kw_only=True)
 class VectorSettings(Settings):
     """How texts become vectors."""
 
@@ -98,7 +95,6 @@ class VectorSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class LossSettings(Settings):
     """The loss of pairs without scores. With scores it is the squared error of the cosine."""
 
@@ -110,7 +106,6 @@ class LossSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class EmbedderConfig(TaskConfig):
     """Train BERT to embed texts as vectors, over all MPI ranks."""
 

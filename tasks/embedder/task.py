@@ -69,10 +69,10 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         return {**self.settings, **flat(self.contrast)}
 
     @property
-    def joint(self) -> InBatchLoss | None:
+    def joint(self) -> tuple[InBatchLoss, Callable[[Batch], tuple[Texts, np.ndarray]]] | None:
         if self.trains_on_scores:
             return None
-        return InBatchLoss(self.contrast.temperature, self.contrast.both_ways)
+        return InBatchLoss(self.contrast.temperature, self.contrast.both_ways), texts_of
 
     def files(self, width: int) -> Mapping[str, object]:
         return files_of(self.pooling, self.normalize, width, self.max_seq_length)
@@ -118,10 +118,6 @@ class EmbedTask(Task[Pairs, np.ndarray]):
     def weights(self, batch: Batch) -> dict[str, float]:
         """The number of pairs."""
         return {"loss": float((batch["slot"] == ANCHOR).sum())}
-
-    def texts_of(self, batch: Batch) -> tuple[Texts, np.ndarray]:
-        has_text = batch["slot"] >= 0
-        return Texts(*(batch[name][has_text] for name in OF_TEXTS)), has_text
 
     def loss(self, vectors_BW: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The sum of the squared errors of the pairs' cosines."""
@@ -173,6 +169,12 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         sections = [cosines_of(search.cosines, search.others())]
         sections.append(section_of_mistakes([*search.records()]))
         return Details(sections=sections)
+
+
+def texts_of(batch: Batch) -> tuple[Texts, np.ndarray]:
+    """The texts of a batch, and which rows of attention have one."""
+    has_text = batch["slot"] >= 0
+    return Texts(*(batch[name][has_text] for name in OF_TEXTS)), has_text
 
 
 class Search:

@@ -1,13 +1,11 @@
 """The command bert-export."""
 
-from dataclasses import dataclass
 from functools import partial
 
 from ringbase.settings import Settings, setting
 from tasks.runs.environment import run_command
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExportConfig(Settings):
     """Write a trained model as a TensorFlow SavedModel."""
 

@@ -12,9 +12,7 @@ scores float32.
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -46,21 +44,17 @@ POOLER_TENSORS = (f"{POOLER}/kernel", f"{POOLER}/bias")
 Tensors = Mapping[str, np.ndarray]
 
 
-def label_task(config: BertConfig, settings: Mapping[str, Any]) -> LabelTask:
+def label_task(config: BertConfig) -> LabelTask:
     has_several = config.problem_type == CLASSIFICATION[1]
     return LabelTask(labels=labels_of(config), has_several=has_several)
 
 
-def embed_task(settings: Mapping[str, Any]) -> EmbedTask:
-    return EmbedTask(VectorSettings(**{name: settings[name] for name in DEFAULTS}))
-
-
 # of a model with this head: what its outputs are called, by `Task.outputs`
-TASKS: Mapping[Head, Callable[[BertConfig, Mapping[str, Any]], Task]] = {
-    SPAN: lambda config, settings: SpanTask(),
+TASKS: Mapping[Head, Callable[[BertConfig], Task]] = {
+    SPAN: lambda config: SpanTask(),
     CLASSIFIER: label_task,
-    TAGGER: lambda config, settings: TagTask(labels=config.labels),
-    FEATURES: lambda config, settings: FeaturesTask(config.num_positions),
+    TAGGER: lambda config: TagTask(labels=config.labels),
+    FEATURES: lambda config: FeaturesTask(config.num_positions),
 }
 
 
@@ -73,7 +67,7 @@ def run(config: ExportConfig) -> None:
 def export(
     folder: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    task_of: Callable[[Mapping[str, Any]], Task] | None = None,
+    task_of: Callable[[Mapping], Task] | None = None,
     model_revision: str | None = None,
 ) -> list[str]:
     """Writes a trained model as a SavedModel into the new folder `out`, and returns its signature
@@ -91,12 +85,15 @@ def export(
     with about_arguments(name):
         start = find_model(name, model_revision)
         assert start.weights is not None
-        there = weights.read(start.weights, start.bert_config.architecture)
-        said = {**said_by(start.weights, start.bert_config.num_positions), **start.settings()}
-        make = task_of or partial(TASKS[head_in(there, start.bert_config)], start.bert_config)
-        if task_of is None and "pooling" in said:
-            make = embed_task
-        task = make({"max_seq_length": start.bert_config.num_positions, **said})
+        config = start.bert_config
+        there, most = weights.read(start.weights, config.architecture), config.num_positions
+        said = {"max_seq_length": most, **said_by(start.weights, most), **start.settings()}
+        if task_of:
+            task = task_of(said)
+        elif "pooling" in said:
+            task = EmbedTask(VectorSettings(**{name: said[name] for name in DEFAULTS}))
+        else:
+            task = TASKS[head_in(there, config)](config)
         model = load_model(start, task.head)
     pooler = {each: there[each] for each in POOLER_TENSORS if each in there}
     return save_model(Exported(model, task, pooler), start.words, path)

@@ -1,7 +1,6 @@
 """The command bert-features: names and defaults of extract_features.py, and some more."""
 
 import re
-from dataclasses import dataclass
 from functools import partial
 
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, Settings, setting
@@ -9,7 +8,6 @@ from tasks.runs.environment import run_command
 from tasks.runs.settings import MachineSettings, ModelSettings
 
 
-@dataclass(frozen=True, kw_only=True)
 class FeaturesConfig(Settings):
     """Hidden-state vectors of texts over all MPI ranks."""
 

@@ -8,7 +8,6 @@ or Parquet.
 import contextlib
 import itertools
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -35,12 +34,11 @@ Vectors = tuple[int, list[str], np.ndarray]
 BATCHES_AT_ONCE = 64  # rank 0 collects the vectors of this many in memory before it writes them
 # of Parquet: 100 MB at most, for four layers of BERT-base and lines of 128 tokens
 LINES_PER_ROW_GROUP = 64
-PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
 def run(config: FeaturesConfig) -> None:
     folder = str(Path(config.output_file).parent)
-    run_on_ranks("bert-features", config, config.machine, folder, run_features)
+    run_on_ranks("bert-features", config, folder, run_features)
 
 
 def run_features(config: FeaturesConfig, job: Job) -> None:
@@ -95,8 +93,11 @@ def tokenize(config: FeaturesConfig, preparation: Preparation) -> pa.Table:
     if not text:
         raise InputError(f"{where}: the file is empty")
     lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
-    pairs = [match.groups() if (match := PAIR.match(line)) else (line, None) for line in lines]
-    first, second = zip(*pairs, strict=True)
+    first, second = list[str](), list[str | None]()
+    for line in lines:
+        text, mark, other = line.rpartition(" ||| ")
+        first.append(text if mark else line)
+        second.append(other if mark else None)
     data = set_of(FeaturesTask(config.max_seq_length), Pairs(first, second), preparation)
     share = data.prepared.facts["unknown_share"]
     check_unknown(share, where, preparation.tokenizer, config.allow_unknown)
@@ -136,18 +137,13 @@ def write_parquet(file: BinaryIO, layers: Sequence[int], vectors: Iterator[Vecto
         writer = None
         while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
             numbers, tokens, states = zip(*lines, strict=True)
-            offsets, flat = (
-                np.cumsum([0, *map(len, tokens)], dtype=np.int32),
-                np.concatenate(states),
-            )
-            columns = {
-                "linex_index": pa.array(numbers),
-                "tokens": pa.array(tokens, pa.list_(pa.string())),
-            }
-            for place, layer in enumerate(layers):
-                each = pa.FixedSizeListArray.from_arrays(
-                    pa.array(flat[:, place].reshape(-1)), flat.shape[2]
-                )
+            offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
+            by_layer = np.concatenate(states).swapaxes(0, 1)
+            columns = {"linex_index": pa.array(numbers)}
+            columns["tokens"] = pa.array(tokens, pa.list_(pa.string()))
+            for layer, vectors_TH in zip(layers, by_layer, strict=True):
+                size = vectors_TH.shape[1]
+                each = pa.FixedSizeListArray.from_arrays(pa.array(vectors_TH.reshape(-1)), size)
                 columns[f"layer_{layer}"] = pa.ListArray.from_arrays(offsets, each)
             table = pa.table(columns)
             writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema))

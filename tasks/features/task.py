@@ -6,7 +6,6 @@ Tensors have their shape as a suffix: B rows, T tokens, R of the hidden state, H
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import tensorflow as tf
 
@@ -19,14 +18,14 @@ from tasks.runs.texts import Pairs, Preparation, rows_of_texts
 
 
 @dataclass(frozen=True)
-class FeaturesTask(Task[Pairs, Sequence[Any]]):
+class FeaturesTask(Task[Pairs, Sequence]):
     """Texts and pairs of texts."""
 
     max_seq_length: int
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping = field(default_factory=dict)
     name, head = "features", FEATURES
 
-    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+    def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         return batch_of(fields, grouping)[1]
 
     def tables(self, texts: Pairs, preparation: Preparation) -> Tables:

@@ -25,7 +25,7 @@ EVALUATION_SEED = 0
 
 
 def run(config: PretrainingConfig) -> None:
-    run_on_ranks("bert-pretraining", config, config.machine, config.output_dir, run_pretraining)
+    run_on_ranks("bert-pretraining", config, config.output_dir, run_pretraining)
 
 
 def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """The flags of bert-pretraining: names and defaults of run_pretraining.py, and some more."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from distributed.plan import PlanSettings
@@ -16,7 +15,6 @@ MASKS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShardSettings(Settings):
     """What is read from shards, and how masks are drawn if the shards have none."""
 
@@ -56,7 +54,6 @@ class ShardSettings(Settings):
         }
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeldOutSettings(EvaluationSettings):
     """How many of the held-out examples are scored."""
 
@@ -69,7 +66,6 @@ class HeldOutSettings(EvaluationSettings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class PretrainingPlan(PlanSettings):
     """Like fine-tuning's, but by default a number of steps instead of epochs."""
 
@@ -117,7 +113,6 @@ class PretrainingPlan(PlanSettings):
         return PlanSettings(**values)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PretrainingSettings(TrainingSettings):
     """How bert-pretraining trains."""
 
@@ -129,7 +124,6 @@ class PretrainingSettings(TrainingSettings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class PretrainingConfig(ProgramConfig):
     """Pretrain BERT on sharded corpora over all MPI ranks."""
 

@@ -89,8 +89,7 @@ def open_rows(
     masking = None if is_static else Masking(start.words, **masks)
     most_masked = masks["max_predictions_per_seq"]
     task = MaskedTask(settings.max_seq_length, masking, seed, most_masked, built["next_sentence"])
-    fixed = {f"--{name}": value for name, value in given.items()}
-    return task, TrainingData(rows=rows, order=BlockOrder, key=key, settings=fixed)
+    return task, TrainingData(rows, key, BlockOrder, given)
 
 
 # -- Google's TFRecord files -----------------------------------------------------------------------

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -34,7 +33,7 @@ class Prepared:
     is_new: bool
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict:
         """What `with_facts` stored; "digest" is that of the content."""
         rows = next(iter(self.tables.values()))
         return json.loads(rows.table.schema.metadata[b"ringbert"])
@@ -78,7 +77,7 @@ def in_memory(tables: Tables) -> Prepared:
     return Prepared({name: Rows(table) for name, table in tables.items()}, is_new=True)
 
 
-def with_facts(tables: Mapping[str, Mapping[str, pa.Array]], facts: Mapping[str, object]) -> Tables:
+def with_facts(tables: Mapping[str, Mapping[str, pa.Array]], facts: Mapping) -> Tables:
     """The tables of these columns; each carries the facts."""
     metadata = {"ringbert": json.dumps(facts)}
     return {name: pa.table(dict(columns), metadata=metadata) for name, columns in tables.items()}

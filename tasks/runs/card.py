@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import ringbase
 from bert.heads import HEADS
@@ -19,12 +18,12 @@ def card_of(folder: Path) -> str:
     """The text of the card, with the hub's YAML header; the licence is left to the user."""
     run, result = read_object(folder / "run.json"), read_object(folder / result_file(trains=True))
     (name,) = read_object(folder / "model/config.json")["architectures"]
-    head = next(each for each in HEADS.values() if name.endswith(each.transformers))
+    pipeline = next(each.pipeline for each in HEADS.values() if name.endswith(each.transformers))
     config, program = run["config"], Path(run["environment"]["command"][0]).stem
     base = config.get("init_checkpoint") or config.get("model")
     trained = f"A {name}, trained with {program} of RingBERT {ringbase.__version__}"
     lines = [
-        *_header(head.pipeline, base, config.get("dataset_name")),
+        _header(pipeline, base, config.get("dataset_name")),
         f"# {folder.resolve().name}",
         f"{trained} from {base or 'initial values'}.",
         "## Scores",
@@ -33,19 +32,19 @@ def card_of(folder: Path) -> str:
         "\n".join(_training(folder, run, result)),
         "## Use",
         "    from transformers import pipeline",
-        f'    model = pipeline("{head.pipeline}", model="this folder, or its name on the hub")',
+        f'    model = pipeline("{pipeline}", model="this folder, or its name on the hub")',
     ]
     return "\n\n".join(lines) + "\n"
 
 
-def _header(pipeline: str, base: str | None, data_set: str | None) -> Iterator[str]:
+def _header(pipeline: str, base: str | None, data_set: str | None) -> str:
     lines = ["---", "library_name: transformers", f"pipeline_tag: {pipeline}"]
     if base and _is_of_hub(base):
         lines.append(f"base_model: {base}")
     if data_set and _is_of_hub(data_set):
         lines += ["datasets:", f"- {data_set}"]
     lines += ["tags:", "- ringbert", "# license: yours to choose, as model and data allow", "---"]
-    yield "\n".join(lines)
+    return "\n".join(lines)
 
 
 def _table(scores: Mapping[str, float]) -> str:
@@ -54,7 +53,7 @@ def _table(scores: Mapping[str, float]) -> str:
     return "\n".join(lines)
 
 
-def _training(folder: Path, run: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[str]:
+def _training(folder: Path, run: Mapping, result: Mapping) -> Iterator[str]:
     config, plan, starts = run["config"], run["plan"], history.read(folder)
     data = [f"--{flag} {config[flag]}" for flag in DATA_FLAGS if config.get(flag)]
     yield f"- weights from: {starts[0]['from'] if starts else run['start']}"

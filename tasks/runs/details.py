@@ -5,7 +5,7 @@ marks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 REPORT = "report"  # the key
 MOST_ROWS = 12  # of a table of examples
@@ -14,23 +14,18 @@ LONGEST_TEXT, AROUND = 600, 200  # characters of a text, and around its marks
 
 NONE = "(none)"  # a cell for what is predicted, or true, if nothing is
 
-Section = dict[str, Any]
+Section = dict
 
 
 class Details(NamedTuple):
     """What is shown of an evaluation besides its scores."""
 
-    facts: Mapping[str, object] = {}  # for result.json
+    facts: Mapping = {}  # for result.json
     sections: Sequence[Section] = ()  # for the page
 
 
-def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Section:
-    return {
-        "title": title,
-        "note": note,
-        "columns": list(columns),
-        "rows": [list(row) for row in rows],
-    }
+def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence]) -> Section:
+    return {"title": title, "note": note, "columns": list(columns), "rows": [*map(list, rows)]}
 
 
 def of_all(mistakes: int, total: int, suffix: str = "") -> str:
@@ -47,8 +42,12 @@ def matrix(
 
 def figures(examples: int, found: int, right: int) -> dict[str, float]:
     """Of a label: how often it is true, its precision, its recall and its F1."""
-    shares = right / max(1, found), right / max(1, examples), 2 * right / max(1, examples + found)
-    return {"examples": examples, **dict(zip(("precision", "recall", "f1"), shares, strict=True))}
+    return {
+        "examples": examples,
+        "precision": right / max(1, found),
+        "recall": right / max(1, examples),
+        "f1": 2 * right / max(1, examples + found),
+    }
 
 
 def table_of_figures(
@@ -66,10 +65,8 @@ def marked(text: str, marks: Sequence[tuple[int, int, str]] = ()) -> Section:
     last = max((stop for _, stop, _ in marks), default=0)
     start, stop = 0, len(text)
     if len(text) > LONGEST_TEXT:
-        start, stop = (
-            max(0, first - AROUND),
-            min(len(text), max(last + AROUND, first + LONGEST_TEXT // 2)),
-        )
+        start = max(0, first - AROUND)
+        stop = min(stop, max(last + AROUND, first + LONGEST_TEXT // 2))
     shown = "…" * (start > 0) + text[start:stop] + "…" * (stop < len(text))
     shift = start - (start > 0)
     return {"text": shown, "marks": [[a - shift, b - shift, name] for a, b, name in marks]}

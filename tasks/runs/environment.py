@@ -25,14 +25,11 @@ OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def run_command(prog: str, config_class: Any, argv: Sequence[str] | None = None) -> None:
+def run_command(prog: str, config_class: type, argv: Sequence[str] | None = None) -> None:
     """The `main` of the command bert-NAME: `tasks.NAME.program.run` with the configuration of the
     flags."""
-    start(
-        prog,
-        f"tasks.{prog.removeprefix('bert-')}.program",
-        flags.parse(config_class, argv, prog=prog),
-    )
+    config: Any = flags.parse(config_class, argv, prog=prog)
+    start(prog, f"tasks.{prog.removeprefix('bert-')}.program", config)
 
 
 def start(prog: str, module: str, config: Any) -> None:
@@ -60,16 +57,15 @@ def set_environment() -> None:
     compiles."""
     set_xla_flags()
     os.environ["KERAS_BACKEND"] = "tensorflow"
+    default = os.environ.setdefault
     # else only on CPUs with VNNI; with AVX2 its products are faster too
     if platform.machine() == "x86_64":
-        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+        default("TF_ENABLE_ONEDNN_OPTS", "1")
     # Where there is no GPU, TensorFlow's packages for GPUs log its absence as errors, once for each
     # library.
-    os.environ.setdefault(
-        "TF_CPP_MIN_LOG_LEVEL", "2" if Path("/proc/driver/nvidia").exists() else "3"
-    )
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    default("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/proc/driver/nvidia").exists() else "3")
+    default("TRANSFORMERS_VERBOSITY", "error")
+    default("TOKENIZERS_PARALLELISM", "true")
 
 
 def result_file(trains: bool) -> str:

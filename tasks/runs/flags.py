@@ -33,7 +33,7 @@ from ringbase.settings import (
     from_text,
     made,
 )
-from tasks.runs.old_flags import IGNORED, INSTEAD
+from tasks.runs.old_flags import IGNORED, INSTEAD, WITH_TEXT
 from tasks.runs.trained import with_settings_of_model
 
 Config = TypeVar("Config")
@@ -54,13 +54,14 @@ UNLISTED = (
     Field("help", bool, aliases=("h",)),
     Field("version", bool),
     Field("undefok", str),
-    *(Field(name, kind) for name, (kind, _) in IGNORED.items()),
+    *(Field(name, str if name in WITH_TEXT else bool) for name in IGNORED),
 )
 REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precision
 FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 # mpirun ends the job when any rank fails: the others wait for the first one's error
 FIRST_RANK_S = 5.0
 PLACEHOLDERS = {int: "N", float: "X", str: "TEXT"}
+VERSION = f"ringbert {ringbase.__version__}"
 EPILOG = f"""Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag,
 --flag=false or --flag false. The last value of a flag counts. Flags may have one dash or two, and
 "-" for "_". --flag=null unsets a flag that may be unset. Where there is --precision, --fp16 and
@@ -88,11 +89,11 @@ def parse(
         if "help" in given:
             stop(help_of(fields, prog, description or str(config_class.__doc__)), 0)
         if "version" in given:
-            stop(f"ringbert {ringbase.__version__}", 0)
+            stop(VERSION, 0)
         config, notes = configured(config_class, given)
     except ValueError as error:
         _refuse(prog, one_line(error))
-    for name, (_, reason) in IGNORED.items():
+    for name, reason in IGNORED.items():
         if name in given:
             _print_on_first(f"--{name} is ignored: {reason}", sys.stderr)
     for note in notes:
@@ -100,7 +101,7 @@ def parse(
     return config
 
 
-def configured(config_class: type[Config], given: Mapping[str, Any]) -> tuple[Config, list[str]]:
+def configured(config_class: type[Config], given: Mapping) -> tuple[Config, list[str]]:
     """The configuration of the flags that `read_command_line` gives, and what to say about it.
     Flags that are not given have the values of the trained model, if it is one that only predicts,
     else their default. Raises ValueError."""
@@ -109,45 +110,38 @@ def configured(config_class: type[Config], given: Mapping[str, Any]) -> tuple[Co
             "--use_tpu=True: TPUs are not supported; leave the flag out to run on GPUs or CPUs"
         )
     fields = fields_of(config_class)
-    if missing := [field for field in fields if field.is_required and field.name not in given]:
-        names = [
-            field.name.upper() if field.is_positional else f"--{field.name}" for field in missing
-        ]
+    missing = [field for field in fields if field.is_required and field.name not in given]
+    if missing:
+        names = (each.name.upper() if each.is_positional else f"--{each.name}" for each in missing)
         raise InputError(f"{' and '.join(names)} must be given")
     notes = list[str]()
     if not given.get("do_train"):
         given, notes = with_settings_of_model(given, fields)
-    return (
-        made(
-            config_class, {field.name: given[field.name] for field in fields if field.name in given}
-        ),
-        notes,
-    )
+    values = {field.name: given[field.name] for field in fields if field.name in given}
+    return made(config_class, values), notes
 
 
 def parse_command(
-    commands: Mapping[str, type[Config]],
+    commands: Mapping[str, type],
     argv: Sequence[str] | None = None,
     *,
     prog: str,
     description: str,
-) -> tuple[str, Config]:
+) -> tuple[str, Any]:
     """Like `parse`, for `PROG COMMAND [--flag=value ...]`. Returns the command and its
     configuration."""
     name, *argv = (sys.argv[1:] if argv is None else argv) or ["--help"]
     flag, _ = _split(name)
     if flag in ("h", "help"):
-        entries = [
-            f"  {name:<10}{' '.join(str(each.__doc__).split())}" for name, each in commands.items()
-        ]
-        listed = "\n".join(["commands:", *entries])
-        stop(f"usage: {prog} COMMAND [--flag=value ...]\n\n{description.rstrip()}\n\n{listed}", 0)
+        usage = f"usage: {prog} COMMAND [--flag=value ...]\n\n{description.rstrip()}\n\ncommands:"
+        for command, each in commands.items():
+            usage += f"\n  {command:<10}{' '.join(str(each.__doc__).split())}"
+        stop(usage, 0)
     if flag == "version":
-        stop(f"ringbert {ringbase.__version__}", 0)
+        stop(VERSION, 0)
     if name not in commands:
-        _refuse(
-            prog, f"unknown command {name[:LONGEST_SHOWN]}; the commands are {', '.join(commands)}"
-        )
+        known = ", ".join(commands)
+        _refuse(prog, f"unknown command {name[:LONGEST_SHOWN]}; the commands are {known}")
     return name, parse(commands[name], argv, prog=f"{prog} {name}")
 
 
@@ -166,12 +160,9 @@ def help_of(fields: Sequence[Field], prog: str, description: str) -> str:
         for name in dict.fromkeys(field.group for field in fields)
     }
     for field in sorted((*FILES, *fields), key=lambda field: not field.is_required):
-        kinds = [
-            PLACEHOLDERS.get(kind, str(kind))
-            for kind in alternatives(field.type)
-            if kind is not None
-        ]
-        form: Any = {"action": "store_true"} if field.is_boolean else {"metavar": "|".join(kinds)}
+        kinds = (kind for kind in alternatives(field.type) if kind is not None)
+        values = "|".join(PLACEHOLDERS.get(kind, str(kind)) for kind in kinds)
+        form: Any = {"action": "store_true"} if field.is_boolean else {"metavar": values}
         default = str(field.default).lower() if isinstance(field.default, bool) else field.default
         note = "required" if field.is_required else f"default: {field.shown_default or default}"
         text = field.help if note in ("default: None", "default: ") else f"{field.help} ({note})"
@@ -190,7 +181,7 @@ def stop(text: str, status: int) -> NoReturn:
 # -- the command line ------------------------------------------------------------------------------
 
 
-def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str, Any]:
+def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
     """The value of each flag on the command line, or else in the file of `--config`; the last value
     of a repeated flag. `--help` ends the reading.
 
@@ -205,29 +196,27 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str,
         if field.is_boolean
         for no in ("no", "no_")
     }
-    positional, tokens = deque(field for field in fields if field.is_positional), deque(argv)
-    values: dict[str, Any] = {}
-    unknown: list[str] = []
-    files: list[str] = []
+    positional = [field for field in fields if field.is_positional]
+    tokens = deque(argv)
+    values: dict = {}
+    unknown = []
+    files = []
     while tokens:
         token = tokens.popleft()
         name, text = _split(token)
+        following = tokens[0] if tokens else "--"
         if name in known:
             field = known[name]
             if text is None and field.is_boolean:
-                text = tokens.popleft() if tokens and tokens[0].lower() in BOOLEAN_WORDS else "true"
+                text = tokens.popleft() if following.lower() in BOOLEAN_WORDS else "true"
             elif text is None:  # the next word may look like -1,-2 but not like a flag
-                if (
-                    not tokens
-                    or tokens[0].startswith("--")
-                    or _split(tokens[0])[0] in {**known, **negated}
-                ):
+                if following.startswith("--") or _split(following)[0] in {**known, **negated}:
                     raise InputError(f"{token} needs a value: {token}=VALUE")
                 text = tokens.popleft()
         elif name in negated and text is None:
             field, text = negated[name], "false"
         elif not name and positional:
-            field, text = positional.popleft(), token
+            field, text = positional.pop(0), token
         else:
             unknown.append(token)
             continue
@@ -237,26 +226,36 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict[str,
             value = from_text(text, field.type)
         except ValueError as error:
             raise InputError(f"--{field.name} {error}") from None
-        if field.name == "flagfile":  # a flag in each line, comments after # and //
+        if field.name == "flagfile":
             if value in files:
                 raise InputError(f"--flagfile {value} is read a second time")
             files.append(value)
-            text = read_text(Path(value).expanduser(), f"--flagfile {value}", SMALL_BYTES)
-            lines = [line.strip() for line in reversed(text.splitlines())]
-            tokens.extendleft(line for line in lines if line and not line.startswith(("#", "//")))
+            tokens.extendleft(reversed(_lines_of(value)))
         elif field.name in REDUCED_PRECISIONS:
             if value or values.get("precision") == field.name:
                 values["precision"] = field.name if value else "fp32"
         else:
             values[field.name] = value
     for token in unknown:
-        name, _ = _split(token)
-        if not name:
-            raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
-        if name not in values.get("undefok", "").split(","):
-            shown = token.partition("=")[0][:LONGEST_SHOWN]
-            raise InputError(f"unknown flag {shown}; {_hint(name[:LONGEST_SHOWN], known)}")
+        _check_unknown(token, values.get("undefok", "").split(","), known)
     return _read_file(values["config"], fields) | values if "config" in values else values
+
+
+def _check_unknown(token: str, allowed: Sequence[str], known: Mapping[str, Field]) -> None:
+    """Raises InputError for a word that is no flag's, unless it is one of `--undefok`."""
+    name, _ = _split(token)
+    if not name:
+        raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
+    if name not in allowed:
+        shown = token.partition("=")[0][:LONGEST_SHOWN]
+        raise InputError(f"unknown flag {shown}; {_hint(name[:LONGEST_SHOWN], known)}")
+
+
+def _lines_of(file: str) -> list[str]:
+    """The flags in a file, one in each line; comments are after # and //."""
+    text = read_text(Path(file).expanduser(), f"--flagfile {file}", SMALL_BYTES)
+    lines = map(str.strip, text.splitlines())
+    return [line for line in lines if line and not line.startswith(("#", "//"))]
 
 
 def _split(word: str) -> tuple[str, str | None]:
@@ -266,18 +265,16 @@ def _split(word: str) -> tuple[str, str | None]:
     return (match[1].replace("-", "_"), match[2]) if match else ("", None)
 
 
-def _read_file(path: str, fields: Sequence[Field]) -> dict[str, Any]:
+def _read_file(path: str, fields: Sequence[Field]) -> dict:
     """The values that a TOML file gives, each line as the flag of its name. Raises InputError."""
     where = f"--config {path}"
     text = read_text(Path(path), where, SMALL_BYTES)
     try:
         table = tomllib.loads(text)
-        if others := [
-            key for key, value in table.items() if not isinstance(value, str | int | float)
-        ]:
-            raise InputError(
-                f"{others[0][:LONGEST_SHOWN]}: tables, lists and dates are not supported"
-            )
+        for key, value in table.items():
+            if not isinstance(value, str | int | float):
+                name = key[:LONGEST_SHOWN]
+                raise InputError(f"{name}: tables, lists and dates are not supported")
         return read_command_line([f"--{key}={value}" for key, value in table.items()], fields)
     except (ValueError, RecursionError) as error:  # an integer of too many digits, too many levels
         raise InputError(f"{where}: {one_line(error)}") from None

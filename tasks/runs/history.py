@@ -8,9 +8,8 @@ what was `predicted`, and its `seconds`. All of it stands on rank 0.
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from distributed.run import Run
 from distributed.world import World
@@ -21,19 +20,17 @@ FILE = "history.json"
 TRAINING = "training"
 NEW = ("output_dir", "seeds")  # flags that say nothing about a change
 
-Entry = dict[str, Any]
+Entry = dict
 
 
-def begin(
-    run: Run, world: World, what: str, origin: str, step: int, config: Mapping[str, Any]
-) -> None:
+def begin(run: Run, world: World, what: str, origin: str, step: int, config: Mapping) -> None:
     """Adds a start. One before it without an end, which was broken off, ends with the last step
     that it has logged."""
     entries = read(run.folder)
     if entries and "seconds" not in entries[-1]:
         entries[-1]["seconds"] = round(max(0.0, _last_sign(run.folder) - entries[-1]["began"]), 1)
     entry: Entry = {
-        "began": round(time.time() - _elapsed(run), 1),
+        "began": round(time.time() - (time.monotonic() - run.began_s), 1),
         "what": what,
         "ranks": world.size,
         "machine": f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
@@ -41,22 +38,29 @@ def begin(
         "step": step,
     }
     if what == TRAINING:
-        entry["changed"] = _changes(run.folder, config)
+        old = config_of(run.folder)
+        entry["changed"] = {
+            name: [old[name], value]
+            for name, value in config.items()
+            if name not in NEW and old.get(name, value) != value
+        }
     run.write_json(FILE, [*entries, entry])
 
 
-def predicted(run: Run, sources: Sequence[str]) -> str | None:
+def predicted(run: Run, sources: list[str]) -> str | None:
     """Notes what this start predicts. Returns what the one before predicted, if that is other."""
     *before, last = read(run.folder)
-    run.write_json(FILE, [*before, last | {"predicted": list(sources)}])
-    earlier = next((each["predicted"] for each in reversed(before) if "predicted" in each), None)
-    return ", ".join(earlier) if earlier not in (None, list(sources)) else None
+    run.write_json(FILE, [*before, last | {"predicted": sources}])
+    earlier = [each["predicted"] for each in before if "predicted" in each]
+    if not earlier or earlier[-1] == sources:
+        return None
+    return ", ".join(earlier[-1])
 
 
 def end(run: Run, world: World, trains: bool) -> dict[str, float]:
     """Ends this start. Returns the seconds and ranks for its result: of a training those of all
     starts that trained, and the ranks of the last one."""
-    own = {"seconds": round(_elapsed(run), 1), "world_size": world.size}
+    own = {"seconds": round(time.monotonic() - run.began_s, 1), "world_size": world.size}
     if not (entries := read(run.folder)):
         return own
     entries[-1]["seconds"] = own["seconds"]
@@ -78,10 +82,6 @@ def read(folder: Path) -> list[Entry]:
     return entries
 
 
-def _elapsed(run: Run) -> float:
-    return time.monotonic() - run.began_s
-
-
 def _last_sign(folder: Path) -> float:
     """When the last step was logged; 0 if none was."""
     path = folder / "metrics.jsonl"
@@ -94,11 +94,9 @@ def _last_sign(folder: Path) -> float:
     return 0.0
 
 
-def _changes(folder: Path, config: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The flags of a training that differ from those of the one before, with both values."""
+def config_of(folder: Path) -> dict:
+    """The flags of the training that wrote a run's folder; none if nobody knows."""
     try:
-        old = dict(read_object(folder / "run.json")["config"])
-    except (InputError, OSError, KeyError, TypeError, ValueError):
+        return dict(read_object(folder / "run.json")["config"])
+    except (InputError, KeyError, TypeError, ValueError):
         return {}
-    names = [name for name in config if name in old and name not in NEW]
-    return {name: [old[name], config[name]] for name in names if old[name] != config[name]}

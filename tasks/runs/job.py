@@ -2,10 +2,10 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import TypeVar
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -24,7 +24,6 @@ from tasks.runs.card import CARD, card_of
 from tasks.runs.environment import result_file
 from tasks.runs.remote import Mirror, is_remote, local_folder, local_inputs
 from tasks.runs.report.page import PAGE, write_page
-from tasks.runs.settings import MachineSettings
 
 ADVICE = {
     OutOfMemory: (
@@ -38,8 +37,6 @@ ADVICE = {
         " --max_predictions_per_seq)"
     ),
 }
-C = TypeVar("C", bound=Settings)
-
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
 
@@ -50,15 +47,11 @@ class Job:
     world: World
     collectives: Collectives
     run: Run
-    config: Mapping[str, object] = field(default_factory=dict)  # the program's flags, for run.json
-    data_flags: Sequence[str] = ()  # those of them that say what is read
+    config: Mapping = field(default_factory=dict)  # the program's flags, for run.json
+    flags_of_data: Mapping = field(default_factory=dict)  # those of them that say what is read
     goes_on: bool = False  # after a restart or a death the run continues what this job has saved
     # set once a training has begun: a death then makes it go on
     has_trained: Event = field(default_factory=Event)
-
-    @property
-    def flags_of_data(self) -> dict[str, object]:
-        return {name: self.config.get(name) for name in self.data_flags}
 
     def of_seed(self, seed: int) -> "Job":
         """The job of one of several `--seeds`, in a folder of its own."""
@@ -66,17 +59,11 @@ class Job:
         config = {**self.config, "seed": seed, "output_dir": str(folder), "seeds": None}
         return replace(self, run=Run(folder, self.world), config=config)
 
-    def resume(self, wanted: str) -> str:
-        """The value of `--resume`: a job that goes on continues, also if it began with `never`."""
-        return "auto" if self.goes_on and wanted == "never" else wanted
-
-    def finish(
-        self, trains: bool, scores: Mapping[str, float], more: Mapping[str, object] | None = None
-    ) -> None:
+    def finish(self, trains: bool, scores: Mapping[str, float], more: Mapping) -> None:
         """Writes the file of `result_file`: the command is complete when it exists. Says so, and
         draws the page of a training."""
         facts = self.world.on_first(history.end, self.run, self.world, trains)
-        self.run.write_json(result_file(trains), {"scores": scores, **(more or {}), **facts})
+        self.run.write_json(result_file(trains), {"scores": scores, **more, **facts})
         figures = "".join(f", {name} {value:.4g}" for name, value in scores.items())
         self.run.say(f"done: {self.run.folder}{figures}")
         if self.run.is_writer and trains:
@@ -90,7 +77,7 @@ class Job:
 
 
 def run_on_ranks(
-    program: str, config: C, machine: MachineSettings, folder: str, work: Callable[[C, Job], object]
+    program: str, config: Any, folder: str, work: Callable[[Any, Job], object]
 ) -> None:
     """Joins the ranks, opens the backend and calls `work(config, job)` on each; rank 0 writes
     `folder`. What is remote is local in the configuration that `work` gets. Errors end all ranks.
@@ -98,7 +85,8 @@ def run_on_ranks(
     `config` must be the same on all ranks. In an elastic world the survivors of a death call `work`
     again, unless it handles the death itself. It then continues from what it has written.
     """
-    values, has_trained = flat(config), Event()
+    machine, has_trained = config.machine, Event()
+    values, of_data = flat(config), flags_of_data(config)
     if os.environ.get(launcher.HAS_SAVED) == "1":
         has_trained.set()
 
@@ -116,17 +104,15 @@ def run_on_ranks(
                 world.on_first(run.lock)
                 world.watchdog.stacks = run.folder / "stacks"
             if mirror and (kept := world.on_first(mirror.download, run.folder)):
-                names = ", ".join(kept)
-                run.say(f"{folder} lacks {names}, whose upload had failed: kept, and uploaded now")
+                lacking = ", ".join(kept)
+                run.say(
+                    f"{folder} lacks {lacking}, whose upload had failed: kept, and uploaded now"
+                )
                 world.on_first(run.publish)
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
-            flags = values, data_flags(config)
-            work(
-                local,
-                Job(world, collectives, run, *flags, goes_on=goes_on, has_trained=has_trained),
-            )
+            work(local, Job(world, collectives, run, values, of_data, goes_on, has_trained))
             # nobody leaves while another may need to repeat the work
             world.on_first(run.publish, True)
             if mirror:
@@ -140,9 +126,10 @@ def run_on_ranks(
             raise InputError(f"{error}: {ADVICE[type(error)]}") from error
 
 
-def data_flags(config: Settings) -> list[str]:
-    """The names of the flags that say what is read."""
-    return [field.name for field in fields_of(type(config)) if field.group == "data"]
+def flags_of_data(config: Settings) -> dict:
+    """The flags that say what is read."""
+    values, fields = flat(config), fields_of(type(config))
+    return {field.name: values[field.name] for field in fields if field.group == "data"}
 
 
 def set_precision(precision: str, tf32: bool = False) -> str | None:

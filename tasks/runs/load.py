@@ -49,8 +49,9 @@ def find_model(name: str, revision: str | None) -> Start:
     if (path / CHECKPOINTS).is_dir() and not is_complete:
         return find_start(settings, "auto", run, trains=False, needs=needs)
     place = hub.find(source, revision)
+    folder = place if place.is_dir() else place.parent
     for files in (CONFIG_FILES, TOKENIZER_FILES):
-        if not any(any((place if place.is_dir() else place.parent).glob(file)) for file in files):
+        if not any(any(folder.glob(file)) for file in files):
             raise InputError(
                 f"folder {name} has no {' or '.join(files)}: it is no model, nor a run with one"
             )

@@ -8,21 +8,21 @@ INSTEAD = {
     ),
     "signature": "a SavedModel takes token ids; its tokenizer is beside it, in assets.extra",
 }
-# Accepted and ignored: the type of the flag, and the reason that is printed.
-IGNORED: dict[str, tuple[type, str]] = {
-    "use_tpu": (bool, "GPUs are found automatically"),
-    "tpu_name": (str, "TPUs are not supported"),
-    "tpu_zone": (str, "TPUs are not supported"),
-    "gcp_project": (str, "TPUs are not supported"),
-    "num_tpu_cores": (
-        str,
-        "TPUs are not supported; the launcher (mpirun, srun) sets the number of ranks",
-    ),
-    "master": (str, "the launcher (mpirun, srun) places the ranks"),
-    "iterations_per_loop": (str, "it set the length of a loop on TPUs"),
-    "use_one_hot_embeddings": (bool, "embeddings are always looked up by index"),
-    "verbose_logging": (bool, "it only made Google's scripts print more"),
-    "horovod": (bool, "every program is distributed under mpirun"),
-    "amp": (bool, "use --precision bf16 or fp16"),
-    "use_xla": (bool, "the programs decide by themselves where XLA pays off"),
+NO_TPU = "TPUs are not supported"
+LAUNCHED = "the launcher (mpirun, srun)"
+# Accepted and ignored, with the reason that is printed.
+IGNORED = {
+    "use_tpu": "GPUs are found automatically",
+    "tpu_name": NO_TPU,
+    "tpu_zone": NO_TPU,
+    "gcp_project": NO_TPU,
+    "num_tpu_cores": f"{NO_TPU}; {LAUNCHED} sets the number of ranks",
+    "master": f"{LAUNCHED} places the ranks",
+    "iterations_per_loop": "it set the length of a loop on TPUs",
+    "use_one_hot_embeddings": "embeddings are always looked up by index",
+    "verbose_logging": "it only made Google's scripts print more",
+    "horovod": "every program is distributed under mpirun",
+    "amp": "use --precision bf16 or fp16",
+    "use_xla": "the programs decide by themselves where XLA pays off",
 }
+WITH_TEXT = "tpu_name", "tpu_zone", "gcp_project", "num_tpu_cores", "master", "iterations_per_loop"

@@ -4,18 +4,18 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
-from bert.batch import Batch, rounded_up, with_checked_ids
+from bert.batch import rounded_up, with_checked_ids
 from bert.model import Bert, Tracing
 from distributed.gradient import traced_once
 from distributed.predict import Forward, predict
 from distributed.rows import Rows
 from tasks.runs.job import Job
-from tasks.runs.task import DataSet, EachRow, Task
+from tasks.runs.task import DataSet, Decoder, Task, Trains
 
 # tokens; XLA takes a second for a prediction's parts, which saves about a tenth
 WORTH_COMPILING = 100_000
@@ -38,16 +38,7 @@ def batches_of(lengths: np.ndarray, batch_size: int, max_seq_length: int) -> lis
     return batches
 
 
-each_row = EachRow()
-
-
-class Reads(Protocol):
-    """What a prediction needs of a task: how rows become the model's input, in their order."""
-
-    @property
-    def max_seq_length(self) -> int: ...
-    @property
-    def batch(self) -> Callable[[dict[str, Any]], Batch]: ...
+keep_all = Decoder().keep
 
 
 class Predictor:
@@ -56,9 +47,9 @@ class Predictor:
     def __init__(
         self,
         model: Bert,
-        task: Reads,
+        task: Trains,
         job: Job,
-        forward: Callable[..., Any] | None = None,
+        forward: Callable | None = None,
         compiles: bool = True,
     ):
         """`forward(batch, tracing=…)` makes the outputs of a batch, by default the scores of the
@@ -67,8 +58,13 @@ class Predictor:
         self.model, self._job, self._compiles = model, job, compiles
         self._max_seq_length, self._lock = task.max_seq_length, threading.Lock()
         self._make_batch = with_checked_ids(task.batch, model.config)
-        self._forward = forward or model
-        self._traced: dict[bool, Forward] = {}  # by whether XLA compiles parts
+
+        def traced(by_xla: bool) -> Forward:
+            """The forward pass as a graph, traced once. XLA may compile parts."""
+            tracing = Tracing(compiles=by_xla)
+            return traced_once(partial(forward or model, tracing=tracing))
+
+        self._traced = cache(traced)
         self.timing = dict[str, float]()  # of the last set
 
     def results(self, task: Task, data: DataSet, batch_size: int) -> Any:
@@ -82,9 +78,9 @@ class Predictor:
         self,
         rows: Rows,
         batch_size: int,
-        keep: Callable[[int, np.ndarray], Any] = each_row.keep,
+        keep: Callable[[int, np.ndarray], Any] = keep_all,
         label: str | None = "prediction",
-    ) -> list[Any] | None:
+    ) -> list | None:
         """What `keep` makes of each row's number and output, in the order of the rows, on rank 0;
         None elsewhere.
 
@@ -96,26 +92,18 @@ class Predictor:
         batches = batches_of(lengths, batch_size, self._max_seq_length)
         # without a label it may be a part of more
         is_long = label is None or lengths.sum() >= WORTH_COMPILING
-        compiles = self._compiles and bool(is_long)
         is_per_token = self.model.head.per == "token"
 
-        def keep_rows(number: int, outputs: np.ndarray) -> list[Any]:
+        def keep_rows(number: int, outputs: np.ndarray) -> list:
             numbers = batches[number].tolist()
             own = np.split(outputs, np.cumsum(lengths[numbers])) if is_per_token else outputs
             return [keep(row, output) for row, output in zip(numbers, own, strict=False)]
 
-        source = self._job.world, self._job.run, rows, batches
         with self._lock:
-            forward = self._traced_forward(compiles)
+            forward = self._traced(self._compiles and bool(is_long))
+            source = self._job.world, self._job.run, rows, batches
             kept = predict(*source, self._make_batch, forward, digest=keep_rows, label=label)
         if kept is None:
             return None
         by_row = dict(zip(np.concatenate(batches).tolist(), itertools.chain(*kept), strict=True))
         return [by_row[row] for row in range(len(rows))]
-
-    def _traced_forward(self, compiles: bool) -> Forward:
-        """The forward pass as a graph, traced once."""
-        if compiles not in self._traced:
-            tracing = Tracing(compiles=compiles)
-            self._traced[compiles] = traced_once(partial(self._forward, tracing=tracing))
-        return self._traced[compiles]

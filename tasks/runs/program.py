@@ -4,14 +4,15 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 from distributed.run import Run
 from distributed.train import HeldOut
+from distributed.world import World
 from ringbase.errors import InputError
 from tasks.runs import history
-from tasks.runs.details import REPORT
+from tasks.runs.details import REPORT, Section
 from tasks.runs.environment import result_file
 from tasks.runs.job import Job
 from tasks.runs.predict import Predictor
@@ -26,30 +27,24 @@ Config = TypeVar("Config", bound=FineTuningConfig)
 Results = dict[DataSet, Any]  # of the sets, on rank 0; None on other ranks
 
 
-@dataclass(frozen=True)
-class Sets:
+class Sets(NamedTuple):
     """The sets that a command needs. Those of `predict` that are in `dev` too are computed once."""
 
-    train: DataSet | None = None
+    train: Sequence[DataSet] = ()  # one or none
     dev: Sequence[DataSet] = ()
     predict: Sequence[DataSet] = ()
 
 
-def open_sets(task: Task, sources: Mapping[str, Sequence[Any]], preparation: Preparation) -> Sets:
+def open_sets(task: Task, sources: Mapping[str, Sequence], preparation: Preparation) -> Sets:
     """The sets of the sources of "train", one or none, "dev" and "predict". A source in both of
     these is opened once."""
-    opened, kinds = dict[int, DataSet](), dict[str, list[DataSet]]()
-    for kind, named in sources.items():
-        for source in named:
-            if id(source) not in opened:
-                opened[id(source)] = open_set(task, source, preparation)
-        kinds[kind] = [opened[id(source)] for source in named]
-    train = next(iter(kinds.get("train", ())), None)
-    return Sets(train, kinds.get("dev", ()), kinds.get("predict", ()))
+    by_id = {id(source): source for named in sources.values() for source in named}
+    opened = {key: open_set(task, source, preparation) for key, source in by_id.items()}
+    kinds = {kind: [opened[id(source)] for source in named] for kind, named in sources.items()}
+    return Sets(**kinds)
 
 
-@dataclass(frozen=True)
-class SeedRun:
+class SeedRun(NamedTuple):
     """One run of a program: where it starts, its seed, and the job with its folder."""
 
     seed: int
@@ -63,10 +58,12 @@ def runs_of(config: Config, job: Job, found: Callable[[Config, Job], Start]) -> 
     models."""
     jobs = {config.training.loop.seed: job}
     if config.seeds is not None:
-        jobs = {seed: job.of_seed(seed) for seed in config.list_of_seeds}
+        jobs = {seed: job.of_seed(seed) for seed in map(int, config.seeds.split(","))}
     runs = [SeedRun(seed, each, found(config, each)) for seed, each in jobs.items()]
+    first = runs[0].start
     for one in runs:
-        if one.start.identity != runs[0].start.identity:
+        start = one.start
+        if (start.bert_config, start.words.digest) != (first.bert_config, first.words.digest):
             raise InputError(
                 f"{one.job.run.folder} starts from another model or tokenizer than the first"
                 " seed's folder: give another --output_dir, or --resume never"
@@ -81,12 +78,13 @@ def run_task(
     is made, traced and compiled once. Returns the scores, or their means over several seeds."""
     model = runs[0].start.model(task.head)
     training = None
-    if sets.train:
-        data = TrainingData.of(task, sets.train)
-        training = Training(model, task, data, config.training, job)
-    evaluation = Evaluation(
-        task, Predictor(model, task, job), sets.dev, config.eval_batch_size, job
-    )
+    for data in sets.train:
+        rows, key = data.tables[task.train_table or task.table], data.prepared.facts["digest"]
+        commit = getattr(data.source, "commit", None)
+        trained = TrainingData(rows, key, settings=task.fixed, commit=commit)
+        training = Training(model, task, trained, config.training, job)
+    predictor = Predictor(model, task, job)
+    evaluation = Evaluation(task, predictor, sets.dev, config.eval_batch_size, job.world)
     if config.seeds is None:
         return run_once(training, evaluation, sets, runs[0], config)
     job.run.remove(result_file(config.do_train))
@@ -99,23 +97,23 @@ def run_task(
     return summed_up(config, job, results)
 
 
+@dataclass
 class Evaluation:
     """The dev sets, and what the model last said about them."""
 
-    def __init__(
-        self, task: Task, predictor: Predictor, sets: Sequence[DataSet], batch_size: int, job: Job
-    ):
-        self.task, self.predictor, self.model = task, predictor, predictor.model
-        self._sets, self._batch_size, self._world = sets, batch_size, job.world
-        self.results = Results()
+    task: Task
+    predictor: Predictor
+    sets: Sequence[DataSet]
+    batch_size: int
+    world: World
+    results: Results = field(default_factory=dict)
 
     def measure(self) -> Scores:
         """The scores of all sets, the same on every rank."""
         scores = Scores()
-        for data in self._sets:
-            self.results[data] = self.predictor.results(self.task, data, self._batch_size)
-            found = self._world.on_first(self.task.scores, "eval", data, self.results[data])
-            scores |= found
+        for data in self.sets:
+            self.results[data] = self.predictor.results(self.task, data, self.batch_size)
+            scores |= self.world.on_first(self.task.scores, "eval", data, self.results[data])
         return scores
 
     def held_out(self, settings: SelectionSettings) -> HeldOut | None:
@@ -124,7 +122,7 @@ class Evaluation:
             return None
         return HeldOut(
             measure=self._measure_training,
-            num_rows=sum(len(data.rows) for data in self._sets),
+            num_rows=sum(len(data.rows) for data in self.sets),
             every=settings.eval_steps or "epoch",
             best=self.task.metric if settings.keeps_best else None,
             patience=settings.early_stopping_patience,
@@ -134,28 +132,29 @@ class Evaluation:
         scores = self.measure()
         if not scores:
             raise InputError(
-                f"{self._sets[0].source}: it says nothing about what is right, which the evaluation"
+                f"{self.sets[0].source}: it says nothing about what is right, which the evaluation"
                 " while training needs"
             )
         return scores
 
-    def written(self, run: Run, scores: Scores, steps: int | None) -> dict[str, object]:
+    def written(self, run: Run, scores: Scores, steps: int | None) -> dict:
         """Writes the files of the last evaluation, with these scores. Returns what it teaches."""
         # as run_classifier.py, with loss and step where there is a loss
         loss = {"loss": scores["eval_loss"], "global_step": steps} if "eval_loss" in scores else {}
         write_eval_results(run, scores | loss)
-        return self._world.on_first(self._learned, run)
+        return self.world.on_first(self._learned, run)
 
-    def _learned(self, run: Run) -> dict[str, object]:
-        learned = dict[str, object]()
+    def _learned(self, run: Run) -> dict:
+        learned: dict = {}
         for data, results in self.results.items():
             write_mistakes(run, self.task, data, results, f"mistakes{data.suffix}.jsonl")
             learned |= self.task.calibrated(data, results)
         return learned
 
-    def details(self, task: Task) -> dict[str, Any]:
+    def details(self, task: Task) -> dict:
         """What result.json holds of the last evaluation besides scores. On rank 0."""
-        facts, sections = dict[str, Any](), list[dict]()
+        facts: dict = {}
+        sections: list[Section] = []
         for data, results in self.results.items():
             details = task.details(data, results)
             facts |= details.facts
@@ -177,9 +176,9 @@ def run_once(
         held_out = evaluation.held_out(config.evaluation)
         steps: int | None = training.run(start, job, one.seed, held_out)
     else:
-        steps = start.load(evaluation.model, world, run)
+        steps = start.load(evaluation.predictor.model, world, run)
         task = task.taught(world.on_first(start.settings))
-    scores, facts, evaluated = Scores(), dict[str, Any](), Results()
+    scores, facts, evaluated = Scores(), dict(), Results()
     if config.does_eval:
         scores, evaluated = evaluation.measure(), evaluation.results
     if scores:

@@ -51,17 +51,15 @@ def is_remote(value: object) -> bool:
     return isinstance(value, str) and URL.fullmatch(value) is not None
 
 
-def local_inputs(values: Mapping[str, Any], world: World) -> dict[str, str]:
+def local_inputs(values: Mapping, world: World) -> dict[str, str]:
     """The local copies of the remote inputs among the values of flags, on every rank. Raises
     InputError."""
-    calls = dict.fromkeys(ON_FIRST, world.on_first) | dict.fromkeys(
-        ON_EACH_MACHINE, world.on_each_machine
-    )
-    return {
-        name: call(fetched, name, values[name])
-        for name, call in calls.items()
-        if is_remote(values.get(name))
-    }
+    copies = {}
+    for name in (*ON_FIRST, *ON_EACH_MACHINE):
+        if is_remote(values.get(name)):
+            call = world.on_first if name in ON_FIRST else world.on_each_machine
+            copies[name] = call(fetched, name, values[name])
+    return copies
 
 
 def fetched(flag: str, url: str) -> str:
@@ -120,17 +118,17 @@ class Mirror:
             files, changed = visible_files(folder), sizes.copy()
             record = folder / UPLOADED
             uploaded = set(read_json(record)) if record.is_file() else set[str]()
-            kept = dict[str, None]()
+            kept = list[str]()
             for name, file in files.items():
                 if name not in sizes:
                     parent = PurePosixPath(name).parent
                     if parent.parent.name == CHECKPOINTS and name not in uploaded:
-                        kept[str(parent)] = None
+                        kept.append(str(parent))
                     else:
                         file.unlink()
                 elif file.stat().st_size == sizes[name] >= SMALL_BYTES:
                     del changed[name]
-            sources = [str(PurePosixPath(path, name)) for name in changed]
+            sources = [f"{path}/{name}" for name in changed]
             store.get(sources, [str(folder / name) for name in changed])
             self._versions = {name: version_of(folder / name) for name in sizes}
             if sizes or record.is_file():
@@ -138,23 +136,21 @@ class Mirror:
             for checkpoint in folder.rglob(f"{CHECKPOINTS}/*"):
                 if not any(checkpoint.iterdir()):
                     checkpoint.rmdir()
-            return list(kept)
+            return list(dict.fromkeys(kept))
 
     def upload(self, folder: Path) -> None:
         """Uploads what has changed in the local folder, those files last that say that others are
         complete, and removes what is gone. Raises InputError."""
         with store_of("output_dir", self.url) as (store, path):
             files = visible_files(folder)
-            for name, file in sorted(
-                files.items(), key=lambda item: (item[1].name in LAST, item[0])
-            ):
-                version = version_of(file)
+            for name in sorted(files, key=lambda name: (files[name].name in LAST, name)):
+                file, version = files[name], version_of(files[name])
                 if self._versions.get(name) != version:
                     store.makedirs(str(PurePosixPath(path, name).parent), exist_ok=True)
-                    store.put_file(str(file), str(PurePosixPath(path, name)))
+                    store.put_file(str(file), f"{path}/{name}")
                     self._versions[name] = version
             for name in self._versions.keys() - files.keys():
-                store.rm_file(str(PurePosixPath(path, name)))
+                store.rm_file(f"{path}/{name}")
                 del self._versions[name]
             write_json(folder / UPLOADED, list(self._versions))
 

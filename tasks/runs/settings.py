@@ -1,7 +1,6 @@
 """Settings that programs share. Without TensorFlow, so that `--help` answers at once."""
 
 import re
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert.settings import TokenizerSettings
@@ -38,7 +37,6 @@ def eval_steps() -> Any:
     return setting(None, help, "evaluation", at_least=1, at_most=MOST_STEPS)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
     """Configuration, vocabulary and weights: all at once by `--model`, or each by its own flag."""
 
@@ -69,7 +67,6 @@ class ModelSettings(Settings):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class MachineSettings(Settings):
     """Where and how a program computes."""
 
@@ -89,7 +86,6 @@ class MachineSettings(Settings):
     stalls: StallSettings
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepSettings(Settings):
     """How a training step computes its passes and sums."""
 
@@ -111,7 +107,6 @@ class StepSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainingSettings(Settings):
     """How a program trains: names and defaults of Google's scripts, and some more."""
 
@@ -125,15 +120,14 @@ class TrainingSettings(Settings):
     loop: LoopSettings
     resume: str = setting("auto", "auto, never, or the folder of a run to continue", "training")
 
-    def schedule(self) -> dict[str, object]:
+    def schedule(self) -> dict:
         """Flag -> value for what must stay the same when a run is resumed."""
         plan = self.plan.resolved()
         values = flat(self) | flat(plan)
         batch = None if plan.global_batch_size else plan.batch_size
-        return {f"--{name}": values[name] for name in SCHEDULE} | {"--train_batch_size": batch}
+        return {name: values[name] for name in SCHEDULE} | {"train_batch_size": batch}
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProgramConfig(Settings):
     """What all programs that train have. A program adds its own flags."""
 
@@ -146,7 +140,6 @@ class ProgramConfig(Settings):
     do_train: bool = setting(False, "train the model", "training")
 
 
-@dataclass(frozen=True, kw_only=True)
 class EvaluationSettings(Settings):
     """How held-out data are scored, also during training."""
 
@@ -155,7 +148,6 @@ class EvaluationSettings(Settings):
     eval_steps: int | Literal["auto"] | None = eval_steps()
 
 
-@dataclass(frozen=True, kw_only=True)
 class SelectionSettings(Settings):
     """How the scores of the dev set while training choose the model."""
 
@@ -181,12 +173,10 @@ class SelectionSettings(Settings):
         return self.load_best_model_at_end or self.early_stopping_patience is not None
 
 
-@dataclass(frozen=True, kw_only=True)
 class DevSettings(SelectionSettings, EvaluationSettings):
     """How the dev set of a fine-tuning is scored, which can choose the model."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class FineTuningConfig(ProgramConfig):
     """What all programs that fine-tune a model have. The set to predict is also the dev set."""
 
@@ -219,38 +209,30 @@ class FineTuningConfig(ProgramConfig):
     def check_files(self, files: Settings, instead: str, dev: str = "dev") -> None:
         """Raises ValueError: no set is wanted, or neither the file of one nor the flag `instead` is
         given. `dev`: the file of the dev set is `dev`_file."""
-        reasons = {"train": "--do_train", "dev": "--do_eval", "predict": "--do_predict"}
         wanted = self.wanted_sets
         if not wanted:
-            known = {f"--{field.name}" for field in fields_of(type(self))}
-            parts = ", ".join(reason for reason in reasons.values() if reason in known)
-            raise ValueError(f"nothing to do: give one or more of {parts}")
-        if not self.does_eval:
-            reasons["dev"] = "evaluation while training"
-        for name in sorted(wanted, key=["train", "predict", "dev"].index):
-            file = f"{dev if name == 'dev' else name}_file"
-            if not (getattr(files, file) or getattr(files, instead)):
-                raise ValueError(f"{reasons[name]} needs --{file}, or --{instead}")
-
-    @property
-    def list_of_seeds(self) -> list[int]:
-        return [int(seed) for seed in self.seeds.split(",")] if self.seeds is not None else []
+            known = [field.name for field in fields_of(type(self))]
+            parts = [f"--{do}" for do in ("do_train", "do_eval", "do_predict") if do in known]
+            raise ValueError(f"nothing to do: give one or more of {', '.join(parts)}")
+        dev_reason = "--do_eval" if self.does_eval else "evaluation while training"
+        for name, file, reason in (
+            ("train", "train_file", "--do_train"),
+            ("predict", "predict_file", "--do_predict"),
+            ("dev", f"{dev}_file", dev_reason),
+        ):
+            if name in wanted and not (getattr(files, file) or getattr(files, instead)):
+                raise ValueError(f"{reason} needs --{file}, or --{instead}")
 
     def check(self) -> None:
         seeds = [] if self.seeds is None else self.seeds.split(",")
-        numbers = {
-            int(seed)
-            for seed in seeds
-            if re.fullmatch("[0-9]{1,10}", seed) and int(seed) <= MOST_SEED
-        }
-        if len(numbers) < len(seeds):
+        numbers = {int(seed) for seed in seeds if re.fullmatch("[0-9]{1,10}", seed)}
+        if len(numbers) < len(seeds) or max(numbers, default=0) > MOST_SEED:
             raise ValueError(
                 f"--seeds must be different numbers up to {MOST_SEED}, such as 1,2, got"
                 f" {self.seeds}"
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class TaskConfig(FineTuningConfig):
     """Of programs with a dev set of its own."""
 

@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bert import configuration, hub, weights
 from bert.configuration import BertConfig
@@ -55,12 +54,7 @@ class Start:
         assert self.tokenizer is not None
         return self.tokenizer
 
-    @property
-    def identity(self) -> tuple[BertConfig, str]:
-        """What the runs of all seeds must have in common: the configuration and the tokenizer."""
-        return self.bert_config, self.words.digest
-
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> Mapping:
         """The settings that the weights were trained with; empty if nobody knows. On rank 0."""
         return settings_of(self.weights) if self.weights else {}
 
@@ -73,21 +67,22 @@ class Start:
         command is not complete. Returns the number of steps that they were trained for; None if
         they are not those of a checkpoint."""
         assert self.weights is not None
-        step = self.state.step if self.state else 0
-        world.on_first(history.begin, run, world, "prediction", self.reason, step, {})
+        steps = self.state.step if self.state else None
+        world.on_first(history.begin, run, world, "prediction", self.reason, steps or 0, {})
         run.remove(result_file(trains=False))
         load_on_all(model, self.weights, world, run)
-        return self.state.step if self.state else None
+        return steps
 
-    def check_settings(self, settings: Mapping[str, object], job: Job) -> None:
+    def check_settings(self, settings: Mapping, job: Job) -> None:
         """Raises InputError for the first setting that differs from the checkpoint's, with both
         values, or for other training data with what made them so; and how to train on. On rank
         0."""
         saved = self.state.settings if self.state else settings
         for name in dict.fromkeys([*saved, *settings]):
-            if saved.get(name) == settings.get(name):
+            before, now = saved.get(name), settings.get(name)
+            if before == now:
                 continue
-            difference = f"{name} = {saved.get(name)}, this command has {settings.get(name)}"
+            difference = f"{name} = {before}, this command has {now}"
             if name == DATA:
                 difference = f"other training data: {self._change_of_data(job.flags_of_data)}"
             with_moments = ", and --init_moments to keep the optimizer's moments"
@@ -98,7 +93,7 @@ class Start:
                 f" --output_dir and this checkpoint as --init_checkpoint{moments}"
             )
 
-    def _change_of_data(self, flags: Mapping[str, object]) -> str:
+    def _change_of_data(self, flags: Mapping) -> str:
         """What has changed since the checkpoint: the tokenizer, flags, or files."""
         assert self.checkpoint is not None
         if self.tokenizer:
@@ -110,17 +105,14 @@ class Start:
                     f"{own.source} is another vocabulary than the run's (--vocab_file,"
                     " --spm_model_file)"
                 )
-        old: Mapping[str, object] = {}
-        with contextlib.suppress(InputError, KeyError, TypeError):
-            old = dict(read_json(self.checkpoint.parent.parent / "run.json")["config"])
-        flags = {
-            name: value for name, value in flags.items() if not name.startswith(NOT_TRAINED_ON)
-        }
-        changed = [name for name in flags if name in old and old[name] != flags[name]]
-        if changed:
-            return ", ".join(
-                f"--{name} was {old[name]}, now it is {flags[name]}" for name in changed
-            )
+        old = history.config_of(self.checkpoint.parent.parent)
+        changes = [
+            f"--{name} was {old[name]}, now it is {value}"
+            for name, value in flags.items()
+            if not name.startswith(NOT_TRAINED_ON) and old.get(name, value) != value
+        ]
+        if changes:
+            return ", ".join(changes)
         files = [f"--{name} {flags[name]}" for name in SOURCES if flags.get(name)]
         return (
             f"the content of {', '.join(files)} has changed, or another version of RingBERT read it"
@@ -145,7 +137,9 @@ class Needs:
 
 def start_of_run(config: ProgramConfig, job: Job, needs: Needs) -> Start:
     """Where a run starts, on every rank. Raises as `find_start`."""
-    resume = job.resume(config.training.resume)
+    resume = config.training.resume
+    if job.goes_on and resume == "never":
+        resume = "auto"
     return job.world.on_first(find_start, config.model, resume, job.run, config.do_train, needs)
 
 
@@ -161,18 +155,17 @@ def find_start(config: ModelSettings, resume: str, run: Run, trains: bool, needs
     flags; the folder
       holds another program's run.
     """
-    checkpoint = newest_checkpoint(resume, run.folder, run.say)
+    checkpoint = newest_checkpoint(resume, run)
     if checkpoint is None and not (trains or config.model or config.init_checkpoint):
         raise InputError(
             f"no trained run in --output_dir {run.folder}{models_in(run.folder)}: give the folder"
             " of one, or --model, or --init_checkpoint"
         )
     if checkpoint is None:
-        foreign = [
-            str(path).removesuffix(".index") for path in run.folder.glob("model.ckpt-*.index")
-        ]
+        foreign = [str(path) for path in run.folder.glob("model.ckpt-*.index")]
         if foreign:
-            prefix = max(foreign, key=lambda name: (len(name), name))  # the highest step
+            last = max(foreign, key=lambda name: (len(name), name))  # of the highest step
+            prefix = last.removesuffix(".index")
             raise InputError(
                 f"--output_dir {run.folder} holds a TensorFlow 1 run, which cannot be continued:"
                 f" give another --output_dir, and --init_checkpoint {prefix} to start from its"
@@ -270,15 +263,13 @@ def _configuration_and_tokenizer(
     return bert_config, words
 
 
-def newest_checkpoint(
-    resume: str, folder: Path, say: Callable[[str], None]
-) -> tuple[Path, State] | None:
+def newest_checkpoint(resume: str, run: Run) -> tuple[Path, State] | None:
     """The newest intact checkpoint of a run's folder, else of the folder that `--resume FOLDER`
     names. Raises InputError: that one has none, or there are checkpoints but none is intact."""
     if resume == "never":
         return None
     try:
-        own = newest_intact(folder / CHECKPOINTS, say)
+        own = newest_intact(run.folder / CHECKPOINTS, run.say)
     except InputError as error:
         raise InputError(
             f"{error}: repair one, or give another --output_dir, or --resume never to start from"
@@ -287,7 +278,7 @@ def newest_checkpoint(
     if own is not None or resume == "auto":  # this run's own progress comes first
         return own
     other = Path(resume).expanduser()
-    if checkpoint := newest_intact(other, say) or newest_intact(other / CHECKPOINTS, say):
+    if checkpoint := newest_intact(other, run.say) or newest_intact(other / CHECKPOINTS, run.say):
         return checkpoint
     raise InputError(
         f"--resume must be auto, never or the folder of a run, got {resume}, which has no intact"

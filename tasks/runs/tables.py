@@ -160,7 +160,7 @@ def _tsv_lines(text: str, most: int, counts: Counter[str]) -> Lines:
 
 
 def _of_json(text: str, where: str) -> Table:
-    rows = dict[str, dict[str, Any]]()
+    rows = dict[str, dict]()
     for number, line in enumerate(lines_of(text), 1):
         if line.strip():
             try:

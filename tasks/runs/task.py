@@ -8,14 +8,13 @@ use one object.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping
 from bert.heads import Head
-from distributed.joint import Texts
 from distributed.rows import BatchRows, Rows
 from distributed.run import Run
 from ringbase.files import digest
@@ -25,7 +24,6 @@ from tasks.runs.texts import Preparation
 
 Examples = TypeVar("Examples")
 Results = TypeVar("Results")
-Made = TypeVar("Made", covariant=True)
 Scores = dict[str, float]
 
 
@@ -38,7 +36,8 @@ class Trains:
     settings: Any  # what prediction must know, by flag; kept beside the model
     # the most rows of attention that a row of data has
     texts_per_row: Any = 1
-    # a loss that joins the rows of all ranks, instead of `loss`
+    # instead of `loss` one that joins the rows of all ranks (distributed/joint.py), and a function:
+    # batch -> which texts it has, and which rows of attention have one
     joint: Any = None
 
     @property
@@ -46,11 +45,11 @@ class Trains:
         """The score whose highest value is that of the best model."""
         raise NotImplementedError
 
-    def files(self, width: int) -> Mapping[str, object]:
+    def files(self, width: int) -> Mapping:
         """JSON files beside a trained model of this hidden size, by name."""
         return {}
 
-    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+    def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         """Rows, with their numbers "row" and "epoch" -> the model's input (bert/batch.py), and the
         targets."""
         raise NotImplementedError
@@ -65,10 +64,6 @@ class Trains:
 
     def loss(self, scores: Any, batch: dict[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """The sum of each loss term over a batch, from the model's scores."""
-        raise NotImplementedError
-
-    def texts_of(self, batch: Batch) -> tuple[Texts, np.ndarray]:
-        """For a joint loss: which texts a batch has, and which rows of attention have one."""
         raise NotImplementedError
 
 
@@ -100,37 +95,28 @@ class DataSet(Generic[Examples]):
         return getattr(self.source, "suffix", "")
 
 
-class Decoder(Protocol[Made]):
-    """Makes the scores of rows the results of examples."""
+class Decoder:
+    """Makes the scores of rows the results of examples. This one is for tasks with one row for each
+    example: the results are the scores of all, [examples, …]."""
 
     def keep(self, row: int, scores: np.ndarray) -> Any:
         """What is kept of a row's scores, float32 [tokens, …] for a head per token. It is called
         where they were computed, while the model computes the next batch."""
-        ...
+        return scores.copy()
 
-    def results(self, kept: Sequence[Any]) -> Made:
+    def results(self, kept: Sequence) -> Any:
         """The results of all examples, in their order, from what was kept of each row. On
         rank 0."""
-        ...
+        return np.array(kept)
 
 
 class Record(NamedTuple):
     """A line of predictions.jsonl, and whether it is a mistake."""
 
     # the input, the truth if there is one, the prediction, its probability or probabilities
-    fields: Mapping[str, object]
+    fields: Mapping
     # of a mistake, how sure the model was; None if it is right, or nobody knows
     mistake: float | None = None
-
-
-class EachRow:
-    """The decoder of a task with one row for each example: the scores of all, [examples, …]."""
-
-    def keep(self, row: int, scores: np.ndarray) -> np.ndarray:
-        return scores.copy()
-
-    def results(self, kept: Sequence[np.ndarray]) -> np.ndarray:
-        return np.array(kept)
 
 
 class Task(Trains, Generic[Examples, Results]):
@@ -144,7 +130,7 @@ class Task(Trains, Generic[Examples, Results]):
     labels: Any = ()  # the names of the model's outputs, if they have names
 
     @property
-    def fixed(self) -> Mapping[str, object]:
+    def fixed(self) -> Mapping:
         """The settings, by flag, that must not change when a training is resumed."""
         return self.settings
 
@@ -165,10 +151,9 @@ class Task(Trains, Generic[Examples, Results]):
 
     # -- from scores to results --------------------------------------------------------------------
 
-    def decoder(self, data: DataSet[Examples]) -> Decoder[Results]:
+    def decoder(self, data: DataSet[Examples]) -> Decoder:
         """What makes the scores of these rows results."""
-        decoder: Any = EachRow()
-        return decoder
+        return Decoder()
 
     def outputs(self, scores: tf.Tensor) -> dict[str, tf.Tensor]:
         """What an exported model says, from the scores of rows [B, …], per token [B, T, …]."""
@@ -192,11 +177,11 @@ class Task(Trains, Generic[Examples, Results]):
         """What result.json and the page show of an evaluation, besides its scores."""
         return Details()
 
-    def calibrated(self, data: DataSet[Examples], results: Results) -> dict[str, object]:
+    def calibrated(self, data: DataSet[Examples], results: Results) -> dict:
         """What an evaluation teaches, as further `settings` of the model."""
         return {}
 
-    def taught(self, settings: Mapping[str, Any]) -> Self:
+    def taught(self, settings: Mapping) -> Self:
         """The task with what an evaluation has taught, among the settings of a model."""
         return self
 

@@ -1,6 +1,6 @@
 """From files to texts to rows of tokens: what the programs share."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,33 +54,29 @@ class Preparation:
 
     def ids(self, texts: Sequence[str], label: str = "tokenizing") -> list[np.ndarray]:
         """The token ids of each text, int32 [n]."""
-        found: list[np.ndarray] = []
-        for part in self._parts(texts, label, "text"):
-            found += self.tokenizer.encode_ids(part)
-        return found
+        return self._encoded(self.tokenizer.encode_ids, texts, label, "text")
 
     def ids_and_spans(
         self, texts: Sequence[str], label: str, unit: str = "text"
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each text, and the characters of each token, int32 [n, 2]."""
-        found: list[tuple[np.ndarray, np.ndarray]] = []
-        for part in self._parts(texts, label, unit):
-            found += zip(*self.tokenizer.encode(part), strict=True)
+        encode = self.tokenizer.encode
+        return self._encoded(lambda part: zip(*encode(part), strict=True), texts, label, unit)
+
+    def _encoded(self, encode: Callable, texts: Sequence[str], label: str, unit: str) -> list:
+        """What `encode` says of the texts, `TEXTS_AT_ONCE` at a time, with a progress bar."""
+        progress, found = self.run.progress(len(texts), label, unit), list()
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            part = texts[start : start + TEXTS_AT_ONCE]
+            found += encode(part)
+            progress.update(len(part))
+        progress.close()
         return found
 
     def fit(self, ids: Sequence[np.ndarray], texts: Iterable[str]) -> dict[str, float]:
         """How well the vocabulary fits the texts with these ids, as facts."""
         share = unknown_share(ids, self.tokenizer.unk_id)
         return {"unknown_share": share, "tokens_per_character": tokens_per_character(ids, texts)}
-
-    def _parts(self, texts: Sequence[str], label: str, unit: str) -> Iterator[Sequence[str]]:
-        """`TEXTS_AT_ONCE` texts at a time, with a progress bar."""
-        progress = self.run.progress(len(texts), label, unit)
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            part = texts[start : start + TEXTS_AT_ONCE]
-            yield part
-            progress.update(len(part))
-        progress.close()
 
 
 def truncated(
@@ -124,11 +120,11 @@ def rows_of_texts(
     # A row is gathered from six pieces of one array, each with a start and a length.
     special = [tokenizer.cls_id, tokenizer.sep_id]
     source = np.concatenate([special, first_ids, second_ids]).astype(np.int32)
-    cls, sep = np.zeros_like(is_pair), np.ones_like(is_pair)  # their places
-    first_starts = first_offsets[:-1] + len(special)
-    second_starts = second_offsets[:-1] + len(special) + len(first_ids)
-    starts = np.stack([cls, first_starts, sep, sep, second_starts, sep], 1)
     one = np.ones_like(is_pair)
+    cls, sep = 0 * one, one  # their places
+    first_starts = len(special) + first_offsets[:-1]
+    second_starts = len(special) + len(first_ids) + second_offsets[:-1]
+    starts = np.stack([cls, first_starts, sep, sep, second_starts, sep], 1)
     lengths = np.stack([one, first_kept, one, more_separators, second_kept, is_pair], 1)
     ids = gather(source, starts.reshape(-1), lengths.reshape(-1))
     offsets = offsets_of(lengths.sum(1))
@@ -155,8 +151,7 @@ def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens:
     """For each token of a text, the window with the most context around it: the one with the
     largest min(left, right) + 0.01 * length, and the first one on ties (run_squad.py
     `_check_is_max_context`)."""
-    best = np.full(num_tokens, -np.inf)
-    owner = np.zeros(num_tokens, np.int64)
+    best, owner = np.full(num_tokens, -np.inf), np.zeros(num_tokens, np.int64)
     for index, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         left, place = np.arange(length), slice(start, start + length)
         score = np.minimum(left, length - 1 - left) + 0.01 * length

@@ -13,13 +13,13 @@ CHECKPOINTS = "checkpoints"
 TASK_FILE = "task.json"  # of a model
 
 
-def saved_settings(config: Any) -> dict[str, Any]:
+def saved_settings(config: Any) -> dict:
     """What TASK_FILE holds of a program's configuration: its fields with `is_saved`."""
     values = flat(config)
     return {field.name: values[field.name] for field in fields_of(type(config)) if field.is_saved}
 
 
-def settings_of(place: Path) -> Mapping[str, Any]:
+def settings_of(place: Path) -> Mapping:
     """The settings that the model in the folder of a run, of a model or of a checkpoint was trained
     with, by flag: those of its TASK_FILE, else of the run.json of its run; empty without both.
     Raises InputError: the file is damaged."""
@@ -39,14 +39,12 @@ def settings_of(place: Path) -> Mapping[str, Any]:
     return config
 
 
-def with_settings_of_model(
-    given: Mapping[str, Any], fields: Sequence[Field]
-) -> tuple[dict[str, Any], list[str]]:
+def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dict, list[str]]:
     """The flags of a command that trains nothing, those with `is_saved` as its model was trained
     unless they are given; and what to say of flags that differ from it. Raises InputError: the
     model's settings are damaged."""
     values, notes, place = dict(given), list[str](), Path()
-    saved: Mapping[str, Any] = {}
+    saved: Mapping = {}
     wanted = [
         field
         for field in fields

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +35,7 @@ from tasks.runs.environment import result_file
 from tasks.runs.job import Job
 from tasks.runs.settings import TrainingSettings
 from tasks.runs.start import DATA, Start, load_on_all
-from tasks.runs.task import DataSet, Task, Trains
+from tasks.runs.task import Trains
 from tasks.runs.trained import CHECKPOINTS, TASK_FILE
 
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
@@ -42,8 +43,7 @@ STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 OPTIMIZED_FROM = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingData:
+class TrainingData(NamedTuple):
     """The rows that a run trains on."""
 
     rows: BatchRows
@@ -51,18 +51,8 @@ class TrainingData:
     # which row stands at each position of the stream: a function of the number of rows and a seed
     order: Callable[[int, int], Order] = Order
     # by flag: must not change when a run is resumed
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping = {}
     commit: str | None = None  # the hub's, of its data set
-
-    @classmethod
-    def of(cls, task: Task, data: DataSet) -> "TrainingData":
-        """The rows of a set."""
-        return cls(
-            rows=data.tables[task.train_table or task.table],
-            key=data.prepared.facts["digest"],
-            settings={f"--{name}": value for name, value in task.fixed.items()},
-            commit=getattr(data.source, "commit", None),
-        )
 
 
 class Training:
@@ -86,7 +76,11 @@ class Training:
         self._layouts = self._few_shapes() if is_fixed else None
         is_optimized = world.device.is_gpu or self._plan.steps >= OPTIMIZED_FROM
         tracing = Tracing(recomputes=config.step.recompute, copies_layers=is_optimized)
-        self.words = trained_words(model, data.rows, config.optimizer, tracing)
+        self.words = AllWords(model, tracing)
+        # where neither the head's scores need all words, nor LAMB their norm
+        may_be_few = not model.head.reads_words and config.optimizer != "lamb"
+        if may_be_few and isinstance(data.rows, Rows):  # rows in memory
+            self.words = TrainedWords(model, data.rows.column("input_ids")[0], tracing)
         self.step = self._training_step(job, is_optimized)
 
     @property
@@ -97,16 +91,17 @@ class Training:
     def feed(self, seed: int) -> Feed:
         """The rows in the order of this seed. With `--packing auto` a step's rows are divided by
         their tokens and grouped by length."""
-        rows, task = self._data.rows, self._task
+        rows, make_batch, layouts = self._data.rows, self._task.batch, self._layouts
         is_packed = self._config.step.packing != "off"
-        grouping = self._layouts or (by_length if is_packed else in_one_group)
-        single = self._layouts.single() if self._layouts else ()
+        grouping = layouts or (by_length if is_packed else in_one_group)
+        checked = with_checked_ids(make_batch, self.model.config)
+        single = layouts.single() if layouts else ()
         return Feed(
             rows=rows,
             order=self._data.order(len(rows), seed),
-            collate=partial(with_checked_ids(task.batch, self.model.config), grouping=grouping),
+            collate=partial(checked, grouping=grouping),
             lengths=partial(rows.lengths_at, "input_ids") if is_packed else np.ones_like,
-            collates_of_shapes=[partial(task.batch, grouping=one) for one in single],
+            collates_of_shapes=[partial(make_batch, grouping=one) for one in single],
         )
 
     def run(self, start: Start, job: Job, seed: int, held_out: HeldOut | None = None) -> int:
@@ -151,8 +146,8 @@ class Training:
 
     def _first_state(self, start: Start, job: Job, seed: int, continues: bool) -> State:
         """Where the training begins. Raises InputError: a setting differs from the checkpoint's."""
-        settings = {**self._data.settings, **self._config.schedule(), "--seed": seed}
-        settings[DATA] = self._data.key
+        flags = {**self._data.settings, **self._config.schedule(), "seed": seed}
+        settings = {f"--{name}": value for name, value in flags.items()} | {DATA: self._data.key}
         self._world.on_first(start.check_settings, settings, job)
         return first_state(self.plan, settings, start.state, continues)
 
@@ -196,8 +191,8 @@ class Training:
                 pieces = [numbers[piece] for rank in ranks for piece in rank]
                 sample += [self._task.lengths(rows, piece) for piece in pieces]
         # after deaths a micro-batch may have more rows
-        plans = [self._plan.on_ranks(size) for size in range(1, plan.size + 1)]
-        most_rows = max(-(-p.global_batch_size // (p.size * p.accumulation)) for p in plans)
+        plans = (self._plan.on_ranks(size) for size in range(1, plan.size + 1))
+        most_rows = -(-plan.global_batch_size // min(p.size * p.accumulation for p in plans))
         return Layouts(sample, most_rows * self._task.texts_per_row, self._longest_row())
 
     def _longest_row(self) -> int:
@@ -223,16 +218,17 @@ class Training:
         job.run.say("building the training step: the first step takes longer")
         longest, scores = rounded_up(self._longest_row()), self.words.scores
 
-        def loss(batch: dict, key: tf.Tensor) -> Mapping[str, tf.Tensor]:
-            return task.loss(scores(batch | {"longest": longest}, key), batch)
-
-        def vectors(batch: dict, key: tf.Tensor) -> tf.Tensor:
+        def outputs(batch: dict, key: tf.Tensor) -> Any:
             return scores(batch | {"longest": longest}, key)
+
+        def loss(batch: dict, key: tf.Tensor) -> Mapping[str, tf.Tensor]:
+            return task.loss(outputs(batch, key), batch)
 
         own = task.weights, optimizer, self.words.write_back
         make_step: Callable[..., TrainingStep] = partial(TrainingStep, loss, *own)
         if task.joint:
-            make_step = partial(JointStep, task.joint, vectors, task.texts_of, *own)
+            joint_loss, texts_of = task.joint
+            make_step = partial(JointStep, joint_loss, outputs, texts_of, *own)
         if self._layouts is None:
             return make_step("graph" if is_optimized else "as traced")
         # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are
@@ -275,8 +271,9 @@ class Training:
 
         def fill(folder: Path) -> None:
             weights.copied(self.model, start.tokenizer)(folder)
-            files = self._task.files(self.model.config.hidden_size)
-            for name, value in {TASK_FILE: self._task.settings, **files}.items():
+            files = {TASK_FILE: self._task.settings}
+            files |= self._task.files(self.model.config.hidden_size)
+            for name, value in files.items():
                 (folder / name).parent.mkdir(exist_ok=True)
                 write_json(folder / name, value)
 
@@ -284,11 +281,11 @@ class Training:
 
     def _say_warnings(self, job: Job, plan: Plan, held_out: HeldOut | None) -> None:
         """Warns of surprising plans."""
-        say, config = job.run.say, self._config
+        say, settings = job.run.say, self._config.plan.resolved()
         # by which `make_plan` has divided, also if a rank has died since
         size = self._world.launched_size
-        if size > 1 and config.plan.resolved().global_batch_size is None:
-            of_one = make_plan(config.plan.resolved(), plan.rows, 1).steps
+        if size > 1 and settings.global_batch_size is None:
+            of_one = make_plan(settings, plan.rows, 1).steps
             say(
                 f"note: {of_one:,} steps of one rank are {plan.steps:,} here, with {size} times the"
                 f" rows; --global_batch_size {plan.global_batch_size // size} keeps one rank's"
@@ -301,7 +298,7 @@ class Training:
             )
         if self._task.head is not PRETRAINING and (warning := rate_warning(plan)):
             say(warning)
-        if config.step.compression != "none" and not job.collectives.compresses:
+        if self._config.step.compression != "none" and not job.collectives.compresses:
             say(
                 "note: --compression changes nothing with the backend"
                 f" {job.collectives.name} on these machines"
@@ -315,12 +312,3 @@ class Training:
                     f"warning: with {count} evaluations --early_stopping_patience {patience} never"
                     " stops early"
                 )
-
-
-def trained_words(
-    model: Bert, rows: BatchRows, optimizer: str, tracing: Tracing
-) -> AllWords | TrainedWords:
-    """Those of rows in memory. All words where the head's scores need them, or LAMB their norm."""
-    if model.head.reads_words or optimizer == "lamb" or not isinstance(rows, Rows):
-        return AllWords(model, tracing)
-    return TrainedWords(model, rows.column("input_ids")[0], tracing)

@@ -11,6 +11,7 @@ import numpy as np
 
 from bert.text.characters import end_of_character
 from distributed.rows import Rows
+from tasks.runs.task import Decoder
 from tasks.runs.texts import max_context_owner
 from tasks.squad.reading import Examples
 from tasks.squad.settings import AnswerSettings
@@ -73,7 +74,7 @@ class Prediction(NamedTuple):
     probability: float
 
 
-class SpanDecoder:
+class SpanDecoder(Decoder):
     """Makes the scores of windows, the rows of `tables` (tasks/squad/windows.py), into the answers
     to questions.
 

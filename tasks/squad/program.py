@@ -16,7 +16,7 @@ from tasks.squad.task import SpanTask
 
 
 def run(config: SquadConfig) -> None:
-    run_on_ranks("bert-squad", config, config.machine, config.output_dir, run_squad)
+    run_on_ranks("bert-squad", config, config.output_dir, run_squad)
 
 
 def run_squad(config: SquadConfig, job: Job) -> Scores:

@@ -1,6 +1,5 @@
 """The flags of bert-squad: names and defaults of run_squad.py, and some more."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
@@ -9,7 +8,6 @@ from tasks.runs.settings import FineTuningConfig, batch_size
 MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuestionSettings(Settings):
     """Which questions are read."""
 
@@ -38,7 +36,6 @@ class QuestionSettings(Settings):
             raise ValueError("--dataset_revision needs --dataset_name")
 
 
-@dataclass(frozen=True, kw_only=True)
 class WindowSettings(Settings):
     """How contexts are cut into windows; names and defaults of run_squad.py."""
 
@@ -71,7 +68,6 @@ class WindowSettings(Settings):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class AnswerSettings(Settings):
     """How answers are chosen; names and defaults of run_squad.py."""
 
@@ -99,7 +95,6 @@ class AnswerSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class SquadConfig(FineTuningConfig):
     """Fine-tune BERT on SQuAD over all MPI ranks."""
 

@@ -21,7 +21,7 @@ from tasks.tagger.task import TagTask
 
 
 def run(config: TaggerConfig) -> None:
-    run_on_ranks("bert-tagger", config, config.machine, config.output_dir, run_tagger)
+    run_on_ranks("bert-tagger", config, config.output_dir, run_tagger)
 
 
 def run_tagger(config: TaggerConfig, job: Job) -> Scores:

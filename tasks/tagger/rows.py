@@ -15,7 +15,7 @@ from distributed.rows import ragged
 from ringbase.files import digest
 from ringbase.settings import flat
 from tasks.runs.cache import Tables, with_facts
-from tasks.runs.task import DataSet
+from tasks.runs.task import DataSet, Decoder
 from tasks.runs.texts import Preparation, max_context_owner, window_starts
 from tasks.tagger.reading import PREFIXED, Sentence, illegal, text_of
 from tasks.tagger.settings import SentenceSettings
@@ -118,7 +118,7 @@ def words_of_tokens(words: Sequence[str], starts: Sequence[int], spans: np.ndarr
     return numbers
 
 
-class TagDecoder:
+class TagDecoder(Decoder):
     """Makes the scores of rows the tags of sentences, and the cross-entropies of their words."""
 
     def __init__(self, data: DataSet, labels: Sequence[str], characters: bool):

@@ -1,12 +1,9 @@
 """The flags of bert-tagger."""
 
-from dataclasses import dataclass
-
 from ringbase.settings import LONGEST_ROW, Settings, setting
 from tasks.runs.settings import TaskConfig
 
 
-@dataclass(frozen=True, kw_only=True)
 class SentenceSettings(Settings):
     """How sentences become rows."""
 
@@ -32,7 +29,6 @@ class SentenceSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class FileSettings(Settings):
     """Which tagged sentences are read."""
 
@@ -66,7 +62,6 @@ class FileSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class TaggerConfig(TaskConfig):
     """Fine-tune BERT to tag words or characters, such as named entities, over all MPI ranks."""
 

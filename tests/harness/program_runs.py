@@ -18,7 +18,7 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import flat
 from tasks.runs import flags
-from tasks.runs.job import Job, data_flags
+from tasks.runs.job import Job, flags_of_data
 
 
 def bert(program: str, output_dir: Path, *argv: str) -> Any:
@@ -40,7 +40,7 @@ def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: st
     function = named(f"tasks.{program}.program:run_{program}")
     config = flags.parse(named(SETTINGS[f"bert-{program}"]), argv, prog=f"bert-{program}")
     with contextlib.closing(Run(Path(folder), world)) as run:
-        return function(config, Job(world, collectives, run, flat(config), data_flags(config)))
+        return function(config, Job(world, collectives, run, flat(config), flags_of_data(config)))
 
 
 def command(module: str, *argv: str, ranks: int = 1) -> list[str]:

@@ -5,7 +5,6 @@ training.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,6 @@ def make_checkpoints(
     return Checkpoints(folder / "checkpoints", world, copy_model, settings)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToySettings(Settings):
     plan: PlanSettings
     loop: LoopSettings

@@ -9,7 +9,7 @@ import html
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # pixels at full size, and margins
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 250, 62, 18, 10, 26
@@ -22,8 +22,7 @@ NUM_TICKS = 5
 Points = Sequence[tuple[float, float]]
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """Points (x, y) as a line, or as dots joined by a dashed line. `color` is a number of the
     page's palette."""
 
@@ -31,6 +30,9 @@ class Curve:
     points: Points
     color: int = 0
     style: str = "line"  # or "raw", "dots"
+
+
+Drawn = Sequence[tuple[Curve, Points]]  # the points that can be drawn
 
 
 def chart(
@@ -48,61 +50,57 @@ def chart(
     if all(len(points) == 1 for _, points in drawn):
         values = [f"{curve.name} {y:.4g} (step {x:.0f})" for curve, [(x, y)] in drawn]
         return f'<p class="once">{html.escape(title)}: {html.escape(", ".join(values))}</p>'
-    xs, ys = zip(*(point for _, points in drawn for point in points), strict=True)
-    x_ticks = [tick for tick in ticks(0, max(xs)) if tick <= max(xs)]
-    y_ticks = ticks(min(0.0, *ys) if from_zero else min(ys), max(ys))
-    x_scale = (WIDTH - LEFT - RIGHT) / (max(xs) or 1)
-    y_scale = (HEIGHT - TOP - BOTTOM) / ((y_ticks[-1] - y_ticks[0]) or 1)
-
-    def x_at(value: float) -> float:
-        return LEFT + value * x_scale
-
-    def y_at(value: float) -> float:
-        return HEIGHT - BOTTOM - (value - y_ticks[0]) * y_scale
-
-    parts = []
-    for y, tick in zip(map(y_at, y_ticks), y_ticks, strict=True):
-        parts.append(
-            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        )
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{short(tick)}</text>')
-    parts.append(f'<text x="{LEFT - 14}" y="{HEIGHT - 8}" text-anchor="end">step</text>')
-    for tick in x_ticks:
-        parts.append(
-            f'<text x="{x_at(tick):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{short(tick)}</text>'
-        )
-    for value, name in marks:
-        x = x_at(value)
-        parts.append(
-            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-        )
-        side, shift = ("end", -4) if x > WIDTH / 2 else ("start", 4)
-        parts.append(
-            f'<text x="{x + shift:.1f}" y="{TOP + 10}"'
-            f' text-anchor="{side}">{html.escape(name)}</text>'
-        )
-    for curve, points in drawn:
-        path = " ".join(f"{x_at(x):.1f},{y_at(y):.1f}" for x, y in points)
-        parts.append(f'<polyline class="{curve.style} c{curve.color}" points="{path}"/>')
-        if curve.style == "dots" or len(points) == 1:
-            parts += [
-                f'<circle class="c{curve.color}" cx="{x_at(x):.1f}" cy="{y_at(y):.1f}" r="3"/>'
-                for x, y in points
-            ]
-    parts += readouts(drawn, x_at)
     names = {(curve.name, curve.color, curve.style): None for curve, _ in drawn if curve.name}
     legend = "".join(key(*each) for each in names)
-    body = "".join(parts)
+    body = "".join(elements(drawn, marks, from_zero))
+    title = html.escape(title)
     return (
-        f'<figure><figcaption>{html.escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}"'
-        f' role="img" aria-label="{html.escape(title)}">{body}</svg><div'
-        f' class="legend">{legend}</div></figure>'
+        f'<figure><figcaption>{title}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+        f' aria-label="{title}">{body}</svg><div class="legend">{legend}</div></figure>'
     )
 
 
-def readouts(
-    drawn: Sequence[tuple[Curve, Points]], x_at: Callable[[float], float]
-) -> Iterator[str]:
+def elements(drawn: Drawn, marks: Iterable[tuple[float, str]], from_zero: bool) -> Iterator[str]:
+    """Axes, marks and curves, as parts of an SVG."""
+    xs, ys = zip(*(point for _, points in drawn for point in points), strict=True)
+    last = max(xs)
+    y_ticks = ticks(min(0.0, *ys) if from_zero else min(ys), max(ys))
+    low, bottom = y_ticks[0], HEIGHT - BOTTOM
+    x_scale = (WIDTH - LEFT - RIGHT) / (last or 1)
+    y_scale = (bottom - TOP) / ((y_ticks[-1] - low) or 1)
+
+    def x_at(step: float) -> float:
+        return LEFT + step * x_scale
+
+    def y_at(value: float) -> float:
+        return bottom - (value - low) * y_scale
+
+    for tick in y_ticks:
+        y = y_at(tick)
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{short(tick)}</text>'
+    yield f'<text x="{LEFT - 14}" y="{HEIGHT - 8}" text-anchor="end">step</text>'
+    for tick in ticks(0, last):
+        if tick <= last:
+            place = f'x="{x_at(tick):.1f}" y="{HEIGHT - 8}"'
+            yield f'<text {place} text-anchor="middle">{short(tick)}</text>'
+    for step, name in marks:
+        x = x_at(step)
+        yield f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"/>'
+        side, shift = ("end", -4) if x > WIDTH / 2 else ("start", 4)
+        place = f'x="{x + shift:.1f}" y="{TOP + 10}"'
+        yield f'<text {place} text-anchor="{side}">{html.escape(name)}</text>'
+    for curve, points in drawn:
+        path = " ".join(f"{x_at(x):.1f},{y_at(y):.1f}" for x, y in points)
+        yield f'<polyline class="{curve.style} c{curve.color}" points="{path}"/>'
+        if curve.style == "dots" or len(points) == 1:
+            for x, y in points:
+                place = f'cx="{x_at(x):.1f}" cy="{y_at(y):.1f}"'
+                yield f'<circle class="c{curve.color}" {place} r="3"/>'
+    yield from readouts(drawn, x_at)
+
+
+def readouts(drawn: Drawn, x_at: Callable[[float], float]) -> Iterator[str]:
     """What the pointer finds between two steps: of the second one each curve's last value."""
     steps = thinned(sorted({x for _, points in drawn for x, _ in points}), MOST_READOUTS)
     for before, step in itertools.pairwise([0, *steps]):
@@ -110,10 +108,9 @@ def readouts(
         for curve, points in drawn:
             if values := [y for x, y in points if x <= step]:
                 lines.append(f"{values[-1]:.4g} {curve.name}")
-        yield (
-            f'<rect class="at" x="{x_at(before):.1f}" width="{x_at(step) - x_at(before):.1f}"'
-            f' height="{HEIGHT}"><title>{html.escape(chr(10).join(lines))}</title></rect>'
-        )
+        x, text = x_at(before), html.escape("\n".join(lines))
+        size = f'width="{x_at(step) - x:.1f}" height="{HEIGHT}"'
+        yield f'<rect class="at" x="{x:.1f}" {size}><title>{text}</title></rect>'
 
 
 def key(name: str, color: int, style: str = "line") -> str:
@@ -140,7 +137,8 @@ def smoothed(points: Points) -> Points:
     sums = [0.0, *itertools.accumulate(y for _, y in points)]
     for number, (x, _) in enumerate(points):
         near = min(reach, number, len(points) - 1 - number)
-        means.append((x, (sums[number + near + 1] - sums[number - near]) / (2 * near + 1)))
+        first, last = number - near, number + near
+        means.append((x, (sums[last + 1] - sums[first]) / (last + 1 - first)))
     return means
 
 

@@ -6,9 +6,8 @@ import os
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ringbase.errors import InputError
 from ringbase.files import parse_json, read_json, read_object, read_text
@@ -22,11 +21,11 @@ LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, 
 # What reading a value raises that is missing, or not what it should be.
 DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 
-Lines = list[dict[str, float]]
+Scores = Mapping[str, float]
+Lines = Sequence[dict[str, float]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunFiles:
+class RunFiles(NamedTuple):
     """The contents of a run's files, or only the scores of another program.
 
     Attributes:
@@ -41,20 +40,26 @@ class RunFiles:
     """
 
     name: str
-    scores: Mapping[str, float] | None
+    scores: Scores | None
     group: str = ""
     metric: str | None = None
-    plan: Mapping[str, float] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    start: str = ""
-    steps: Lines = field(default_factory=list)
-    evaluations: Lines = field(default_factory=list)
+    plan: Mapping[str, float] = {}
+    config: Mapping = {}
+    environment: Mapping = {}
+    start: str = ""  # what the first start began from
+    began_s: float | None = None  # when it did, or the first step was logged
+    steps: Lines = ()
+    evaluations: Lines = ()
     num_damaged: int = 0
-    step_times: Sequence[Mapping[str, float]] = ()
+    step_times: Sequence[Scores] = ()
     sections: Sequence[Section] = ()
     seconds: float | None = None  # of all starts that trained, each from the start of its ranks
     starts: Sequence[history.Entry] = ()  # its history
+
+    @property
+    def measured(self) -> Scores:
+        """The scores that there are so far."""
+        return self.scores or {}
 
     def main_score(self, measured: Iterable[str]) -> str | None:
         """The one of these scores that says how good the model is."""
@@ -67,32 +72,20 @@ class RunFiles:
         # The first line holds the compilation, unless it is the only one.
         return statistics.median(values[1:] or values) if values else 0.0
 
-    def best(self) -> tuple[int, str] | None:
-        """The step and the name of the best evaluation, if its model is kept."""
-        keeps = (
-            self.config.get("load_best_model_at_end")
-            or self.config.get("early_stopping_patience") is not None
-        )
+    def best(self) -> list[tuple[float, str]]:
+        """The best evaluation, if its model is kept."""
+        is_patient = self.config.get("early_stopping_patience") is not None
         name = self.main_score(self.evaluations[0] if self.evaluations else ())
-        if not (keeps and name):
-            return None
+        if not (name and (is_patient or self.config.get("load_best_model_at_end"))):
+            return []
         line = max(self.evaluations, key=lambda line: line.get(name, -math.inf))
-        return int(line["step"]), name
-
-    def began(self) -> str:
-        """Date and time of the first start, or of the first logged step."""
-        began_s = self.starts[0]["began"] if self.starts else self.steps[0].get("time")
-        return "" if began_s is None else date(began_s)
-
-    def origin(self) -> str:
-        """What the first start began from."""
-        return str(self.starts[0]["from"]) if self.starts else self.start
+        return [(float(line["step"]), f"best {name}")]
 
     def interruptions(self) -> list[tuple[float, str]]:
         """The steps at which the training was started again, or went on with other ranks."""
         again = [entry for entry in self.starts[1:] if entry["what"] == history.TRAINING]
-        starts = [entry["step"] for entry in again]
         marks = {entry["step"]: f"restart, {entry['ranks']} ranks" for entry in again}
+        starts = [*marks]
         for before, after in itertools.pairwise(self.steps):
             is_other = "ranks" in before and before["ranks"] != after.get("ranks")
             if is_other and not any(before["step"] <= step < after["step"] for step in starts):
@@ -100,7 +93,9 @@ class RunFiles:
         return [(float(step), text) for step, text in sorted(marks.items())]
 
 
-def date(seconds: float) -> str:
+def date(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
@@ -114,16 +109,13 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
     """Reads the runs in folders, of a run with several seeds each of these, of a folder of runs all
     of them, and the scores in JSON files of other programs. Names each by its folder, or by its
     whole path if two have the same name."""
-    names = [
-        place.resolve().stem if place.suffix == ".json" else place.resolve().name
-        for place in places
-    ]
+    names = [place.resolve().name.removesuffix(".json") for place in places]
     shown = names if len(set(names)) == len(names) else map(str, places)
     runs: list[RunFiles] = []
     for place, given in zip(places, shown, strict=True):
         name = os.fsencode(given).decode(errors="replace")
         if place.suffix == ".json" and place.is_file():
-            runs.append(RunFiles(name=name, scores=scores_in(place)))
+            runs.append(RunFiles(name, scores_in(place)))
         elif (place / "run.json").is_file() or not (parts := runs_in(place)):
             runs.append(read_run(place, name))
         elif all(part.name.startswith("seed-") for part in parts):
@@ -135,52 +127,48 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
 
 def runs_in(folder: Path) -> list[Path]:
     """The folders of runs in a folder, those of seeds by number."""
-    runs = []
-    for child in folder.glob("*/"):
-        if (child / "run.json").is_file() or any(child.glob("seed-*/run.json")):
-            runs.append(child)
+    runs = [
+        child
+        for child in folder.glob("*/")
+        if (child / "run.json").is_file() or any(child.glob("seed-*/run.json"))
+    ]
     return sorted(runs, key=lambda run: (len(run.name) * run.name.startswith("seed-"), run.name))
 
 
 def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
     """The run in a folder. Raises InputError: there is none, nothing is logged yet, or a file is
     damaged."""
-    path = folder / "run.json"
-    for needed in (path, folder / "metrics.jsonl"):
+    path, logged, times = (folder / f for f in ("run.json", "metrics.jsonl", "step_times.json"))
+    for needed in (path, logged):
         if not needed.is_file():
             raise InputError(f"{folder}: no run of RingBERT here ({needed.name} is missing)")
-    metrics, num_damaged = read_metrics(folder / "metrics.jsonl")
+    metrics, num_damaged = read_metrics(logged)
     steps = [line for line in metrics if "loss" in line]
     if not steps:
         raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
-    run = read_object(path)
-    files = [file for trains in (True, False) if (file := folder / result_file(trains)).is_file()]
-    scores, results = [scores_in(file) for file in files], [read_object(file) for file in files]
-    times = folder / "step_times.json"
+    run, starts = read_object(path), history.read(folder)
+    files = [*filter(Path.is_file, (folder / result_file(trains) for trains in (True, False)))]
+    scores, results = [*map(scores_in, files)], [*map(read_object, files)]
     try:
-        plan = {
-            key: _figure(value) for key, value in run["plan"].items() if type(value) in (int, float)
-        }
-        if missing := {"steps", "size", "global_batch_size", "learning_rate"} - plan.keys():
-            raise KeyError(*missing)
+        command = [*map(str, run["environment"]["command"])]
+        sections = next(filter(None, (result.get(REPORT) for result in results)), ())
         return RunFiles(
-            name=name,
-            group=group,
+            name,
+            next(filter(None, scores), {}) if files else None,
+            group,
             metric=run.get("metric"),
-            plan=plan,
+            plan=plan_in(run["plan"]),
             config=dict(run.get("config", {})),
-            environment=dict(
-                run["environment"], command=[str(word) for word in run["environment"]["command"]]
-            ),
-            start=str(run.get("start", "")),
+            environment=run["environment"] | {"command": command},
+            start=str(starts[0]["from"] if starts else run.get("start", "")),
+            began_s=starts[0]["began"] if starts else steps[0].get("time"),
             steps=steps,
             evaluations=[line for line in metrics if "loss" not in line],
             num_damaged=num_damaged,
-            scores=next(filter(None, scores), {}) if files else None,
-            step_times=[dict(each) for each in read_json(times)] if times.is_file() else (),
-            sections=list(next((result[REPORT] for result in results if result.get(REPORT)), ())),
+            step_times=[*map(dict, read_json(times))] if times.is_file() else (),
+            sections=list(sections),
             seconds=results[0].get("seconds") if results else None,
-            starts=history.read(folder),
+            starts=starts,
         )
     except DAMAGED as error:
         raise InputError(
@@ -188,7 +176,15 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         ) from error
 
 
-def scores_in(file: Path) -> dict[str, float]:
+def plan_in(values: Mapping) -> Scores:
+    """The figures of a plan. Raises KeyError: one is missing."""
+    plan = {key: _figure(value) for key, value in values.items() if type(value) in (int, float)}
+    if missing := {"steps", "size", "global_batch_size", "learning_rate"} - plan.keys():
+        raise KeyError(*missing)
+    return plan
+
+
+def scores_in(file: Path) -> Scores:
     """The scores in a result file. Raises InputError: it has none, or what are no numbers."""
     try:
         return {name: _figure(value) for name, value in read_object(file)["scores"].items()}
@@ -210,9 +206,8 @@ def read_metrics(path: Path) -> tuple[Lines, int]:
         try:
             figures = parse_json(line)
             step = int(figures["step"])
-            metrics.append(
-                {**{name: _figure(value) for name, value in figures.items()}, "step": step}
-            )
+            values = {name: _figure(value) for name, value in figures.items()}
+            metrics.append(values | {"step": step})
         except DAMAGED:
             num_damaged += bool(line.strip()) and number < len(lines)
     return metrics, num_damaged

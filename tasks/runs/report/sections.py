@@ -23,7 +23,7 @@ class Best(str):
     """A cell with the best value of its row."""
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence]) -> str:
     head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
     body = ("<tr>" + "".join(map(cell, row, heads)) + "</tr>" for row in rows)
     return (
@@ -44,29 +44,27 @@ def cell(value: Any, head: str) -> str:
     return f"{start}>{html.escape(f'{value:,}' if isinstance(value, int) else str(value))}</td>"
 
 
-def marked(text: str, marks: Sequence[Sequence[Any]]) -> str:
+def marked(text: str, marks: Sequence[Sequence]) -> str:
     """A text with its marks, which may overlap."""
-    edges = sorted({0, len(text), *(place for start, stop, _ in marks for place in (start, stop))})
-    parts = []
-    for start, stop in itertools.pairwise(edges):
+    edges = {0, len(text)}
+    for start, stop, _ in marks:
+        edges |= {start, stop}
+    parts = ""
+    for start, stop in itertools.pairwise(sorted(edges)):
         names = sorted({name for a, b, name in marks if a <= start and stop <= b})
         part = html.escape(text[start:stop])
-        parts.append(f'<mark class="{" ".join(names)}">{part}</mark>' if names else part)
-    return "".join(parts)
+        parts += f'<mark class="{" ".join(names)}">{part}</mark>' if names else part
+    return parts
 
 
 def matrix(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
     """Counts, the darker the larger their share of the true label's examples."""
     head = "".join(f"<th>{html.escape(label)}</th>" for label in labels)
-    rows = []
-    for number, (label, row) in enumerate(zip(labels, counts, strict=True)):
-        cells = "".join(
-            f'<td class="{"right" if place == number else "wrong"}" '
-            f'style="--share:{100 * count / max(1, sum(row)):.0f}%">{count:,}</td>'
-            for place, count in enumerate(row)
-        )
-        rows.append(f"<tr><th>{html.escape(label)}</th>{cells}</tr>")
-    return (
-        '<div class="wide"><table'
-        f' class="matrix"><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
-    )
+    rows = ""
+    for label, row in zip(labels, counts, strict=True):
+        rows += f"<tr><th>{html.escape(label)}</th>"
+        for place, count in zip(labels, row, strict=False):
+            kind, share = "right" if place == label else "wrong", 100 * count / max(1, sum(row))
+            rows += f'<td class="{kind}" style="--share:{share:.0f}%">{count:,}</td>'
+        rows += "</tr>"
+    return f'<div class="wide"><table class="matrix"><tr><th></th>{head}</tr>{rows}</table></div>'
