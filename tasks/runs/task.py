@@ -27,6 +27,7 @@ Examples = TypeVar("Examples")
 Results = TypeVar("Results")
 Made = TypeVar("Made", covariant=True)
 Scores = dict[str, float]
+Tensors = dict[str, tf.Tensor]
 
 
 class Trains:
