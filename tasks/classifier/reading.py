@@ -35,7 +35,7 @@ class Source:
     def __str__(self) -> str:
         """For messages: the flag that names the data, and the data."""
         if not self.task.name:
-            return f"--{FILE_FLAGS[self.split]} {self.part.files[0]}"
+            return f"--{FILE_FLAGS[self.split]} {self.part.files}"
         place = "--from_hub" if self.settings.from_hub else f"--data_dir {self.settings.data_dir}"
         return f"--task_name {self.task.name} {place} ({self.split})"
 
@@ -80,15 +80,14 @@ class Source:
         if self.settings.from_hub:
             return []
         if not self.task.name:
-            return [Path(self.part.files[0]).expanduser()]
-        folder, files = Path(str(self.settings.data_dir)).expanduser(), []
+            return [Path(self.part.files).expanduser()]
+        folder = Path(str(self.settings.data_dir)).expanduser()
         # --data_dir is the GLUE folder that contains the task's
         if (folder / self.task.folder).is_dir():
             folder = folder / self.task.folder
-        for names in self.part.files:
-            either = [
-                folder / name for name in names.format(language=self.settings.language).split("|")
-            ]
+        files = []
+        for names in self.part.files.format(language=self.settings.language).split("+"):
+            either = [folder / name for name in names.split("|")]
             files.append(next(filter(Path.is_file, either), either[0]))
         return files
 

@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from distributed.rows import ragged
 from ringbase.files import STANDARD_INPUT, digest, sha256
@@ -44,40 +43,31 @@ def tables(
     with `has_several` a list of indices). A row of `ids` has the `id` of the example. The facts are
     those of `Preparation.rows`, the digest that checkpoints have of their data, and "is_labelled".
     """
-    number = len(texts.first)
-    second: Sequence[str | None] = texts.second or [None] * number
-    columns, fit = rows_of_texts(preparation, texts.first, second, max_seq_length)
+    first = texts.first
+    second: Sequence[str | None] = texts.second or [None] * len(first)
+    examples, fit = rows_of_texts(preparation, first, second, max_seq_length)
+    number_of = {label: number for number, label in enumerate(labels or ())}
+    if has_several:
+        lists = ([number_of[label] for label in row] for row in texts.labels or [()] * len(first))
+        examples["label"] = ragged(map(np.array, lists), pa.int32())
+    elif labels is None:
+        examples["label"] = pa.array(texts.labels or [np.nan] * len(first), pa.float32())
+    else:
+        numbers = [number_of.get(label, -1) for label in texts.labels or [None] * len(first)]
+        examples["label"] = pa.array(numbers, pa.int32())
+    num_empty = sum(text is not None and not text.strip() for text in (*first, *second))
     counts = {
         f"cut to --max_seq_length {max_seq_length}": fit["rows_cut"],
-        "with an empty text": sum(
-            not text.strip() for text in (*texts.first, *second) if text is not None
-        ),
+        "with an empty text": num_empty,
         **texts.counts,
     }
-    if has_several:
-        number_of = {label: place for place, label in enumerate(labels or ())}
-        lists = ([number_of[label] for label in row] for row in texts.labels or [()] * number)
-        numbers = ragged(map(np.array, lists), pa.int32())
-    else:
-        label = pa.array(
-            texts.labels or [None] * number, pa.float32() if labels is None else pa.string()
-        )
-        numbers = (
-            label.fill_null(np.nan)
-            if labels is None
-            else pc.index_in(label, pa.array(labels)).fill_null(-1)
-        )
-    content = [texts.first, texts.second, texts.labels]
+    notes = [f"{count:,} {text}" for text, count in counts.items() if count]
+    content = first, texts.second, texts.labels
     tokens = preparation.tokenizer.digest
     facts = {
         "digest": digest("classifier", VERSION, tokens, max_seq_length, labels, content),
-        "notes": [
-            f"{number:,} examples",
-            *(f"{count:,} {text}" for text, count in counts.items() if count),
-        ],
+        "notes": [f"{len(first):,} examples", *notes],
         "is_labelled": texts.labels is not None,
         **fit,
     }
-    return with_facts(
-        {"examples": columns | {"label": numbers}, "ids": {"id": pa.array(texts.ids)}}, facts
-    )
+    return with_facts({"examples": examples, "ids": {"id": pa.array(texts.ids)}}, facts)

@@ -3,12 +3,14 @@
 Tensors have their shape as a suffix: B rows, L labels.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from scipy.special import expit, softmax
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
 from bert.heads import CLASSIFIER
@@ -21,7 +23,6 @@ from tasks.classifier import rows
 from tasks.classifier.details import errors, mistakes, several_labels
 from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.scoring import (
-    labelled,
     loss_and_predictions,
     metrics,
     record_of_label,
@@ -32,14 +33,15 @@ from tasks.classifier.scoring import (
     within,
 )
 from tasks.classifier.settings import ExampleSettings
-from tasks.classifier.several import THRESHOLDS, in_a_cell, targets, thresholds_of
+from tasks.classifier.several import HALF, THRESHOLDS, in_a_cell, targets, thresholds_of
 from tasks.runs.cache import Tables
 from tasks.runs.details import Details
 from tasks.runs.labels import Labels, named_outputs
 from tasks.runs.ranking import BEST, ranks_in_groups, search_scores
-from tasks.runs.task import DataSet, Record, Scores, Task
+from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
 from tasks.runs.texts import Preparation
 
+Data = DataSet[Texts]
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
 
 
@@ -78,38 +80,31 @@ class LabelTask(Task[Texts, np.ndarray]):
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)
-        label = (
-            targets(fields["label"], len(self.labels or ()))
-            if self.has_several
-            else fields["label"]
-        )
+        label = self._targets(fields["label"])
         return batch | {"label": padded(label, len(batch["first_tokens"]))}
 
     def weights(self, batch: Batch) -> dict[str, float]:
-        label = batch["label"][: num_examples(batch)]
+        count = num_examples(batch)
         if self.weight_of_label is None or self.has_several:
-            return {"loss": float(len(label))}
+            return {"loss": float(count)}
+        label = batch["label"][:count]
         weights = self.weight_of_label[label]
         return {"loss": float(weights.sum(dtype=np.float64))}
 
-    def loss(self, scores_BL: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def loss(self, scores_BL: tf.Tensor, batch: Batch) -> Tensors:
         """Weighted sum over rows of the cross-entropy, of the mean over labels of each one's when a
         text may have several, or of the squared error when the label is a number."""
-        label = batch["label"]
+        label, weight_of_label = batch["label"], self.weight_of_label
         if self.has_several:
             losses_BL = tf.nn.sigmoid_cross_entropy_with_logits(label, scores_BL)
-            weights_L = 1.0 if self.weight_of_label is None else self.weight_of_label
-            return {
-                "loss": tf.reduce_sum(
-                    tf.reduce_mean(losses_BL * weights_L, 1) * batch["is_example"]
-                )
-            }
-        if label.dtype.is_floating:
+            weights_L = 1.0 if weight_of_label is None else weight_of_label
+            losses_B = tf.reduce_mean(losses_BL * weights_L, 1)
+        elif self.labels is None:
             losses_B = tf.square(scores_BL[:, 0] - label)
         else:
             losses_B = tf.nn.sparse_softmax_cross_entropy_with_logits(label, scores_BL)
-        if self.weight_of_label is not None:
-            losses_B *= tf.gather(tf.constant(self.weight_of_label), label)
+            if weight_of_label is not None:
+                losses_B *= tf.gather(weight_of_label, label)
         return {"loss": tf.reduce_sum(losses_B * batch["is_example"])}
 
     def read(self, source: Source) -> Texts:
@@ -121,7 +116,7 @@ class LabelTask(Task[Texts, np.ndarray]):
     def tables(self, texts: Texts, preparation: Preparation) -> Tables:
         return rows.tables(texts, self.labels, preparation, self.max_seq_length, self.has_several)
 
-    def outputs(self, scores_BL: tf.Tensor) -> dict[str, tf.Tensor]:
+    def outputs(self, scores_BL: tf.Tensor) -> Tensors:
         if self.labels is None:
             return {"value": scores_BL[:, 0]}
         if self.has_several:
@@ -129,19 +124,27 @@ class LabelTask(Task[Texts, np.ndarray]):
         return named_outputs(scores_BL, self.labels)
 
     def labelled(self, scores_BL: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ...]]]:
-        """The probability of each label, float64 [B, L], and the labels of each text."""
-        thresholds = self.thresholds if self.has_several else None
-        return labelled(self.labels or (), scores_BL, thresholds)
+        """The probability of each label, float64 [B, L], and the labels of each text: the most
+        probable one; where it may have several, those whose probability is above their
+        threshold."""
+        labels, exact_BL = self.labels or (), scores_BL.astype(float)
+        if not self.has_several:
+            return softmax(exact_BL, 1), [(labels[best],) for best in scores_BL.argmax(1)]
+        shares_BL = expit(exact_BL)
+        above_BL = shares_BL > [self.thresholds.get(label, HALF) for label in labels]
+        return shares_BL, [tuple(itertools.compress(labels, row)) for row in above_BL]
 
-    def true_labels(self, data: DataSet[Texts]) -> np.ndarray:
+    def true_labels(self, data: Data) -> np.ndarray:
         """The numbers of the labels, or the numbers themselves, [B]; where a text may have several,
         bool [B, L]."""
-        column: Any = data.rows.column("label")
-        if self.has_several:
-            return targets(column, len(self.labels or ())) > 0
-        return np.asarray(column)
+        column = self._targets(data.rows.column("label"))
+        return column > 0 if self.has_several else column
 
-    def scores(self, kind: str, data: DataSet[Texts], scores_BL: np.ndarray) -> Scores:
+    def _targets(self, column: Any) -> np.ndarray:
+        """A column of labels as an array: [B], or float32 [B, L] where a text may have several."""
+        return targets(column, len(self.labels or ())) if self.has_several else column
+
+    def scores(self, kind: str, data: Data, scores_BL: np.ndarray) -> Scores:
         if not data.prepared.facts["is_labelled"]:
             return {}
         true = self.true_labels(data)
@@ -151,39 +154,39 @@ class LabelTask(Task[Texts, np.ndarray]):
             values |= search_scores(ranks_in_groups(data.examples().first, true, predictions))
         return {f"{kind}{data.source.suffix}_{name}": value for name, value in values.items()}
 
-    def records(self, data: DataSet[Texts], scores_BL: np.ndarray) -> Iterable[Record]:
-        texts = data.examples()
+    def records(self, data: Data, scores_BL: np.ndarray) -> Iterable[Record]:
         if data.is_printed:
             return ()  # they are printed
+        rows = data.examples().rows()
         if self.labels is None:
-            return map(record_of_number, texts.rows(), scores_BL[:, 0].tolist())
+            return map(record_of_number, rows, scores_BL[:, 0].tolist())
         shares_BL, chosen = self.labelled(scores_BL)
-        shares = [dict(zip(self.labels, row, strict=True)) for row in shares_BL.tolist()]
-        if self.has_several:
-            return map(record_of_labels, texts.rows(), chosen, shares)
-        return map(record_of_label, texts.rows(), chosen, shares)
+        record_of = record_of_labels if self.has_several else record_of_label
+        return map(record_of, rows, chosen, self._by_label(shares_BL))
 
-    def write(self, run: Run, data: DataSet[Texts], scores_BL: np.ndarray) -> None:
+    def _by_label(self, shares_BL: np.ndarray) -> list[dict[str, float]]:
+        return [dict(zip(self.labels or (), row, strict=True)) for row in shares_BL.tolist()]
+
+    def write(self, run: Run, data: Data, scores_BL: np.ndarray) -> None:
         """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file
         (ids and labels, or numbers clipped to the task's range), of the user's own files a table
         with the texts too. Of lines of standard input it only prints a line for each: the label, a
         tab and its probability, or a number. Several labels of a text are written by `in_a_cell`.
         """
         source: Source = data.source
-        printed: Sequence[tuple[Any, ...]]
         shown, columns = scores_BL, dict[str, Any]()
         if self.labels is None:
             numbers = scores_BL[:, 0].tolist()
             columns["prediction"] = within(numbers, source.task.range)
-            printed = [(str(number),) for number in numbers]
+            lines = map(str, numbers)
         else:
             shown, chosen = self.labelled(scores_BL)
             several = in_a_cell(chosen, self.labels)
             columns["prediction"] = several if self.has_several else [own[0] for own in chosen]
-            columns["probability"] = shares_in_a_cell(self.labels, shown, chosen)
-            printed = [*zip(*columns.values(), strict=True)]
+            columns["probability"] = [*map(shares_in_a_cell, chosen, self._by_label(shown))]
+            lines = map("\t".join, zip(*columns.values(), strict=True))
         if data.is_printed:
-            print(*map("\t".join, printed), sep="\n", flush=True)
+            print(*lines, sep="\n", flush=True)
             return
         results = "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist())
         run.write(f"test_results{source.suffix}.tsv", results)
@@ -191,14 +194,14 @@ class LabelTask(Task[Texts, np.ndarray]):
         if source.part.submission:
             columns.pop("probability", None)
             run.write(source.part.submission, table_of(columns))
-        else:
-            texts = data.examples()
-            columns["text"] = texts.first
-            if texts.second:
-                columns["second text"] = texts.second
-            run.write(f"predictions{source.suffix}.tsv", table_of(columns))
+            return
+        texts = data.examples()
+        columns["text"] = texts.first
+        if texts.second:
+            columns["second text"] = texts.second
+        run.write(f"predictions{source.suffix}.tsv", table_of(columns))
 
-    def calibrated(self, data: DataSet[Texts], scores_BL: np.ndarray) -> dict[str, object]:
+    def calibrated(self, data: Data, scores_BL: np.ndarray) -> dict[str, object]:
         """The threshold of each label, where a text may have several."""
         if not (self.has_several and self.labels):
             return {}
@@ -209,7 +212,7 @@ class LabelTask(Task[Texts, np.ndarray]):
         thresholds = settings.get(THRESHOLDS)
         return replace(self, thresholds=thresholds) if isinstance(thresholds, dict) else self
 
-    def details(self, data: DataSet[Texts], scores_BL: np.ndarray) -> Details:
+    def details(self, data: Data, scores_BL: np.ndarray) -> Details:
         true, texts = self.true_labels(data), data.examples()
         name = data.source.suffix.replace("_", ", ")
         if self.labels is None:
@@ -231,12 +234,11 @@ def weights_of_labels(setting: str | None, labels: Labels, rows: Rows) -> np.nda
         raise InputError("--class_weights needs labels, which a regression does not have")
     if setting == "balanced":
         column = rows.column("label")
-        counts = np.bincount(
-            column[0] if isinstance(column, tuple) else np.asarray(column), minlength=len(labels)
-        )
+        numbers = column[0] if isinstance(column, tuple) else column
+        counts = np.bincount(numbers, minlength=len(labels))
         if not counts.all():
             raise InputError(
-                f"--class_weights balanced: no example has label {labels[int(np.argmin(counts))]}"
+                f"--class_weights balanced: no example has label {labels[counts.argmin()]}"
             )
         return (counts.sum() / (len(labels) * counts)).astype(np.float32)
     if setting.startswith("{"):
@@ -246,11 +248,9 @@ def weights_of_labels(setting: str | None, labels: Labels, rows: Rows) -> np.nda
     try:
         weights = np.array([float(dict(pairs)[name]) for name in labels], np.float32)
     except (ValueError, KeyError, TypeError):
-        weights = np.zeros(len(labels), np.float32)
-    if (
-        len(pairs) != len(labels)
-        or not ((weights >= LEAST_WEIGHT) & (weights <= 1 / LEAST_WEIGHT)).all()
-    ):
+        weights = np.zeros(1, np.float32)
+    is_usable = (weights >= LEAST_WEIGHT) & (weights <= 1 / LEAST_WEIGHT)
+    if len(pairs) != len(labels) or not is_usable.all():
         raise InputError(
             "--class_weights must be LABEL=WEIGHT,… or, for labels with commas, a JSON object,"
             f" with each of the labels {', '.join(labels)} and weights from {LEAST_WEIGHT:g} to"

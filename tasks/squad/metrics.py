@@ -54,11 +54,12 @@ def squad_v1(references: References, predictions: Predictions, unit: Unit = "wor
     The score of a question is the best over its answers, and 0 if it is missing from `predictions`.
     Two texts that are both empty after normalisation match exactly but have an F1 of 0.
     """
-    known = [id_ for id_ in references if id_ in predictions]
-    each = {id_: score_v1(references[id_], predictions[id_], unit) for id_ in known}
-    exact, f1 = (
-        100.0 * sum(score[place] for score in each.values()) / len(references) for place in (0, 1)
-    )
+    each = {}
+    for id_, answers in references.items():
+        if id_ in predictions:
+            each[id_] = score_v1(answers, predictions[id_], unit)
+    exact = 100.0 * sum(score.exact for score in each.values()) / len(references)
+    f1 = 100.0 * sum(score.f1 for score in each.values()) / len(references)
     return {"exact_match": exact, "f1": f1}, each
 
 
@@ -93,9 +94,13 @@ def squad_v2(
     exist if there are such questions.
     """
     each = {id_: score_v2(answers, predictions[id_], unit) for id_, answers in references.items()}
-    exact, f1 = ({id_: score[place] for id_, score in each.items()} for place in (0, 1))
-    groups = {"": list(references), "HasAns_": [*filter(references.get, references)]}
-    groups["NoAns_"] = [id_ for id_ in references if not references[id_]]
+    exact = {id_: score.exact for id_, score in each.items()}
+    f1 = {id_: score.f1 for id_, score in each.items()}
+    groups = {
+        "": [*references],
+        "HasAns_": [id_ for id_ in references if references[id_]],
+        "NoAns_": [id_ for id_ in references if not references[id_]],
+    }
     result: dict[str, float] = {}
     for prefix, ids in groups.items():
         if ids:
@@ -114,11 +119,10 @@ def normalized(text: str, unit: Unit = "word") -> list[str]:
     and for "word" without English articles."""
     if unit == "korquad_v1":
         return text.lower().translate(_KORQUAD_PUNCTUATION).split()
+    text = text.lower().translate(_WITHOUT_PUNCTUATION)
     if unit == "character":
-        return _PUNCTUATION_OF_ANY_SCRIPT.sub(
-            "", text.lower().translate(_WITHOUT_PUNCTUATION)
-        ).split()
-    return _ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
+        return _PUNCTUATION_OF_ANY_SCRIPT.sub("", text).split()
+    return _ARTICLES.sub(" ", text).split()
 
 
 def separates_words(texts: Iterable[str]) -> bool:
@@ -132,7 +136,8 @@ def _best_f1(expected: Sequence[list[str]], predicted: list[str], unit: Unit) ->
     """The best F1 of the predicted words over the expected ones, of their characters unless `unit`
     is "word"."""
     if unit != "word":
-        predicted, *expected = (list("".join(words)) for words in (predicted, *expected))
+        predicted = list("".join(predicted))
+        expected = [list("".join(words)) for words in expected]
     return max(_f1(words, predicted) for words in expected)
 
 
@@ -141,8 +146,8 @@ def _f1(expected: list[str], predicted: list[str]) -> float:
     shared = sum((Counter(predicted) & Counter(expected)).values())
     if shared == 0:
         return 0.0
-    precision = 1.0 * shared / len(predicted)
-    recall = 1.0 * shared / len(expected)
+    precision = shared / len(predicted)
+    recall = shared / len(expected)
     return (2 * precision * recall) / (precision + recall)
 
 
@@ -157,13 +162,15 @@ def _best_threshold(
     Starts with "" as every answer and accepts one prediction after the other, by rising odds: as in
     the official script, perhaps not all predictions of equal odds.
     """
-    current: float = sum(1 for answers in references.values() if not answers)
-    best, threshold = current, 0.0
+    current: float = sum(not answers for answers in references.values())
+    best = current
+    threshold = 0.0
     for id_ in sorted(references, key=odds.__getitem__):
         if references[id_]:
             current += scores[id_]
         elif predictions[id_]:
             current -= 1
         if current > best:
-            best, threshold = current, odds[id_]
+            best = current
+            threshold = odds[id_]
     return 100.0 * best / len(references), threshold

@@ -4,7 +4,7 @@ Tensors have their shape as a suffix: B rows, T positions of a row, R of the hid
 start and end.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,21 +17,20 @@ from distributed.run import Run
 from ringbase.ragged import padded
 from tasks.runs.cache import Tables
 from tasks.runs.details import Details
-from tasks.runs.task import DataSet, Record, Scores, Task
+from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
 from tasks.runs.texts import Preparation
 from tasks.runs.trained import saved_settings
 from tasks.squad import windows as rows
 from tasks.squad.answers import Prediction, SpanDecoder, nbest_file
 from tasks.squad.details import details
-from tasks.squad.metrics import Score as QuestionScore
+from tasks.squad.metrics import Scores as AllScores
 from tasks.squad.metrics import Unit, separates_words, squad_v1, squad_v2
 from tasks.squad.reading import Examples, Source, read
 from tasks.squad.settings import AnswerSettings, WindowSettings
 
 LARGE = 1e30
 ANSWERS = ("start_position", "end_position")
-
-
+Data = DataSet[Examples]
 Results = Sequence[Prediction]
 
 
@@ -54,28 +53,27 @@ class SpanTask(Task[Examples, Results]):
         return saved_settings(self.windows)
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
-        fields, batch = batch_of(
-            fields | {"sentence_a_tokens": fields["question_tokens"]}, grouping
-        )
-        return batch | {name: padded(fields[name], len(batch["first_tokens"])) for name in ANSWERS}
+        fields |= {"sentence_a_tokens": fields["question_tokens"]}
+        fields, batch = batch_of(fields, grouping)
+        for name in ANSWERS:
+            batch[name] = padded(fields[name], len(batch["first_tokens"]))
+        return batch
 
     def weights(self, batch: Batch) -> dict[str, float]:
         return {"loss": float(num_examples(batch))}
 
-    def loss(self, scores_R2: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def loss(self, scores_R2: tf.Tensor, batch: Batch) -> Tensors:
         """The sum over rows of (cross-entropy of the start + cross-entropy of the end) / 2, without
         padding."""
-        groups = zip(
-            in_places(scores_R2, batch), split_groups(batch["attention_mask"], batch), strict=True
-        )
+        scores = in_places(scores_R2, batch)
+        masks = split_groups(batch["attention_mask"], batch)
         targets_B2 = tf.stack([batch[name] for name in ANSWERS], 1)
         is_example_B = batch["is_example"]
         sums = []
-        for scores_BT2, mask_BT in groups:
+        for scores_BT2, mask_BT in zip(scores, masks, strict=True):
             padding_B1T = 1 - tf.cast(mask_BT, scores_BT2.dtype)[:, None]
-            log_probs_B2T = tf.nn.log_softmax(
-                tf.transpose(scores_BT2, [0, 2, 1]) - LARGE * padding_B1T
-            )
+            scores_B2T = tf.transpose(scores_BT2, [0, 2, 1])
+            log_probs_B2T = tf.nn.log_softmax(scores_B2T - LARGE * padding_B1T)
             rows, length = tf.unstack(tf.shape(mask_BT))
             here_B2, targets_B2 = targets_B2[:rows], targets_B2[rows:]
             is_here_B, is_example_B = is_example_B[:rows], is_example_B[rows:]
@@ -95,32 +93,30 @@ class SpanTask(Task[Examples, Results]):
     def tables(self, examples: Examples, preparation: Preparation) -> Tables:
         return rows.tables(self.windows, examples, preparation)
 
-    def decoder(self, data: DataSet[Examples]) -> SpanDecoder:
+    def decoder(self, data: Data) -> SpanDecoder:
         version_2 = self.windows.version_2_with_negative
         return SpanDecoder(self.answers, version_2, data.examples(), data.tables)
 
-    def outputs(self, scores_BT2: tf.Tensor) -> dict[str, tf.Tensor]:
+    def outputs(self, scores_BT2: tf.Tensor) -> Tensors:
         start_BT, end_BT = tf.unstack(scores_BT2, axis=2)
         return {"start_logits": start_BT, "end_logits": end_BT}
 
-    def scores(self, kind: str, data: DataSet[Examples], results: Results) -> Scores:
+    def scores(self, kind: str, data: Data, results: Results) -> Scores:
         """Those of the official scripts, by their names; `kind` begins none of them."""
         return self._scored(data.examples(), results)[0]
 
-    def _scored(
-        self, examples: Examples, results: Results
-    ) -> tuple[Scores, Mapping[str, QuestionScore]]:
+    def _scored(self, examples: Examples, results: Results) -> AllScores:
         """The scores of the script, and those of each question; none without answers."""
         if not has_answers(examples):
             return {}, {}
-        ids, unit = list(examples.references), unit_of(self.count, examples)
-        texts = dict(zip(ids, (each.text for each in results), strict=True))
+        unit = unit_of(self.count, examples)
+        texts = by_id(examples, (each.text for each in results))
         if not self.windows.version_2_with_negative:
             return squad_v1(examples.references, texts, unit)
-        odds: Any = dict(zip(ids, (each.null_odds for each in results), strict=True))
+        odds = by_id(examples, (each.null_odds for each in results))
         return squad_v2(examples.references, texts, odds, unit)
 
-    def records(self, data: DataSet[Examples], results: Results) -> Iterator[Record]:
+    def records(self, data: Data, results: Results) -> Iterator[Record]:
         examples = data.examples()
         _, scores = self._scored(examples, results)
         for question, answer in zip(examples.questions, results, strict=True):
@@ -132,15 +128,15 @@ class SpanTask(Task[Examples, Results]):
                 "start": answer.start,
                 "probability": answer.probability,
             }
-            if not scores:
-                yield Record(fields)
-                continue
-            score = scores[question.id]
-            fields["answers"] = [*dict.fromkeys(text for text, _ in question.answers)]
-            fields["f1"] = score.f1
-            yield Record(fields, None if score.exact else answer.probability)
+            mistake = None
+            if scores:
+                score = scores[question.id]
+                fields["answers"] = [*dict.fromkeys(text for text, _ in question.answers)]
+                fields["f1"] = score.f1
+                mistake = None if score.exact else answer.probability
+            yield Record(fields, mistake)
 
-    def write(self, run: Run, data: DataSet[Examples], results: Results) -> None:
+    def write(self, run: Run, data: Data, results: Results) -> None:
         """Writes Google's files."""
         examples = data.examples()
         if not has_answers(examples):
@@ -150,18 +146,21 @@ class SpanTask(Task[Examples, Results]):
                 "the contexts have no blanks between words: F1 hardly differs from EM; see --metric"
                 " characters"
             )
-        ids = list(examples.references)
-        texts = dict(zip(ids, (each.text for each in results), strict=True))
-        run.write_json("predictions.json", texts)
-        run.write("nbest_predictions.json", nbest_file(ids, [each.entry for each in results]))
+        run.write_json("predictions.json", by_id(examples, (each.text for each in results)))
+        entries = by_id(examples, (each.entry for each in results))
+        run.write("nbest_predictions.json", nbest_file(entries))
         if self.windows.version_2_with_negative:
-            odds = dict(zip(ids, (each.null_odds for each in results), strict=True))
-            run.write_json("null_odds.json", odds)
+            run.write_json("null_odds.json", by_id(examples, (each.null_odds for each in results)))
 
-    def details(self, data: DataSet[Examples], results: Results) -> Details:
+    def details(self, data: Data, results: Results) -> Details:
         examples = data.examples()
         _, each = self._scored(examples, results)
         return Details(sections=details(examples, results, each))
+
+
+def by_id(examples: Examples, values: Iterable[Any]) -> dict[str, Any]:
+    """What each question has, by the question's id."""
+    return dict(zip(examples.references, values, strict=True))
 
 
 def has_answers(examples: Examples) -> bool:

@@ -24,9 +24,10 @@ VERSION = 7
 def key(settings: WindowSettings, source: Source, examples: Callable[[], Examples]) -> object:
     """All that the rows of a source depend on, besides the tokenizer."""
     file = Path(source.path).expanduser()
-    # A file with the same bytes is not parsed again.
-    is_file = not source.split and file.is_file()
-    content: object = sha256(file) if is_file else [examples().paragraphs, examples().questions]
+    if not source.split and file.is_file():
+        content: object = sha256(file)  # a file with the same bytes is not parsed again
+    else:
+        content = [examples().paragraphs, examples().questions]
     return flat(settings), source.is_training, source.limit, content
 
 
@@ -44,45 +45,39 @@ def tables(settings: WindowSettings, examples: Examples, preparation: Preparatio
     contexts = preparation.ids_and_spans(paragraphs, "tokenizing contexts")
     texts = [question.text for question in questions]
     question_ids = preparation.ids(texts, "tokenizing questions")
-    rows = list[tuple]()
-    ends = [tokenizer.sep_id] * tokenizer.separators
+    separators = [tokenizer.sep_id] * tokenizer.separators
+    most_asked = settings.max_seq_length - 3 - len(separators)
+    most_asked = min(settings.max_query_length, most_asked)
+    rows = []
     for number, question in enumerate(questions):
         ids, spans = contexts[question.paragraph]
+        asked = question_ids[number][:most_asked]
+        head = np.concatenate([[tokenizer.cls_id], asked, separators]).astype(np.int32)
         answer = answer_tokens(question, paragraphs[question.paragraph], spans)
-        asked = question_ids[number][
-            : min(settings.max_query_length, settings.max_seq_length - 3 - len(ends))
-        ]
-        head = np.concatenate([[tokenizer.cls_id], asked, ends]).astype(np.int32)
         room = settings.max_seq_length - len(head) - 1
         for start in window_starts(len(ids), room, settings.doc_stride):
             window = ids[start : start + room]
-            first, last = (place - start for place in answer) if answer else (-1, -1)
-            is_inside = first >= 0 and last < len(window)
-            span = (len(head) + first, len(head) + last) if is_inside else (0, 0)
-            rows.append(
-                (np.concatenate([head, window, head[-1:]]), len(head), *span, start, number)
-            )
+            positions = (0, 0)
+            if answer and start <= answer[0] and answer[1] < start + len(window):
+                shift = len(head) - start
+                positions = answer[0] + shift, answer[1] + shift
+            tokens = np.concatenate([head, window, head[-1:]])
+            rows.append((tokens, len(head), *positions, start, number))
     input_ids, *columns = zip(*rows, strict=True)
-    numbers = {
-        name: pa.array(column, pa.int32()) for name, column in zip(NUMBERS, columns, strict=True)
-    }
+    windows = {"input_ids": ragged(input_ids, pa.int32())}
+    for name, column in zip(NUMBERS, columns, strict=True):
+        windows[name] = pa.array(column, pa.int32())
+    token_spans = ragged([spans.reshape(-1) for _, spans in contexts], pa.int32())
     notes = [f"{len(questions):,} questions, {len(rows):,} windows"]
     if examples.misplaced:
-        notes.append(
-            "left out, because the answer is not at answer_start:"
-            f" {shortened(examples.misplaced, 5)}"
-        )
-    lengths = (settings.max_seq_length, settings.doc_stride, settings.max_query_length)
-    facts = {
-        "digest": digest(
-            "squad windows", VERSION, tokenizer.digest, lengths, [paragraphs, questions]
-        ),
-        "notes": notes,
-        **preparation.fit([*(ids for ids, _ in contexts), *question_ids], [*paragraphs, *texts]),
-    }
-    windows = {"input_ids": ragged(input_ids, pa.int32()), **numbers}
-    paragraph_spans = {"spans": ragged([spans.reshape(-1) for _, spans in contexts], pa.int32())}
-    return with_facts({"windows": windows, "paragraphs": paragraph_spans}, facts)
+        names = shortened(examples.misplaced, 5)
+        notes.append(f"left out, because the answer is not at answer_start: {names}")
+    lengths = settings.max_seq_length, settings.doc_stride, settings.max_query_length
+    content = digest("squad windows", VERSION, tokenizer.digest, lengths, [paragraphs, questions])
+    context_ids = [ids for ids, _ in contexts]
+    fit = preparation.fit([*context_ids, *question_ids], [*paragraphs, *texts])
+    facts = {"digest": content, "notes": notes, **fit}
+    return with_facts({"windows": windows, "paragraphs": {"spans": token_spans}}, facts)
 
 
 def answer_tokens(question: Question, context: str, spans: np.ndarray) -> tuple[int, int] | None:
