@@ -20,10 +20,10 @@ from bert.text import tokenizer
 from distributed.run import Unwritten
 from distributed.world import World
 from tasks.runs.texts import Preparation
-from tasks.tagger.reading import FileSettings, Sentence, Source, illegal, read
+from tasks.tagger.reading import Sentence, Source, illegal, read
 from tasks.tagger.rows import NONE, Tagged, filled, tables
 from tasks.tagger.scoring import Comparison, measure, spans
-from tasks.tagger.settings import SentenceSettings
+from tasks.tagger.settings import FileSettings, SentenceSettings
 
 ENTITIES = json.loads((Path(__file__).resolve().parents[1] / "goldens/entities.json").read_text())
 
