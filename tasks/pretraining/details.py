@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert.batch import with_checked_ids
+from bert.batch import Batch, with_checked_ids
 from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from distributed.predict import predict
@@ -27,27 +27,29 @@ def filled_in(
     that it gets wrong. Every rank calls it; on other ranks than 0 it is empty."""
     first = np.arange(min(EXAMPLES, len(rows)))
 
-    def candidates(batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        return tuple(
-            tf.math.top_k(tf.nn.softmax(tf.cast(model(batch)["mlm"], tf.float32)), len(CANDIDATES))
-        )
+    def candidates(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        shares = tf.nn.softmax(tf.cast(model(batch)["mlm"], tf.float32))
+        return tuple(tf.math.top_k(shares, len(CANDIDATES)))
 
     make_batch = with_checked_ids(task.batch, model.config)
     outputs = predict(job.world, job.run, rows, [first], make_batch, candidates, label=None)
     if outputs is None:
         return []
-    batch, (shares, found) = task.batch(fields_of(rows, first, first)), outputs[0]
-    masked = dict(zip(batch["masked_tokens"].tolist(), batch["masked_ids"].tolist(), strict=True))
-    best = dict(zip(masked, zip(found.tolist(), shares.tolist(), strict=True), strict=True))
+    batch = task.batch(fields_of(rows, first, first))
+    shares, found = outputs[0]
+    masked = batch["masked_tokens"].tolist()
+    true = dict(zip(masked, batch["masked_ids"].tolist(), strict=True))
+    candidates_of = zip(found.tolist(), shares.tolist(), strict=True)
+    best = dict(zip(masked, candidates_of, strict=True))
     starts = [*batch["first_tokens"][: len(first)].tolist(), int(batch["attention_mask"].sum())]
-    texts, wrong = list[list[Section]](), list[list]()
+    texts, wrong = [], []
     for edges in itertools.pairwise(starts):
-        text, rows_of_text = read(range(*edges), batch["input_ids"], masked, best, tokenizer)
+        text, rows_of_text = read(range(*edges), batch["input_ids"], true, best, tokenizer)
         texts.append([text])
         wrong += rows_of_text
     wrong.sort(key=lambda row: -row[-1])
     note = "masked tokens are marked, green where the model's best candidate is right"
-    in_all = f"{len(wrong):,} of the {len(masked):,} masked tokens"
+    in_all = f"{len(wrong):,} of the {len(true):,} masked tokens"
     columns = ["text before", "true", *CANDIDATES, "probability"]
     return [
         table("Masks filled in", note, ["text"], texts),
@@ -64,17 +66,16 @@ def read(
 ) -> tuple[Section, list[list]]:
     """The text of the example with these tokens, and the cells of those that the model gets
     wrong."""
-    text, marks, wrong = "", list[tuple[int, int, str]](), list[list]()
+    text, marks, wrong = "", [], []
     for place in places:
         true = masked.get(place, int(ids[place]))
-        piece = tokenizer.pieces([true])[0]
+        (piece,) = tokenizer.pieces([true])
         word = piece.removeprefix(CONTINUES).removeprefix(BEGINS)
-        is_joined = (
-            piece.startswith(CONTINUES)
-            if tokenizer.kind == "wordpiece"
-            else not piece.startswith(BEGINS)
-        )
-        text += "" if is_joined or not text else " "
+        is_joined = not piece.startswith(BEGINS)
+        if tokenizer.kind == "wordpiece":
+            is_joined = piece.startswith(CONTINUES)
+        if text and not is_joined:
+            text += " "
         if place in masked:
             numbers, shares = best[place]
             color = "answer" if numbers[0] == true else "predicted"

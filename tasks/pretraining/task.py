@@ -23,7 +23,7 @@ from ringbase.ragged import padded
 from tasks.pretraining.settings import HeldOutSettings
 from tasks.runs.job import Job
 from tasks.runs.predict import batches_of
-from tasks.runs.task import Trains
+from tasks.runs.task import Tensors, Trains
 
 NOT_MASKED = -1  # the id of padding among the masked tokens of a batch
 MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
@@ -59,12 +59,10 @@ class MaskedTask(Trains):
             keys = example_keys(self.seed, fields["row"], fields["epoch"])
             fields = fields | mask(values, offsets, keys, self.masking)
         fields, batch = batch_of(fields, grouping)
-        (positions, position_offsets), (masked_ids, _) = (
-            fields["masked_lm_positions"],
-            fields["masked_lm_ids"],
-        )
-        masked = np.diff(position_offsets)
-        first_tokens = np.repeat(batch["first_tokens"][: len(masked)], masked)
+        positions, offsets = fields["masked_lm_positions"]
+        masked_ids, _ = fields["masked_lm_ids"]
+        counts = np.diff(offsets)
+        first_tokens = np.repeat(batch["first_tokens"][: len(counts)], counts)
         size = len(positions)
         if is_fixed(batch):
             size = sum(rows * self._most_masked(length) for rows, length in batch["groups"])
@@ -83,24 +81,18 @@ class MaskedTask(Trains):
 
     def weights(self, batch: Batch) -> dict[str, float]:
         """The number of masked tokens, and of examples."""
-        masked = {"mlm": float((batch["masked_ids"] != NOT_MASKED).sum())}
-        return masked | (
-            {"nsp": float(num_examples(batch))} if "next_sentence_label" in batch else {}
-        )
-
-    def loss(
-        self, scores: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        """The sums of the cross-entropies of masked tokens and of next sentences."""
-        sums = {
-            "mlm": cross_entropy(
-                batch["masked_ids"], scores["mlm"], batch["masked_ids"] != NOT_MASKED
-            )
-        }
+        weights = {"mlm": float((batch["masked_ids"] != NOT_MASKED).sum())}
         if "next_sentence_label" in batch:
-            sums["nsp"] = cross_entropy(
-                batch["next_sentence_label"], scores["nsp"], batch["is_example"]
-            )
+            weights["nsp"] = float(num_examples(batch))
+        return weights
+
+    def loss(self, scores: Tensors, batch: Batch) -> Tensors:
+        """The sums of the cross-entropies of masked tokens and of next sentences."""
+        masked_ids = batch["masked_ids"]
+        sums = {"mlm": cross_entropy(masked_ids, scores["mlm"], masked_ids != NOT_MASKED)}
+        if "next_sentence_label" in batch:
+            labels = batch["next_sentence_label"]
+            sums["nsp"] = cross_entropy(labels, scores["nsp"], batch["is_example"])
         return sums
 
 
@@ -121,36 +113,40 @@ def evaluator(
     lengths = np.diff(rows.take(used)["input_ids"][1])
     batches = batches_of(lengths, settings.eval_batch_size, task.max_seq_length)
 
-    def count(batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Of each term how many are right, the sum of losses, and how many there are."""
-        scores = model(batch)
-        counts = []
-        for term, loss_sum in task.loss(scores, batch).items():
-            label = batch["masked_ids" if term == "mlm" else "next_sentence_label"]
-            right = tf.argmax(scores[term], 1) == tf.cast(label, tf.int64)
-            counts += [
-                tf.reduce_sum(tf.cast(right, tf.float32)),
-                loss_sum,
-                tf.cast(tf.size(right), tf.float32),
-            ]
-        return tf.stack(counts)
+    def count(batch: Batch) -> tf.Tensor:
+        return counts_of(task, model(batch), batch)
 
-    def total(outputs: list[np.ndarray]) -> dict[str, float]:
-        sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
-        if not sums[:, 2].all():
-            raise InputError(
-                f"no token of the {len(used):,} held-out examples is masked: raise"
-                " --max_eval_steps, or --masked_lm_prob or --max_predictions_per_seq so that a"
-                " whole word fits"
-            )
-        return dict(zip(MEASURED, (sums[:, :2] / sums[:, 2:]).reshape(-1).tolist(), strict=False))
-
-    make_batch, forward = with_checked_ids(task.batch, model.config), traced_once(count)
+    make_batch = with_checked_ids(task.batch, model.config)
+    forward = traced_once(count)
 
     def measure() -> dict[str, float]:
         outputs = predict(
             job.world, job.run, rows, batches, make_batch, forward, label="evaluation"
         )
-        return job.world.on_first(total, outputs)
+        return job.world.on_first(means_of, outputs, len(used))
 
     return HeldOut(measure=measure, num_rows=len(used), every=settings.eval_steps or "auto")
+
+
+def counts_of(task: MaskedTask, scores: Tensors, batch: Batch) -> tf.Tensor:
+    """Of each term how many are right, the sum of losses, and how many there are."""
+    counts = []
+    for term, loss_sum in task.loss(scores, batch).items():
+        label = batch["masked_ids" if term == "mlm" else "next_sentence_label"]
+        right = tf.argmax(scores[term], 1) == tf.cast(label, tf.int64)
+        num_right = tf.reduce_sum(tf.cast(right, tf.float32))
+        counts += [num_right, loss_sum, tf.cast(tf.size(right), tf.float32)]
+    return tf.stack(counts)
+
+
+def means_of(outputs: list[np.ndarray], num_rows: int) -> dict[str, float]:
+    """Accuracy and mean loss of each term, from the counts of all batches."""
+    sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
+    if not sums[:, 2].all():
+        raise InputError(
+            f"no token of the {num_rows:,} held-out examples is masked: raise"
+            " --max_eval_steps, or --masked_lm_prob or --max_predictions_per_seq so that a"
+            " whole word fits"
+        )
+    means = sums[:, :2] / sums[:, 2:]
+    return dict(zip(MEASURED, means.reshape(-1).tolist(), strict=False))
