@@ -4,22 +4,22 @@ Tensors have their shape as a suffix: B rows, L labels.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 from scipy.special import expit, softmax
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
 from bert.heads import CLASSIFIER
-from distributed.rows import Rows
+from distributed.rows import Rows, ragged
 from distributed.run import Run
 from ringbase.errors import InputError
-from ringbase.files import parse_json
+from ringbase.files import STANDARD_INPUT, digest, parse_json, sha256
 from ringbase.ragged import padded
-from tasks.classifier import rows
 from tasks.classifier.details import errors, mistakes, several_labels
 from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.scoring import (
@@ -34,12 +34,12 @@ from tasks.classifier.scoring import (
 )
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.several import HALF, THRESHOLDS, in_a_cell, targets, thresholds_of
-from tasks.runs.cache import Tables
+from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
 from tasks.runs.labels import Labels, named_outputs
 from tasks.runs.ranking import BEST, ranks_in_groups, search_scores
 from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
-from tasks.runs.texts import Preparation
+from tasks.runs.texts import Preparation, rows_of_texts
 
 Data = DataSet[Texts]
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
@@ -59,7 +59,9 @@ class LabelTask(Task[Texts, np.ndarray]):
     weight_of_label: np.ndarray | None = None  # float32 [L]; None for equal weights
     thresholds: Mapping[str, float] = field(default_factory=dict)  # of several labels
     ranks: bool = False  # scores also how the second texts of each first text are ranked
-    name, version, head, table = "classifier", rows.VERSION, CLASSIFIER, "examples"
+    name, head, table = "classifier", CLASSIFIER, "examples"
+    # increase when reading or `tables` writes something else: old folders are not used
+    version = 6
 
     @property
     def max_seq_length(self) -> int:
@@ -111,10 +113,55 @@ class LabelTask(Task[Texts, np.ndarray]):
         return read(source, self.labels or ())
 
     def key(self, source: Source, texts: Callable[[], Texts]) -> object:
-        return self.max_seq_length, self.labels, rows.key(source, texts)
+        task = source.task
+        # Files with the same bytes are not parsed again.
+        files = [path for path in source.files() if path.is_file() and str(path) != STANDARD_INPUT]
+        content = [(path.suffixes[-2:], sha256(path)) for path in files] or texts()
+        facts = [task.name, task.has_several, asdict(task.columns), source.part.header]
+        facts += [source.needs_labels, source.settings.language]
+        return self.max_seq_length, self.labels, (facts, source.limit, content)
 
     def tables(self, texts: Texts, preparation: Preparation) -> Tables:
-        return rows.tables(texts, self.labels, preparation, self.max_seq_length, self.has_several)
+        """Tokenizes texts.
+
+        A row of `examples` has the columns of `rows_of_texts` and `label` (its index in `labels`,
+        int32, -1 without a label; if `labels` is None, the number itself, float32, NaN without a
+        label; with `has_several` a list of indices). A row of `ids` has the `id` of the example.
+        The facts are those of `Preparation.rows`, the digest that checkpoints have of their data,
+        and "is_labelled".
+        """
+        first = texts.first
+        second: Sequence[str | None] = texts.second or [None] * len(first)
+        examples, fit = rows_of_texts(preparation, first, second, self.max_seq_length)
+        number_of = {label: number for number, label in enumerate(self.labels or ())}
+        if self.has_several:
+            lists = (
+                [number_of[label] for label in row] for row in texts.labels or [()] * len(first)
+            )
+            examples["label"] = ragged(map(np.array, lists), pa.int32())
+        elif self.labels is None:
+            examples["label"] = pa.array(texts.labels or [np.nan] * len(first), pa.float32())
+        else:
+            numbers = [number_of.get(label, -1) for label in texts.labels or [None] * len(first)]
+            examples["label"] = pa.array(numbers, pa.int32())
+        num_empty = sum(text is not None and not text.strip() for text in (*first, *second))
+        counts = {
+            f"cut to --max_seq_length {self.max_seq_length}": fit["rows_cut"],
+            "with an empty text": num_empty,
+            **texts.counts,
+        }
+        notes = [f"{count:,} {text}" for text, count in counts.items() if count]
+        content = first, texts.second, texts.labels
+        tokens = preparation.tokenizer.digest
+        facts = {
+            "digest": digest(
+                "classifier", self.version, tokens, self.max_seq_length, self.labels, content
+            ),
+            "notes": [f"{len(first):,} examples", *notes],
+            "is_labelled": texts.labels is not None,
+            **fit,
+        }
+        return with_facts({"examples": examples, "ids": {"id": pa.array(texts.ids)}}, facts)
 
     def outputs(self, scores_BL: tf.Tensor) -> Tensors:
         if self.labels is None:

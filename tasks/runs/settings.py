@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from bert.settings import TokenizerSettings
@@ -24,6 +25,9 @@ SCHEDULE = (
     "optimizer",
     "seed",
 )
+
+
+data_setting = partial(setting, group="data")  # of what is read, and how it becomes rows
 
 
 def batch_size(rows: str, group: str) -> Any:

@@ -74,8 +74,7 @@ class Prediction(NamedTuple):
 
 
 class SpanDecoder:
-    """Makes the scores of windows, the rows of `tables` (tasks/squad/windows.py), into the answers
-    to questions.
+    """Makes the scores of windows, the rows of `SpanTask.tables`, into the answers to questions.
 
     The scores of a window are float32 [tokens, 2], of start and end, without padding.
     """

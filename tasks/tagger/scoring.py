@@ -137,10 +137,7 @@ def measure(
 
 
 def details(
-    characters: bool,
-    labels: Sequence[str],
-    sentences: Sentences,
-    found: Sequence[Tagged],
+    characters: bool, labels: Sequence[str], sentences: Sentences, found: Sequence[Tagged]
 ) -> Details:
     """The figures of each type, or plain tag; for the page also the confused ones, and the
     sentences with the most wrong entities."""
