@@ -29,10 +29,15 @@ LONGEST_SHOWN = 80  # characters of a value in a message
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True)
+def frozen(settings_class: type[T]) -> type[T]:
+    """Makes a class of settings a dataclass: frozen, its values given by name."""
+    return dataclasses.dataclass(frozen=True, kw_only=True)(settings_class)
+
+
 class Settings:
-    """Base of all settings dataclasses, which are `@dataclass(frozen=True, kw_only=True)`. Making
-    one checks every value and raises ValueError; a class extends `check` for what concerns several
-    values."""
+    """Base of all settings dataclasses, which are `@frozen`. Making one checks every value and
+    raises ValueError; a class extends `check` for what concerns several values."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]

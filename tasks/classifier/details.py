@@ -15,6 +15,7 @@ from tasks.runs.details import (
     MOST_LABELS,
     MOST_ROWS,
     NONE,
+    Details,
     Section,
     figures,
     figures_of_labels,
@@ -26,7 +27,6 @@ from tasks.runs.details import (
 )
 
 KINDS = "label", "examples"
-Facts = dict[str, Any]  # for result.json
 Columns = Mapping[str, Sequence[str] | np.ndarray]  # by their heads
 
 
@@ -36,7 +36,7 @@ def several_labels(
     true_BL: np.ndarray,
     scores_BL: np.ndarray,
     chosen: Sequence[Sequence[str]],
-) -> tuple[Facts, list[Section]]:
+) -> Details:
     """The figures of each label, and the texts with the largest loss. `chosen` are the labels that
     each text gets."""
     chosen_BL = np.array([[label in own for label in labels] for own in chosen])
@@ -54,7 +54,7 @@ def several_labels(
         table_of_figures("Labels", "with the thresholds chosen here", KINDS, shown),
         examples("Most wrong", note, texts, order, columns),
     ]
-    return {"labels": by_label, "micro_f1": micro_f1}, sections
+    return Details({"eval_labels": {"labels": by_label, "micro_f1": micro_f1}}, sections)
 
 
 def _listed(labels: Iterable[str]) -> str:
@@ -67,7 +67,7 @@ def mistakes(
     true_B: np.ndarray,
     probabilities_BL: np.ndarray,
     labels: Sequence[str],
-) -> tuple[Facts, list[Section]]:
+) -> Details:
     """The labels' figures and how often one is taken for another, and the texts about which the
     model is wrong, or least sure. `suffix`: of the set, where a task has several."""
     name = suffix.replace("_", ", ")
@@ -97,14 +97,16 @@ def mistakes(
     nearest = np.argsort(lead_B, kind="stable")
     note = "the smallest lead over the second label first"
     sections.append(examples(f"Least sure{name}", note, texts, nearest, columns))
-    return {"labels": by_label, "confusion": confusion}, sections
+    facts = {"labels": by_label, "confusion": confusion}
+    return Details({f"eval{suffix}_labels": facts}, sections)
 
 
-def errors(name: str, texts: Texts, true: np.ndarray, predicted: np.ndarray) -> list[Section]:
+def errors(texts: Texts, true: np.ndarray, predicted: np.ndarray) -> Details:
     """The texts whose predicted number is farthest from the true one."""
     order = np.argsort(-np.abs(predicted - true), kind="stable")
     columns = {"true": true, "predicted": predicted}
-    return [examples(f"Largest errors{name}", "the largest first", texts, order, columns)]
+    section = examples("Largest errors", "the largest first", texts, order, columns)
+    return Details(sections=[section])
 
 
 def examples(title: str, note: str, texts: Texts, rows: np.ndarray, columns: Columns) -> Section:

@@ -7,14 +7,11 @@ entry in METRICS. Arrays have their shape as a suffix: B rows, L labels.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from scipy.special import log_softmax
 
-from tasks.classifier.several import HALF
 from tasks.runs.ranking import correlation
-from tasks.runs.task import Record
 
 NO_TABS = str.maketrans("\t\n\r", "   ")
 
@@ -88,34 +85,6 @@ def loss_and_predictions(
 
 
 # -- predictions as files have them ----------------------------------------------------------------
-
-Fields = dict[str, Any]
-Shares = Mapping[str, float]  # the probability of each label
-
-
-def record_of_number(fields: Fields, value: float) -> Record:
-    """Of a regression; how wrong it is counts as its sureness."""
-    error = abs(value - fields["label"]) if "label" in fields else None
-    return Record(fields | {"prediction": value}, error)
-
-
-def record_of_label(fields: Fields, chosen: Sequence[str], shares: Shares) -> Record:
-    (prediction,) = chosen
-    is_right = fields.get("label", prediction) == prediction
-    fields |= {"prediction": prediction, "probabilities": shares}
-    return Record(fields, None if is_right else shares[prediction])
-
-
-def record_of_labels(fields: Fields, chosen: Sequence[str], shares: Shares) -> Record:
-    """Of several labels; as sure as the model was of the surest wrong one."""
-    wrong = set(chosen).symmetric_difference(fields.get("label", chosen))
-    sureness = max((abs(shares[label] - HALF) for label in wrong), default=None)
-    return Record(fields | {"prediction": chosen, "probabilities": shares}, sureness)
-
-
-def shares_in_a_cell(chosen: Sequence[str], shares: Shares) -> str:
-    """The probabilities of a text's labels, with commas between them."""
-    return ",".join(f"{shares[label]:.4f}" for label in chosen)
 
 
 def within(values: Sequence[float], limits: tuple[float, float] | None) -> list[str]:

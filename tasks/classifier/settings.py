@@ -1,13 +1,11 @@
 """The flags of bert-classifier: names and defaults of run_classifier.py, and some more."""
 
-from dataclasses import dataclass
-
 from ringbase.files import STANDARD_INPUT
-from ringbase.settings import LONGEST_ROW, Settings, setting
+from ringbase.settings import LONGEST_ROW, Settings, frozen, setting
 from tasks.runs.settings import TaskConfig, data_setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TextSettings(Settings):
     """Which texts and labels are read."""
 
@@ -89,7 +87,7 @@ class TextSettings(Settings):
         return self.predict_file == STANDARD_INPUT
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ExampleSettings(Settings):
     """How texts become rows; name and default of run_classifier.py."""
 
@@ -101,7 +99,7 @@ class ExampleSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ClassifierConfig(TaskConfig):
     """Fine-tune BERT to label texts or pairs of texts over all MPI ranks."""
 

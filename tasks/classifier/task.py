@@ -4,7 +4,7 @@ Tensors have their shape as a suffix: B rows, L labels.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -25,10 +25,6 @@ from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.scoring import (
     loss_and_predictions,
     metrics,
-    record_of_label,
-    record_of_labels,
-    record_of_number,
-    shares_in_a_cell,
     table_of,
     within,
 )
@@ -101,7 +97,7 @@ class LabelTask(Task[Texts, np.ndarray]):
             losses_BL = tf.nn.sigmoid_cross_entropy_with_logits(label, scores_BL)
             weights_L = 1.0 if weight_of_label is None else weight_of_label
             losses_B = tf.reduce_mean(losses_BL * weights_L, 1)
-        elif self.labels is None:
+        elif label.dtype.is_floating:
             losses_B = tf.square(scores_BL[:, 0] - label)
         else:
             losses_B = tf.nn.sparse_softmax_cross_entropy_with_logits(label, scores_BL)
@@ -201,15 +197,27 @@ class LabelTask(Task[Texts, np.ndarray]):
             values |= search_scores(ranks_in_groups(data.examples().first, true, predictions))
         return {f"{kind}{data.source.suffix}_{name}": value for name, value in values.items()}
 
-    def records(self, data: Data, scores_BL: np.ndarray) -> Iterable[Record]:
+    def records(self, data: Data, scores_BL: np.ndarray) -> Iterator[Record]:
+        """How wrong a number is counts as its sureness; of several labels that of the surest wrong
+        one."""
         if data.is_printed:
-            return ()  # they are printed
+            return
         rows = data.examples().rows()
         if self.labels is None:
-            return map(record_of_number, rows, scores_BL[:, 0].tolist())
+            for fields, value in zip(rows, scores_BL[:, 0].tolist(), strict=True):
+                error = abs(value - fields["label"]) if "label" in fields else None
+                yield Record(fields | {"prediction": value}, error)
+            return
         shares_BL, chosen = self.labelled(scores_BL)
-        record_of = record_of_labels if self.has_several else record_of_label
-        return map(record_of, rows, chosen, self._by_label(shares_BL))
+        for fields, own, shares in zip(rows, chosen, self._by_label(shares_BL), strict=True):
+            sureness = None
+            prediction = own if self.has_several else own[0]
+            if self.has_several:
+                wrong = set(own).symmetric_difference(fields.get("label", own))
+                sureness = max((abs(shares[label] - HALF) for label in wrong), default=None)
+            elif fields.get("label", prediction) != prediction:
+                sureness = shares[own[0]]
+            yield Record(fields | {"prediction": prediction, "probabilities": shares}, sureness)
 
     def _by_label(self, shares_BL: np.ndarray) -> list[dict[str, float]]:
         return [dict(zip(self.labels or (), row, strict=True)) for row in shares_BL.tolist()]
@@ -221,8 +229,9 @@ class LabelTask(Task[Texts, np.ndarray]):
         tab and its probability, or a number. Several labels of a text are written by `in_a_cell`.
         """
         source: Source = data.source
-        shown, columns = scores_BL, dict[str, Any]()
+        columns: dict[str, Any] = {}
         if self.labels is None:
+            shown = scores_BL
             numbers = scores_BL[:, 0].tolist()
             columns["prediction"] = within(numbers, source.task.range)
             lines = map(str, numbers)
@@ -230,7 +239,9 @@ class LabelTask(Task[Texts, np.ndarray]):
             shown, chosen = self.labelled(scores_BL)
             several = in_a_cell(chosen, self.labels)
             columns["prediction"] = several if self.has_several else [own[0] for own in chosen]
-            columns["probability"] = [*map(shares_in_a_cell, chosen, self._by_label(shown))]
+            columns["probability"] = []
+            for own, shares in zip(chosen, self._by_label(shown), strict=True):
+                columns["probability"].append(",".join(f"{shares[label]:.4f}" for label in own))
             lines = map("\t".join, zip(*columns.values(), strict=True))
         if data.is_printed:
             print(*lines, sep="\n", flush=True)
@@ -261,15 +272,12 @@ class LabelTask(Task[Texts, np.ndarray]):
 
     def details(self, data: Data, scores_BL: np.ndarray) -> Details:
         true, texts = self.true_labels(data), data.examples()
-        name = data.source.suffix.replace("_", ", ")
         if self.labels is None:
-            return Details(sections=errors(name, texts, true, scores_BL[:, 0]))
+            return errors(texts, true, scores_BL[:, 0])
         shares_BL, chosen = self.labelled(scores_BL)
         if self.has_several:
-            figures, sections = several_labels(self.labels, texts, true, scores_BL, chosen)
-        else:
-            figures, sections = mistakes(data.suffix, texts, true, shares_BL, self.labels)
-        return Details({f"eval{data.source.suffix}_labels": figures}, sections)
+            return several_labels(self.labels, texts, true, scores_BL, chosen)
+        return mistakes(data.suffix, texts, true, shares_BL, self.labels)
 
 
 def weights_of_labels(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray | None:

@@ -1,5 +1,6 @@
 """Pairs of texts, with hard negatives or scores, from tables."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,11 @@ class Pairs(NamedTuple):
     rows: list[tuple[str, ...]]
     scores: list[float] | None = None
     corpus: Sequence[str] = ()  # more documents among which anchors search
+
+    def places(self) -> dict[str, int]:
+        """Each text once, and its place in the order of the first ones."""
+        texts = dict.fromkeys([*itertools.chain(*self.rows), *self.corpus])
+        return {text: place for place, text in enumerate(texts)}
 
 
 class Source(sources.Source):

@@ -8,7 +8,6 @@ import numpy as np
 
 from distributed.joint import ANCHOR, POSITIVE
 from tasks.embedder.reading import Pairs
-from tasks.embedder.rows import places_of
 from tasks.runs.details import MOST_ROWS, Section, marked, of_all, table
 from tasks.runs.ranking import correlation, search_scores
 from tasks.runs.task import Record, Scores
@@ -22,7 +21,7 @@ class Search:
     among the documents: all texts that are not anchors only."""
 
     def __init__(self, pairs: Pairs, vectors: np.ndarray):
-        place_of = places_of(pairs)
+        place_of = pairs.places()
         places = np.array([[place_of[text] for text in row] for row in pairs.rows])
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         self._pairs = pairs

@@ -1,10 +1,9 @@
 """The flags of bert-embedder."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from ringbase.settings import LONGEST_ROW, Settings, setting
+from ringbase.settings import LONGEST_ROW, Settings, frozen, setting
 from tasks.runs.settings import TaskConfig, data_setting
 
 STS_B = "sts-b"
@@ -13,7 +12,7 @@ Pooling = Literal["mean", "cls"]
 DEFAULTS: Mapping[str, Any] = {"max_seq_length": 128, "pooling": "mean", "normalize": True}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PairSettings(Settings):
     """Which pairs of texts are read, and from which columns."""
 
@@ -59,7 +58,7 @@ class PairSettings(Settings):
             raise ValueError("--task_name sts-b and --data_dir need each other")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class VectorSettings(Settings):
     """How texts become vectors."""
 
@@ -90,7 +89,7 @@ class VectorSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LossSettings(Settings):
     """The loss of pairs without scores. With scores it is the squared error of the cosine."""
 
@@ -102,7 +101,7 @@ class LossSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EmbedderConfig(TaskConfig):
     """Train BERT to embed texts as vectors, over all MPI ranks."""
 

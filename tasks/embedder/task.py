@@ -4,29 +4,33 @@ Tensors have their shape as a suffix: B rows of attention, one for each text, P 
 of a vector.
 """
 
+import hashlib
+import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of
 from bert.heads import EMBEDDINGS, Head
 from distributed.joint import ANCHOR, POSITIVE, InBatchLoss, Texts
-from distributed.rows import BatchRows, Rows
+from distributed.rows import BatchRows, Rows, ragged
 from distributed.run import Run
+from ringbase.files import digest
 from ringbase.ragged import offsets_of, padded
 from ringbase.settings import flat
-from tasks.embedder import rows
 from tasks.embedder.pooling import files_of
 from tasks.embedder.reading import Pairs, Source, read
 from tasks.embedder.scoring import Search
 from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
-from tasks.runs.cache import Tables
+from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
 from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
-from tasks.runs.texts import Preparation
+from tasks.runs.texts import Preparation, rows_of_texts
 
 Data = DataSet[Pairs]
 EPOCH = 1 << 40  # more rows than a data set has: a step may hold a row in two epochs
@@ -35,7 +39,7 @@ OF_TEXTS = ("row_id", "slot", "digest", "anchor", "positive")
 
 @dataclass(frozen=True)
 class EmbedTask(Task[Pairs, np.ndarray]):
-    """Pairs with hard negatives or scores. The results are the vectors of `rows.texts_of`, float32
+    """Pairs with hard negatives or scores. The results are the vectors of `Pairs.places`, float32
     [texts, W]."""
 
     vectors: VectorSettings = field(default_factory=VectorSettings)
@@ -44,7 +48,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
     texts_per_row: int = 2
     trains_on_scores: bool = False  # the squared error of cosines, instead of the joint loss
     metric: str = "eval_ndcg@10"
-    name, version, table, train_table = "embedder", rows.VERSION, "texts", "pairs"
+    name, table, train_table = "embedder", "texts", "pairs"
 
     @property
     def head(self) -> Head:  # type: ignore[override]
@@ -139,7 +143,36 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         return self.max_seq_length, pairs()
 
     def tables(self, pairs: Pairs, preparation: Preparation) -> Tables:
-        return rows.tables(pairs, preparation, self.max_seq_length)
+        """A row of `pairs` has `input_ids`, those of its texts one after another ([CLS] text
+        [SEP]), `sizes` (the tokens of each text; both lists of int32), `digests` (of each text, a
+        list of int64) and `score` (float32, NaN without one). A row of `texts` has the columns of
+        `rows_of_texts`, for the texts of `Pairs.places`."""
+        place_of = pairs.places()
+        none = [None] * len(place_of)
+        columns, fit = rows_of_texts(preparation, [*place_of], none, self.max_seq_length)
+        ids = [row.values.to_numpy() for row in columns["input_ids"]]
+        sizes = np.array([*map(len, ids)])
+        digests = np.array([*map(digest_of, place_of)])
+        places = np.array([[place_of[text] for text in row] for row in pairs.rows])
+        joined = {
+            "input_ids": ragged(
+                (np.concatenate([ids[n] for n in row]) for row in places), pa.int32()
+            ),
+            "sizes": ragged(sizes[places], pa.int32()),
+            "digests": ragged(digests[places], pa.int64()),
+            "score": pa.array(pairs.scores or [np.nan] * len(places), pa.float32()),
+        }
+        num_rows, num_texts = places.shape
+        notes = [f"{num_rows:,} pairs, {len(place_of):,} texts"]
+        if num_texts == 1:
+            notes = [f"{num_rows:,} texts"]
+        if fit["rows_cut"]:
+            notes.append(f"{fit['rows_cut']:,} cut to --max_seq_length {self.max_seq_length}")
+        content = digest(
+            "embedder", self.version, preparation.tokenizer.digest, self.max_seq_length, pairs
+        )
+        facts = {"digest": content, "notes": notes, **fit}
+        return with_facts({"texts": columns, "pairs": joined}, facts)
 
     def outputs(self, vectors_BW: tf.Tensor) -> Tensors:
         return {"vector": vectors_BW}
@@ -159,9 +192,16 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         """Writes the vectors of the texts in the order of the rows: vectors.npy, and
         vectors.parquet with the texts."""
         pairs = data.examples()
-        place_of = rows.places_of(pairs)
+        place_of = pairs.places()
         texts = [row[ANCHOR] for row in pairs.rows]
-        rows.write_vectors(run, texts, vectors[[place_of[text] for text in texts]])
+        vectors = vectors[[place_of[text] for text in texts]]
+        file = io.BytesIO()
+        np.save(file, vectors)
+        run.write_bytes("vectors.npy", file.getvalue())
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+        file = io.BytesIO()
+        pq.write_table(pa.table({"text": texts, "vector": lists}), file)
+        run.write_bytes("vectors.parquet", file.getvalue())
 
     def details(self, data: Data, vectors: np.ndarray) -> Details:
         return Details(sections=Search(data.examples(), vectors).sections())
@@ -187,3 +227,8 @@ def _rows_of_slot(texts: dict[str, Any], slot: int) -> np.ndarray:
     """The rows of the anchors, or of the positives, in the order of their pairs."""
     rows = np.flatnonzero(texts["slot"] == slot)
     return rows[np.argsort(texts["row_id"][rows], kind="stable")]
+
+
+def digest_of(text: str) -> int:
+    """An int64 that stands for a text on every rank."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)

@@ -11,10 +11,9 @@ from pathlib import Path
 from bert.heads import PRETRAINING
 from distributed.train import HeldOut
 from ringbase.errors import InputError
-from tasks.pretraining.details import filled_in
+from tasks.pretraining.evaluation import Evaluation
 from tasks.pretraining.settings import GOOGLES_WARMUP, PretrainingConfig
 from tasks.pretraining.shards import open_rows, tokenizer_of_shards
-from tasks.pretraining.task import evaluator
 from tasks.runs.details import REPORT
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import write_eval_results
@@ -33,32 +32,33 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     """Trains and evaluates as the flags say, on every rank. Returns the results of the
     evaluation."""
     start = start_of_pretraining(config, job)
-    evaluation = config.evaluation
+    settings = config.evaluation
     source = "--input_file", config.input_file
     if config.do_train:
         trained = open_rows(config.shards, job, start, source, config.training.loop.seed)
     if config.eval_input_file:
         source = "--eval_input_file", config.eval_input_file
-    evaluates = evaluation.do_eval or evaluation.eval_steps
+    evaluates = settings.do_eval or settings.eval_steps
     if evaluates:
-        task, held = open_rows(config.shards, job, start, source, EVALUATION_SEED)
+        task, data = open_rows(config.shards, job, start, source, EVALUATION_SEED)
     model = start.model(PRETRAINING)
     held_out = None
     if evaluates:
-        held_out = evaluator(evaluation, job, model, task, held.rows)
+        evaluation = Evaluation(job, model, task, data.rows)
+        held_out = evaluation.held_out(settings)
     if config.do_train:
         training = Training(model, *trained, config.training, job)
-        steps = train(config, job, start, training, held_out if evaluation.eval_steps else None)
+        steps = train(config, job, start, training, held_out if settings.eval_steps else None)
     else:
         steps = start.load(model, job.world, job.run)
     figures: dict[str, float] = {}
     facts: dict[str, object] = {}
-    if held_out and evaluation.do_eval:
+    if held_out and settings.do_eval:
         figures = dict(held_out.measure())
         loss = sum(value for name, value in figures.items() if name.endswith("_loss"))
         write_eval_results(job.run, {**figures, "loss": loss, "global_step": steps})
         if start.tokenizer:
-            facts[REPORT] = filled_in(job, model, task, held.rows, start.tokenizer)
+            facts[REPORT] = evaluation.filled_in(start.tokenizer)
     job.finish(config.do_train, figures, facts)
     return figures
 

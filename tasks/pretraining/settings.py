@@ -1,11 +1,10 @@
 """The flags of bert-pretraining: names and defaults of run_pretraining.py, and some more."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from distributed.plan import PlanSettings
-from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
+from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, frozen, setting
 from tasks.runs.settings import EvaluationSettings, ProgramConfig, TrainingSettings, data_setting
 
 GOOGLES_WARMUP = 10_000  # steps, by default
@@ -16,7 +15,7 @@ MASKS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ShardSettings(Settings):
     """What is read from shards, and how masks are drawn if the shards have none."""
 
@@ -53,7 +52,7 @@ class ShardSettings(Settings):
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HeldOutSettings(EvaluationSettings):
     """How many of the held-out examples are scored."""
 
@@ -66,7 +65,7 @@ class HeldOutSettings(EvaluationSettings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PretrainingPlan(PlanSettings):
     """Like fine-tuning's, but by default a number of steps instead of epochs."""
 
@@ -114,7 +113,7 @@ class PretrainingPlan(PlanSettings):
         return PlanSettings(**values)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PretrainingSettings(TrainingSettings):
     """How bert-pretraining trains."""
 
@@ -126,7 +125,7 @@ class PretrainingSettings(TrainingSettings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PretrainingConfig(ProgramConfig):
     """Pretrain BERT on sharded corpora over all MPI ranks."""
 

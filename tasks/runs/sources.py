@@ -31,18 +31,16 @@ class Source:
 
     @property
     def limit(self) -> int | None:
-        return limit_of(self.settings, self.kind == "train")
+        settings = self.settings
+        return (
+            settings.max_train_examples if self.kind == "train" else settings.max_predict_examples
+        )
 
     def table(self, columns: Sequence[str | None], classes: Sequence[str] = ()) -> Table:
         """The table in the file, of which Parquet gives these columns, or in the split; there the
         columns `classes` may hold the numbers of classes."""
         if self.file:
             return open_table(Path(self.file).expanduser(), str(self), columns)
-        name, revision = str(self.settings.dataset_name), self.settings.dataset_revision
+        name, revision = self.settings.dataset_name, self.settings.dataset_revision
         data = load_data_set(name, None, SPLITS[self.kind], str(self), revision)
         return of_data_set(data, str(self), classes)
-
-
-def limit_of(settings: Any, is_training: bool) -> int | None:
-    """The most examples of a set that are read."""
-    return settings.max_train_examples if is_training else settings.max_predict_examples

@@ -9,7 +9,7 @@ answers by its id, none if it has no answer.
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import regex
@@ -40,10 +40,10 @@ class Score(NamedTuple):
 
 
 # those of the script, and those of each question
-Scores = tuple[dict[str, float], dict[str, Score]]
+AllScores = tuple[dict[str, float], dict[str, Score]]
 
 
-def squad_v1(references: References, predictions: Predictions, unit: Unit = "word") -> Scores:
+def squad_v1(references: References, predictions: Predictions, unit: Unit = "word") -> AllScores:
     """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them.
 
     The unit `korquad_v1` gives those of KorQuAD's `evaluate-v1.0.py`, whose F1 counts characters,
@@ -58,19 +58,18 @@ def squad_v1(references: References, predictions: Predictions, unit: Unit = "wor
     for id_, answers in references.items():
         if id_ in predictions:
             each[id_] = score_v1(answers, predictions[id_], unit)
-    exact = 100.0 * sum(score.exact for score in each.values()) / len(references)
-    f1 = 100.0 * sum(score.f1 for score in each.values()) / len(references)
+    exact, f1 = _percent(each.values(), len(references))
     return {"exact_match": exact, "f1": f1}, each
 
 
-def score_v1(answers: Sequence[str], prediction: str, unit: Unit = "word") -> Score:
+def score_v1(answers: Sequence[str], prediction: str, unit: Unit) -> Score:
     """The score of one question by the rules of `squad_v1`."""
     predicted = normalized(prediction, unit)
     expected = [normalized(answer, unit) for answer in dict.fromkeys(answers)]  # many are equal
     return Score(float(predicted in expected), _best_f1(expected, predicted, unit))
 
 
-def score_v2(answers: Sequence[str], prediction: str, unit: Unit = "word") -> Score:
+def score_v2(answers: Sequence[str], prediction: str, unit: Unit) -> Score:
     """The score of one question by the rules of `squad_v2`."""
     # Answers that are empty after normalisation do not count; without answers the empty text is
     # expected.
@@ -86,7 +85,7 @@ def squad_v2(
     predictions: Predictions,
     null_odds: Mapping[str, float],
     unit: Unit = "word",
-) -> Scores:
+) -> AllScores:
     """Scores in percent and totals, as `evaluate-v2.0.py` prints them without `--na-prob-thresh`.
 
     `best_exact` and `best_f1` are those with the thresholds that give them: a question whose odds
@@ -94,27 +93,30 @@ def squad_v2(
     exist if there are such questions.
     """
     each = {id_: score_v2(answers, predictions[id_], unit) for id_, answers in references.items()}
-    exact = {id_: score.exact for id_, score in each.items()}
-    f1 = {id_: score.f1 for id_, score in each.items()}
     groups = {
-        "": [*references],
-        "HasAns_": [id_ for id_ in references if references[id_]],
-        "NoAns_": [id_ for id_ in references if not references[id_]],
+        "": [*each.values()],
+        "HasAns_": [score for id_, score in each.items() if references[id_]],
+        "NoAns_": [score for id_, score in each.items() if not references[id_]],
     }
     result: dict[str, float] = {}
-    for prefix, ids in groups.items():
-        if ids:
-            result[f"{prefix}exact"] = 100.0 * sum(exact[id_] for id_ in ids) / len(ids)
-            result[f"{prefix}f1"] = 100.0 * sum(f1[id_] for id_ in ids) / len(ids)
-            result[f"{prefix}total"] = len(ids)
-    for name, scores in (("best_exact", exact), ("best_f1", f1)):
-        best = _best_threshold(references, predictions, scores, null_odds)
-        result[name], result[f"{name}_thresh"] = best
+    for prefix, scores in groups.items():
+        if scores:
+            result[f"{prefix}exact"], result[f"{prefix}f1"] = _percent(scores, len(scores))
+            result[f"{prefix}total"] = len(scores)
+    for name in ("exact", "f1"):
+        of_name = {id_: getattr(score, name) for id_, score in each.items()}
+        best = _best_threshold(references, predictions, of_name, null_odds)
+        result[f"best_{name}"], result[f"best_{name}_thresh"] = best
     main_scores = {name: result[name] for name in MAIN_OF_V2 if name in result}
     return main_scores | result, each
 
 
-def normalized(text: str, unit: Unit = "word") -> list[str]:
+def _percent(scores: Collection[Score], total: int) -> tuple[float, float]:
+    exact = 100.0 * sum(score.exact for score in scores) / total
+    return exact, 100.0 * sum(score.f1 for score in scores) / total
+
+
+def normalized(text: str, unit: Unit) -> list[str]:
     """What stands between blanks, in lower case and without the punctuation that `unit` leaves out,
     and for "word" without English articles."""
     if unit == "korquad_v1":

@@ -1,15 +1,14 @@
 """The flags of bert-squad: names and defaults of run_squad.py, and some more."""
 
-from dataclasses import dataclass
 from typing import Literal
 
-from ringbase.settings import LONGEST_ROW, Settings, setting
+from ringbase.settings import LONGEST_ROW, Settings, frozen, setting
 from tasks.runs.settings import FineTuningConfig, batch_size, data_setting
 
 MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class QuestionSettings(Settings):
     """Which questions are read."""
 
@@ -35,7 +34,7 @@ class QuestionSettings(Settings):
             raise ValueError("--dataset_revision needs --dataset_name")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WindowSettings(Settings):
     """How contexts are cut into windows; names and defaults of run_squad.py."""
 
@@ -67,7 +66,7 @@ class WindowSettings(Settings):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class AnswerSettings(Settings):
     """How answers are chosen; names and defaults of run_squad.py."""
 
@@ -95,7 +94,7 @@ class AnswerSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SquadConfig(FineTuningConfig):
     """Fine-tune BERT on SQuAD over all MPI ranks."""
 

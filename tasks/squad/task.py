@@ -30,8 +30,7 @@ from tasks.runs.texts import Preparation, window_starts
 from tasks.runs.trained import saved_settings
 from tasks.squad.answers import Prediction, SpanDecoder, nbest_file
 from tasks.squad.details import details
-from tasks.squad.metrics import Scores as AllScores
-from tasks.squad.metrics import Unit, separates_words, squad_v1, squad_v2
+from tasks.squad.metrics import AllScores, Unit, separates_words, squad_v1, squad_v2
 from tasks.squad.reading import NO_PLACE, Examples, Question, Source, answer_characters, read
 from tasks.squad.settings import AnswerSettings, WindowSettings
 

@@ -57,16 +57,14 @@ def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[S
         sentences.append(each)
     if not sentences:
         raise InputError(f"{source}: there is no sentence in it")
-    if max(len(each.words) for each in sentences) > 1 and all(map(_is_counted, sentences)):
+    longest = max(len(each.words) for each in sentences)
+    if longest > 1 and all(map(_is_counted, sentences)):
         raise InputError(
             f"{source}: the first column counts the words, as in CoNLL-U: the word must be the"
             " first column"
         )
-    if (
-        source.kind == "train"
-        and not characters
-        and all(len(word) == 1 for each in sentences for word in each.words)
-    ):
+    words = itertools.chain.from_iterable(each.words for each in sentences)
+    if source.kind == "train" and not characters and all(len(word) == 1 for word in words):
         raise InputError(f"{source}: each word is a single character: give --characters")
     return _with_tags(sentences, str(source), characters, labels)
 
@@ -210,8 +208,9 @@ def _sentences(source: Source, characters: bool) -> Iterator[Sentence]:
 def _of_columns(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
     lines = lines_of(read_text(path, where))
     words = [line for line in lines if not line.startswith(DOCUMENT) and not COMMENT.match(line)]
-    num_columns = next(filter(None, map(len, map(_columns, words))), 0)
-    tags = {"O", *NO_TAGS, *(row[-1] for row in map(_columns, words) if row)}
+    columns = [*filter(None, map(_columns, words))]
+    num_columns = len(columns[0]) if columns else 0
+    tags = {"O", *NO_TAGS, *(row[-1] for row in columns)}
     rows: list[list[str]] = []
     document = 0
     place = ""
@@ -221,7 +220,8 @@ def _of_columns(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
         row = row if is_blank_character else _columns(line)
         if not row or line.startswith(DOCUMENT):
             if rows:
-                yield _of_rows(rows, document, place)
+                tags_of_rows = [row[-1].strip() for row in rows] if num_columns > 1 else None
+                yield Sentence([row[0] for row in rows], tags_of_rows, document, place)
             rows = []
             document += line.startswith(DOCUMENT)
             continue
@@ -233,7 +233,8 @@ def _of_columns(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
             )
         if not row[0]:
             raise InputError(f"{where}: line {number}: the word, its first column, is empty")
-        place = place if rows else f"line {number}"
+        if not rows:
+            place = f"line {number}"
         rows.append(row)
 
 
@@ -250,11 +251,6 @@ def _is_comment(line: str, row: Sequence[str], num_columns: int, tags: set[str])
     is_tagged = row[-1] in tags or PREFIXED.fullmatch(row[-1])
     is_row = len(row) == num_columns and (num_columns == 1 or is_tagged)
     return bool(COMMENT.match(line)) and not is_row
-
-
-def _of_rows(rows: Sequence[Sequence[str]], document: int, place: str) -> Sentence:
-    tags = [row[-1].strip() for row in rows] if len(rows[0]) > 1 else None
-    return Sentence([row[0] for row in rows], tags, document, place)
 
 
 def _of_table(table: Table) -> Iterator[Sentence]:

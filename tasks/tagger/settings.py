@@ -1,12 +1,10 @@
 """The flags of bert-tagger."""
 
-from dataclasses import dataclass
-
-from ringbase.settings import LONGEST_ROW, Settings
+from ringbase.settings import LONGEST_ROW, Settings, frozen
 from tasks.runs.settings import TaskConfig, data_setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SentenceSettings(Settings):
     """How sentences become rows."""
 
@@ -30,7 +28,7 @@ class SentenceSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FileSettings(Settings):
     """Which tagged sentences are read."""
 
@@ -59,7 +57,7 @@ class FileSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TaggerConfig(TaskConfig):
     """Fine-tune BERT to tag words or characters, such as named entities, over all MPI ranks."""
 
