@@ -65,8 +65,9 @@ class Search:
                 yield Record(fields, abs(cosine - score))
             return
         documents = np.array(self._documents)
+        units = self._units[documents]
         for (query, positives), ranks in zip(self._queries.items(), self._ranks, strict=True):
-            products = self._units[documents] @ self._units[query]
+            products = units @ self._units[query]
             products[documents == query] = -np.inf
             best = int(products.argmax())
             positive = sorted(positives)[ranks.argmin()]

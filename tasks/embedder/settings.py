@@ -6,7 +6,6 @@ from typing import Any, Literal
 from ringbase.settings import LONGEST_ROW, Settings, frozen, setting
 from tasks.runs.settings import TaskConfig, data_setting
 
-STS_B = "sts-b"
 Pooling = Literal["mean", "cls"]
 # of `VectorSettings`, where neither the flags nor the model's folder say anything
 DEFAULTS: Mapping[str, Any] = {"max_seq_length": 128, "pooling": "mean", "normalize": True}

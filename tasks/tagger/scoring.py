@@ -23,8 +23,8 @@ from tasks.runs.details import (
     table,
     table_of_figures,
 )
+from tasks.tagger.decoder import Tagged
 from tasks.tagger.reading import Sentence, Sentences, goes_on, is_plain, parted, text_of
-from tasks.tagger.rows import Tagged
 
 Span = tuple[str, int, int]  # the type, the first and the last word of an entity
 

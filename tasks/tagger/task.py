@@ -22,8 +22,8 @@ from tasks.runs.details import Details
 from tasks.runs.labels import named_outputs
 from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
 from tasks.runs.texts import Preparation, max_context_owner, window_starts
+from tasks.tagger.decoder import NONE, Results, TagDecoder, Tagged
 from tasks.tagger.reading import Sentence, Sentences, Source, illegal, is_plain, read, text_of
-from tasks.tagger.rows import NONE, Results, TagDecoder, Tagged
 from tasks.tagger.scoring import details, entities, measure, sureness_of_mistake
 from tasks.tagger.settings import SentenceSettings
 

@@ -20,8 +20,8 @@ from bert.text import tokenizer
 from distributed.run import Unwritten
 from distributed.world import World
 from tasks.runs.texts import Preparation
+from tasks.tagger.decoder import NONE, Tagged, filled
 from tasks.tagger.reading import Sentence, Source, illegal, read
-from tasks.tagger.rows import NONE, Tagged, filled
 from tasks.tagger.scoring import Comparison, measure, spans
 from tasks.tagger.settings import FileSettings, SentenceSettings
 from tasks.tagger.task import TagTask
