@@ -22,7 +22,7 @@ def named_task(config: ClassifierConfig, start: Start) -> NamedTask:
     """The task of the flags. Lines of standard input are pairs if the model was trained on pairs.
     On rank 0."""
     has_pairs = not config.do_train and is_on_pairs(start.settings())
-    return task_of(config.texts, bool(has_pairs))
+    return task_of(config.texts, has_pairs)
 
 
 def with_labels(config: ClassifierConfig, start: Start, run: Run) -> Start:

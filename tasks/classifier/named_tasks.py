@@ -102,12 +102,11 @@ def find_task(name: str) -> NamedTask:
     raise InputError(f"--task_name must be one of {', '.join(TASKS)}, got {name}")
 
 
-def is_on_pairs(settings: Mapping[str, object]) -> bool | None:
-    """Whether the run with these settings trained a classifier on pairs of texts; None if they do
-    not tell."""
+def is_on_pairs(settings: Mapping[str, object]) -> bool:
+    """Whether the run with these settings trained a classifier on pairs of texts."""
     if name := settings.get("task_name"):
         return find_task(str(name)).columns.pair is not None
-    return settings["text_pair_column"] is not None if "text_pair_column" in settings else None
+    return settings.get("text_pair_column") is not None
 
 
 def _splits(
@@ -254,4 +253,4 @@ _ALL = (
     ),
 )
 
-TASKS: Mapping[str, NamedTask] = {task.name: task for task in _ALL}
+TASKS = {task.name: task for task in _ALL}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from scipy.special import log_softmax
 
 from tasks.runs.ranking import correlation
 
@@ -66,22 +65,6 @@ METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
 def metrics(names: Sequence[str], true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     """The metrics of these names."""
     return {name: float(METRICS[name](true, predicted)) for name in names}
-
-
-def loss_and_predictions(
-    true: np.ndarray, scores_BL: np.ndarray, is_number: bool
-) -> tuple[float, np.ndarray]:
-    """The mean loss of scores against the truth, [B], or bool [B, L] where a text may have several
-    labels; and what is predicted, of the same form."""
-    exact_BL = scores_BL.astype(np.float64)
-    if is_number:
-        predictions = exact_BL[:, 0]
-        return float(np.mean(np.square(predictions - true))), predictions
-    if true.ndim == 2:
-        losses_BL = np.logaddexp(0, exact_BL) - true * scores_BL
-        return float(np.mean(losses_BL)), scores_BL > 0
-    logs_BL = log_softmax(exact_BL, 1)
-    return float(-np.mean(logs_BL[np.arange(len(true)), true])), scores_BL.argmax(1)
 
 
 # -- predictions as files have them ----------------------------------------------------------------

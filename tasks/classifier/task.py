@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
-from scipy.special import expit, softmax
+from scipy.special import expit, log_softmax, softmax
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
 from bert.heads import CLASSIFIER
@@ -22,12 +22,7 @@ from ringbase.files import STANDARD_INPUT, digest, parse_json, sha256
 from ringbase.ragged import padded
 from tasks.classifier.details import errors, mistakes, several_labels
 from tasks.classifier.reading import Source, Texts, read
-from tasks.classifier.scoring import (
-    loss_and_predictions,
-    metrics,
-    table_of,
-    within,
-)
+from tasks.classifier.scoring import metrics, table_of, within
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.several import HALF, THRESHOLDS, in_a_cell, targets, thresholds_of
 from tasks.runs.cache import Tables, with_facts
@@ -191,10 +186,19 @@ class LabelTask(Task[Texts, np.ndarray]):
         if not data.prepared.facts["is_labelled"]:
             return {}
         true = self.true_labels(data)
-        loss, predictions = loss_and_predictions(true, scores_BL, self.labels is None)
-        values = metrics(self.metrics, true, predictions) | {"loss": loss}
+        exact_BL = scores_BL.astype(np.float64)
+        if self.labels is None:
+            predicted: np.ndarray = exact_BL[:, 0]
+            losses = np.square(predicted - true)
+        elif self.has_several:
+            predicted = scores_BL > 0
+            losses = np.logaddexp(0, exact_BL) - true * scores_BL
+        else:
+            predicted = scores_BL.argmax(1)
+            losses = -log_softmax(exact_BL, 1)[np.arange(len(true)), true]
+        values = metrics(self.metrics, true, predicted) | {"loss": float(np.mean(losses))}
         if self.ranks:
-            values |= search_scores(ranks_in_groups(data.examples().first, true, predictions))
+            values |= search_scores(ranks_in_groups(data.examples().first, true, predicted))
         return {f"{kind}{data.source.suffix}_{name}": value for name, value in values.items()}
 
     def records(self, data: Data, scores_BL: np.ndarray) -> Iterator[Record]:

@@ -127,15 +127,8 @@ class SpanTask(Task[Examples, Results]):
             asked = question_ids[number][:most_asked]
             head = np.concatenate([[tokenizer.cls_id], asked, separators]).astype(np.int32)
             answer = answer_tokens(question, paragraphs[question.paragraph], spans)
-            room = settings.max_seq_length - len(head) - 1
-            for start in window_starts(len(ids), room, settings.doc_stride):
-                window = ids[start : start + room]
-                positions = (0, 0)
-                if answer and start <= answer[0] and answer[1] < start + len(window):
-                    shift = len(head) - start
-                    positions = answer[0] + shift, answer[1] + shift
-                tokens = np.concatenate([head, window, head[-1:]])
-                rows.append((tokens, len(head), *positions, start, number))
+            for window in self._windows(head, ids, answer):
+                rows.append((*window, number))
         input_ids, *columns = zip(*rows, strict=True)
         windows = {"input_ids": ragged(input_ids, pa.int32())}
         for name, column in zip(NUMBERS, columns, strict=True):
@@ -153,6 +146,19 @@ class SpanTask(Task[Examples, Results]):
         fit = preparation.fit([*context_ids, *question_ids], [*paragraphs, *texts])
         facts = {"digest": content, "notes": notes, **fit}
         return with_facts({"windows": windows, "paragraphs": {"spans": token_spans}}, facts)
+
+    def _windows(
+        self, head: np.ndarray, ids: np.ndarray, answer: tuple[int, int] | None
+    ) -> Iterator[tuple]:
+        """The input ids and the numbers of each window of a context, without the question's."""
+        room = self.windows.max_seq_length - len(head) - 1
+        for start in window_starts(len(ids), room, self.windows.doc_stride):
+            window = ids[start : start + room]
+            positions = (0, 0)
+            if answer and start <= answer[0] and answer[1] < start + len(window):
+                shift = len(head) - start
+                positions = answer[0] + shift, answer[1] + shift
+            yield np.concatenate([head, window, head[-1:]]), len(head), *positions, start
 
     def decoder(self, data: Data) -> SpanDecoder:
         version_2 = self.windows.version_2_with_negative
