@@ -121,19 +121,20 @@ class LabelTask(Task[Texts, np.ndarray]):
         The facts are those of `Preparation.rows`, the digest that checkpoints have of their data,
         and "is_labelled".
         """
-        first = texts.first
-        second: Sequence[str | None] = texts.second or [None] * len(first)
+        first, labels = texts.first, self.labels
+        size = len(first)
+        second: Sequence[str | None] = texts.second or [None] * size
         examples, fit = rows_of_texts(preparation, first, second, self.max_seq_length)
-        number_of = {label: number for number, label in enumerate(self.labels or ())}
+        number_of = {label: number for number, label in enumerate(labels or ())}
         if self.has_several:
-            lists = (
-                [number_of[label] for label in row] for row in texts.labels or [()] * len(first)
-            )
-            examples["label"] = ragged(map(np.array, lists), pa.int32())
-        elif self.labels is None:
-            examples["label"] = pa.array(texts.labels or [np.nan] * len(first), pa.float32())
+            lists = []
+            for row in texts.labels or [()] * size:
+                lists.append(np.array([number_of[label] for label in row]))
+            examples["label"] = ragged(lists, pa.int32())
+        elif labels is None:
+            examples["label"] = pa.array(texts.labels or [np.nan] * size, pa.float32())
         else:
-            numbers = [number_of.get(label, -1) for label in texts.labels or [None] * len(first)]
+            numbers = [number_of.get(label, -1) for label in texts.labels or [None] * size]
             examples["label"] = pa.array(numbers, pa.int32())
         num_empty = sum(text is not None and not text.strip() for text in (*first, *second))
         counts = {
@@ -142,13 +143,11 @@ class LabelTask(Task[Texts, np.ndarray]):
             **texts.counts,
         }
         notes = [f"{count:,} {text}" for text, count in counts.items() if count]
+        settings = preparation.tokenizer.digest, self.max_seq_length, labels
         content = first, texts.second, texts.labels
-        tokens = preparation.tokenizer.digest
         facts = {
-            "digest": digest(
-                "classifier", self.version, tokens, self.max_seq_length, self.labels, content
-            ),
-            "notes": [f"{len(first):,} examples", *notes],
+            "digest": digest("classifier", self.version, *settings, content),
+            "notes": [f"{size:,} examples", *notes],
             "is_labelled": texts.labels is not None,
             **fit,
         }

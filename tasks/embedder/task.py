@@ -148,11 +148,11 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         list of int64) and `score` (float32, NaN without one). A row of `texts` has the columns of
         `rows_of_texts`, for the texts of `Pairs.places`."""
         place_of = pairs.places()
-        none = [None] * len(place_of)
-        columns, fit = rows_of_texts(preparation, [*place_of], none, self.max_seq_length)
+        texts, none = [*place_of], [None] * len(place_of)
+        columns, fit = rows_of_texts(preparation, texts, none, self.max_seq_length)
         ids = [row.values.to_numpy() for row in columns["input_ids"]]
         sizes = np.array([*map(len, ids)])
-        digests = np.array([*map(digest_of, place_of)])
+        digests = np.array([*map(digest_of, texts)])
         places = np.array([[place_of[text] for text in row] for row in pairs.rows])
         joined = {
             "input_ids": ragged(
@@ -162,9 +162,9 @@ class EmbedTask(Task[Pairs, np.ndarray]):
             "digests": ragged(digests[places], pa.int64()),
             "score": pa.array(pairs.scores or [np.nan] * len(places), pa.float32()),
         }
-        num_rows, num_texts = places.shape
-        notes = [f"{num_rows:,} pairs, {len(place_of):,} texts"]
-        if num_texts == 1:
+        num_rows, num_columns = places.shape
+        notes = [f"{num_rows:,} pairs, {len(texts):,} texts"]
+        if num_columns == 1:
             notes = [f"{num_rows:,} texts"]
         if fit["rows_cut"]:
             notes.append(f"{fit['rows_cut']:,} cut to --max_seq_length {self.max_seq_length}")
