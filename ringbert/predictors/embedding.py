@@ -12,7 +12,6 @@ from bert.heads import EMBEDDINGS, Head
 from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
 from tasks.embedder.pooling import said_by
 from tasks.embedder.reading import Pairs
-from tasks.embedder.rows import texts_of
 from tasks.embedder.settings import DEFAULTS, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.runs.start import Start
@@ -62,7 +61,7 @@ class Embedder(TrainedPredictor):
         items, is_single = checked_texts(texts, "texts", takes_empty=False)
         pairs = Pairs(items)
         vectors = self.results(self.set_of(pairs))
-        place_of = {text: place for place, text in enumerate(texts_of(pairs))}
+        place_of = pairs.places()
         found = vectors[[place_of[text] for (text,) in items]]
         return found[0] if is_single else found
 

@@ -22,7 +22,7 @@ def named_task(config: ClassifierConfig, start: Start) -> NamedTask:
     """The task of the flags. Lines of standard input are pairs if the model was trained on pairs.
     On rank 0."""
     has_pairs = not config.do_train and is_on_pairs(start.settings())
-    return task_of(config.texts, bool(has_pairs))
+    return task_of(config.texts, has_pairs)
 
 
 def with_labels(config: ClassifierConfig, start: Start, run: Run) -> Start:
@@ -33,21 +33,24 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> Start:
     the training file's (sorted). Raises InputError: nothing says what they are, or an untrained
     model has others.
     """
-    texts, trains = config.texts, config.do_train
-    task, has_pairs = named_task(config, start), not trains and is_on_pairs(start.settings())
-    if has_pairs and not texts.task_name and task.columns.pair is None:
+    trains = config.do_train
+    task = named_task(config, start)
+    is_single = not config.texts.task_name and task.columns.pair is None
+    if is_single and not trains and is_on_pairs(start.settings()):
         run.say(
             "warning: the model was trained on pairs of texts: --text_pair_column names the second"
             " text"
         )
     # config.json beside the weights counts, even if `--bert_config_file` replaces it.
     trained = stated_labels(configuration.read_config(start.weights) if start.weights else None)
-    stated, labels = trained or stated_labels(start.bert_config), task.labels
+    stated = trained or stated_labels(start.bert_config)
+    trained_kind = start.bert_config.problem_type
+    labels = task.labels
     if labels == () and trains:
-        labels = labels_of_file(Source(texts, task, "train"))
+        labels = labels_of_file(Source(config.texts, task, "train"))
     if labels == ():
         # A trained classifier may have labels that are named LABEL_0, LABEL_1, …
-        if stated is None and start.bert_config.problem_type not in CLASSIFICATION:
+        if stated is None and trained_kind not in CLASSIFICATION:
             raise InputError(
                 "the labels are unknown: the model's config.json has no id2label; --do_train is off"
             )
@@ -61,36 +64,31 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> Start:
             raise InputError(f"the model's labels (id2label) are {own}, the data's {others}")
         else:
             run.say(f"the model's labels {own} are not this task's: a new classifier is trained")
-    kind = (
-        f"{'multi' if task.has_several else 'single'}_label_classification"
-        if labels is not None
-        else "regression"
-    )
-    if trained and start.bert_config.problem_type not in (None, kind) and not trains:
-        raise InputError(
-            f"the model was trained for {start.bert_config.problem_type}, this command asks for"
-            f" {kind}"
-        )
+    kind = "regression" if labels is None else CLASSIFICATION[task.has_several]
+    if trained and not trains and trained_kind not in (None, kind):
+        raise InputError(f"the model was trained for {trained_kind}, this command asks for {kind}")
     bert_config = replace(start.bert_config, labels=labels or unnamed_labels(1), problem_type=kind)
-    is_new = trained is not None and sorted(trained) != sorted(labels or ())
-    fresh = ("output_weights", "output_bias") if is_new else ()
-    return replace(start, bert_config=bert_config, fresh_tensors=fresh)
+    start = replace(start, bert_config=bert_config)
+    if trained is None or sorted(trained) == sorted(labels or ()):
+        return start
+    return replace(start, fresh_tensors=("output_weights", "output_bias"))
 
 
 def labels_of_file(source: Source) -> tuple[str, ...]:
     """The labels that occur in a training file, sorted as numbers if all are whole numbers, else as
     texts. Raises InputError: there is only one."""
-    found, column = read(source).labels or [], source.task.columns.label
+    found = read(source).labels or []
+    columns = source.task.columns
     if source.task.has_several:
-        listed = tuple(sorted(set(itertools.chain(*found))))
+        listed = sorted(set(itertools.chain(*found)))
         if not listed:
-            raise InputError(f"{source}: no text has a label in {column!r} (--label_column)")
-        if not source.task.columns.labels and set(listed) <= set(FLAGS):
+            raise InputError(f"{source}: no text has a label in {columns.label!r} (--label_column)")
+        if not columns.labels and FLAGS.keys() >= set(listed):
             raise InputError(
-                f"{source}: {column!r} holds 0 and 1: for one label leave --multi_label out"
+                f"{source}: {columns.label!r} holds 0 and 1: for one label leave --multi_label out"
             )
         _check_names(listed, source)
-        return source.task.columns.labels or listed
+        return columns.labels or tuple(listed)
     labels = sorted(set(map(str, found)))
     _check_names(labels, source)
     if len(labels) < 2:
@@ -105,7 +103,7 @@ def labels_of_file(source: Source) -> tuple[str, ...]:
 def _check_names(labels: Sequence[str], source: Source) -> None:
     """Raises InputError for labels that predictions.tsv could not hold, or that are probably
     one."""
-    without_blanks = dict[str, str]()
+    without_blanks: dict[str, str] = {}
     for label in labels:
         if re.search("[\t\n\r]", label):
             raise InputError(

@@ -36,8 +36,9 @@ class Columns:
 class Split:
     """One part of a task's data."""
 
-    # in the task's folder, read one after another; of names with | the first that exists
-    files: tuple[str, ...]
+    # in the task's folder; with + between them read one after another; of names with | the first
+    # that exists
+    files: str
     hub: str = ""  # the split's name on the hub
     submission: str | None = None  # the file name that gluebenchmark.com asks for
     header: tuple[str, ...] = ()  # the names of all columns of files that have no header
@@ -70,24 +71,24 @@ def task_of(settings: TextSettings, has_pairs: bool = False) -> NamedTask:
     are pairs with `--text_pair_column`, or with `has_pairs`."""
     if settings.task_name:
         return find_task(settings.task_name)
-    columns = Columns(
-        settings.text_column, settings.text_pair_column, settings.label_column, id=None
-    )
+    pair = settings.text_pair_column
+    if settings.reads_lines and has_pairs:
+        pair = pair or "second text"
+    columns = Columns(settings.text_column, pair, settings.label_column, id=None)
     files = {split: getattr(settings, flag) for split, flag in FILE_FLAGS.items()}
-    splits = {split: Split((file,)) for split, file in files.items() if file}
+    splits = {split: Split(file) for split, file in files.items() if file}
     if settings.reads_lines:
-        pair = columns.pair or ("second text" if has_pairs else None)
-        columns = replace(columns, pair=pair)
-        splits["test"] = replace(
-            splits["test"], header=(columns.text, pair) if pair else (columns.text,)
-        )
-    labels, metrics = (
-        (None, _CORRELATION) if settings.regression else ((), ("accuracy", "mcc", "macro_f1"))
-    )
+        header = (columns.text, pair) if pair else (columns.text,)
+        splits["test"] = replace(splits["test"], header=header)
+    labels: Labels = ()
+    metrics: tuple[str, ...] = ("accuracy", "mcc", "macro_f1")
+    if settings.regression:
+        labels, metrics = None, _CORRELATION
     if settings.multi_label:
-        names = tuple(map(str.strip, settings.label_column.split(",")))
-        columns = replace(columns, labels=names if len(names) > 1 else ())
         metrics = ("micro_f1", "macro_f1", "accuracy")
+        names = tuple(map(str.strip, settings.label_column.split(",")))
+        if len(names) > 1:
+            columns = replace(columns, labels=names)
     return NamedTask("", "", labels, metrics, columns, splits, has_several=settings.multi_label)
 
 
@@ -101,20 +102,19 @@ def find_task(name: str) -> NamedTask:
     raise InputError(f"--task_name must be one of {', '.join(TASKS)}, got {name}")
 
 
-def is_on_pairs(settings: Mapping[str, object]) -> bool | None:
-    """Whether the run with these settings trained a classifier on pairs of texts; None if they do
-    not tell."""
+def is_on_pairs(settings: Mapping[str, object]) -> bool:
+    """Whether the run with these settings trained a classifier on pairs of texts."""
     if name := settings.get("task_name"):
         return find_task(str(name)).columns.pair is not None
-    return settings["text_pair_column"] is not None if "text_pair_column" in settings else None
+    return settings.get("text_pair_column") is not None
 
 
 def _splits(
     train: str, dev: str, test: str, hub: tuple = ("train", "validation", "test")
 ) -> dict[str, Split]:
-    """Three sets; files with + between their names are read one after another."""
-    names = zip(FILE_FLAGS, (train, dev, test), hub, strict=True)
-    return {split: Split(tuple(files.split("+")), on_hub) for split, files, on_hub in names}
+    """Three sets; `hub` has their names there."""
+    parts = map(Split, (train, dev, test), hub)
+    return dict(zip(FILE_FLAGS, parts, strict=True))
 
 
 def _glue(
@@ -129,24 +129,19 @@ def _glue(
         splits = _splits("train.tsv", "dev.tsv", "test.tsv")
         splits["test"] = replace(splits["test"], submission=f"{folder}.tsv")
     config = folder.lower().replace("-", "")
-    return NamedTask(
-        folder.lower(), folder, labels, metrics, columns, splits, "nyu-mll/glue", config
-    )
+    return NamedTask(folder.lower(), folder, labels, metrics, columns, splits, _HUB, config)
 
 
 _NUMBERS = ("0", "1")
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
-_ACCURACY, _F1, _CORRELATION = (
-    ("accuracy",),
-    ("acc_and_f1", "accuracy", "f1"),
-    ("corr", "pearson", "spearmanr"),
-)
-_ONE, _TWO, _COLA = (
-    Columns("sentence"),
-    Columns("sentence1", "sentence2"),
-    ("source", "label", "mark", "sentence"),
-)
+_HUB = "nyu-mll/glue"
+_ACCURACY = ("accuracy",)
+_F1 = ("acc_and_f1", "accuracy", "f1")
+_CORRELATION = ("corr", "pearson", "spearmanr")
+_ONE = Columns("sentence")
+_TWO = Columns("sentence1", "sentence2")
+_COLA = ("source", "label", "mark", "sentence")
 _MNLI = Columns("sentence1|premise", "sentence2|hypothesis", "gold_label|label")
 
 _ALL = (
@@ -156,9 +151,9 @@ _ALL = (
         ("mcc", "accuracy"),
         _ONE,
         {
-            "train": Split(("train.tsv",), "train", header=_COLA),
-            "dev": Split(("dev.tsv",), "validation", header=_COLA),
-            "test": Split(("test.tsv",), "test", "CoLA.tsv"),
+            "train": Split("train.tsv", "train", header=_COLA),
+            "dev": Split("dev.tsv", "validation", header=_COLA),
+            "test": Split("test.tsv", "test", "CoLA.tsv"),
         },
     ),
     _glue("SST-2", _NUMBERS, _ACCURACY, _ONE),
@@ -185,27 +180,25 @@ _ALL = (
         _ACCURACY,
         _MNLI,
         {
-            "train": Split(("train.tsv",), "train"),
-            "dev_matched": Split(("dev_matched.tsv",), "validation_matched"),
-            "dev_mismatched": Split(("dev_mismatched.tsv",), "validation_mismatched"),
-            "test_matched": Split(("test_matched.tsv",), "test_matched", "MNLI-m.tsv"),
-            "test_mismatched": Split(("test_mismatched.tsv",), "test_mismatched", "MNLI-mm.tsv"),
+            "train": Split("train.tsv", "train"),
+            "dev_matched": Split("dev_matched.tsv", "validation_matched"),
+            "dev_mismatched": Split("dev_mismatched.tsv", "validation_mismatched"),
+            "test_matched": Split("test_matched.tsv", "test_matched", "MNLI-m.tsv"),
+            "test_mismatched": Split("test_mismatched.tsv", "test_mismatched", "MNLI-mm.tsv"),
         },
     ),
     _glue("QNLI", _ENTAILMENT, _ACCURACY, Columns("question", "sentence")),
     _glue("RTE", _ENTAILMENT, _ACCURACY, _TWO),
     _glue("WNLI", _NUMBERS, _ACCURACY, _TWO),
-    replace(
-        _glue(
-            "AX",
-            _NLI,
-            ("mcc", "accuracy"),
-            _MNLI,
-            {
-                "test": Split(("diagnostic.tsv|AX.tsv|test.tsv",), "test", "AX.tsv"),
-            },
-        ),
-        folder="diagnostic",
+    NamedTask(
+        "ax",
+        "diagnostic",
+        _NLI,
+        ("mcc", "accuracy"),
+        _MNLI,
+        {"test": Split("diagnostic.tsv|AX.tsv|test.tsv", "test", "AX.tsv")},
+        _HUB,
+        "ax",
     ),
     NamedTask(
         "xnli",
@@ -260,4 +253,4 @@ _ALL = (
     ),
 )
 
-TASKS: Mapping[str, NamedTask] = {task.name: task for task in _ALL}
+TASKS = {task.name: task for task in _ALL}

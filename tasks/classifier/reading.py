@@ -35,7 +35,7 @@ class Source:
     def __str__(self) -> str:
         """For messages: the flag that names the data, and the data."""
         if not self.task.name:
-            return f"--{FILE_FLAGS[self.split]} {self.part.files[0]}"
+            return f"--{FILE_FLAGS[self.split]} {self.part.files}"
         place = "--from_hub" if self.settings.from_hub else f"--data_dir {self.settings.data_dir}"
         return f"--task_name {self.task.name} {place} ({self.split})"
 
@@ -80,15 +80,14 @@ class Source:
         if self.settings.from_hub:
             return []
         if not self.task.name:
-            return [Path(self.part.files[0]).expanduser()]
-        folder, files = Path(str(self.settings.data_dir)).expanduser(), []
+            return [Path(self.part.files).expanduser()]
+        folder = Path(str(self.settings.data_dir)).expanduser()
         # --data_dir is the GLUE folder that contains the task's
         if (folder / self.task.folder).is_dir():
-            folder = folder / self.task.folder
-        for names in self.part.files:
-            either = [
-                folder / name for name in names.format(language=self.settings.language).split("|")
-            ]
+            folder /= self.task.folder
+        files = []
+        for names in self.part.files.format(language=self.settings.language).split("+"):
+            either = [folder / name for name in names.split("|")]
             files.append(next(filter(Path.is_file, either), either[0]))
         return files
 
@@ -132,7 +131,8 @@ def _hub_table(source: Source) -> Table:
         )
     config = task.hub_config and task.hub_config.format(language=settings.language)
     where = f"--task_name {task.name}: {task.hub}{f' {config}' if config else ''}"
-    revision, label = settings.dataset_revision, task.columns.label.split("|")[-1]
+    label = task.columns.label.split("|")[-1]
+    revision = settings.dataset_revision
     data = load_data_set(task.hub, config, source.part.hub, where, revision, task.hub_revision)
     if label in data.column_names and {-1, None}.issuperset(data.unique(label)):
         data = data.remove_columns(label)  # GLUE's test sets
@@ -203,16 +203,17 @@ def read(source: Source, labels: Labels = ()) -> Texts:
     if missing := sum(value is MISSING for value in found):
         counts["without a label, so there are no scores"] = missing
         found = []
-    numbers = [*map(str, range(len(first.values)))]
-    return Texts(
-        first.values, second.values or None, found or None, ids.values or numbers, dict(counts)
-    )
+    names_of_rows = ids.values or [*map(str, range(len(first.values)))]
+    return Texts(first.values, second.values or None, found or None, names_of_rows, dict(counts))
 
 
 def _fill(columns: Sequence[Column], source: Source) -> Counter[str]:
     """Reads the rows of a source into its columns, and returns counts of what the user may not
     expect."""
-    language, counts, languages, num_rows = source.settings.language, Counter[str](), set[str](), 0
+    language = source.settings.language
+    counts = Counter[str]()
+    languages = set()
+    num_rows = 0
     for table in _tables(source):
         names = [
             (column, table.find(column.name, column.is_needed)) for column in columns if column.name
@@ -245,19 +246,25 @@ def _fill(columns: Sequence[Column], source: Source) -> Counter[str]:
 def _labels_of_examples(columns: Sequence[Column], source: Source, labels: Labels) -> list[Any]:
     """The label, or labels, of each example, MISSING where a set to predict has none; [] without a
     column."""
-    names, found = source.task.columns.labels, columns[0].values
+    names = source.task.columns.labels
+    found = columns[0].values
     if names and found:
-        if labels and (unknown := [name for name in names if name not in labels]):
-            raise InputError(
-                f"{source}: the model has no label {unknown[0]!r}, only {', '.join(labels)}"
-            )
+        for name in names:
+            if labels and name not in labels:
+                raise InputError(
+                    f"{source}: the model has no label {name!r}, only {', '.join(labels)}"
+                )
         rows = zip(*(column.values for column in columns), strict=True)
         return [
             MISSING if MISSING in flags else tuple(itertools.compress(names, flags))
             for flags in rows
         ]
     # What stands for no label at all may also be read as one: no labels in a list, -1 as a number.
-    nothing = () if source.task.has_several else -1.0 if source.task.labels is None else MISSING
+    nothing: object = MISSING
+    if source.task.has_several:
+        nothing = ()
+    elif source.task.labels is None:
+        nothing = -1.0
     if not source.needs_labels and all(value in (nothing, MISSING) for value in found):
         return [MISSING] * len(found)
     return found
@@ -272,19 +279,18 @@ def _label_of(task: NamedTask, labels: Labels) -> tuple[Callable[[Any], Any], st
         return _number, "a finite number for regression"
     if task.columns.labels:
         return (lambda value: FLAGS.get(str(value))), "0 or 1"
-    known, of_known = set(labels or ()), ", ".join(labels or ())
+    known = set(labels or ())
+    of_known = ", ".join(labels or ())
     if task.has_several:
-        a_list = "with commas between labels, or a JSON list"
-        return partial(labels_in, known=known), (
-            f"some of {of_known}, {a_list}" if known else f"labels, {a_list}"
-        )
+        expected = f"some of {of_known}" if known else "labels"
+        expected += ", with commas between labels, or a JSON list"
+        return partial(labels_in, known=known), expected
 
     def label(value: Any) -> str | None:
-        is_label = (
-            isinstance(value, str | int | float) and str(value).strip() != "" and value == value
-        )
-        name = task.spellings.get(str(value), str(value)) if is_label else None
-        return name if not known or name in known else None
+        text = str(value)
+        is_label = isinstance(value, str | int | float) and text.strip() and value == value
+        name = task.spellings.get(text, text)
+        return name if is_label and (not known or name in known) else None
 
     return label, f"one of {of_known}" if known else "a label"
 

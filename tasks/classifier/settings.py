@@ -2,75 +2,64 @@
 
 from ringbase.files import STANDARD_INPUT
 from ringbase.settings import LONGEST_ROW, Settings, setting
-from tasks.runs.settings import TaskConfig
+from tasks.runs.settings import TaskConfig, data_setting
 
 
 class TextSettings(Settings):
     """Which texts and labels are read."""
 
-    task_name: str | None = setting(
+    task_name: str | None = data_setting(
         None,
         "one of cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax xnli nsmc kornli korsts; leave out"
         " for own files",
-        "data",
         is_saved=True,
         needs=("data_dir", "from_hub"),
     )
-    data_dir: str | None = setting(None, "folder of the task's files, in GLUE's layout", "data")
-    from_hub: bool = setting(
-        False, "take the task's data from the hub instead of --data_dir", "data"
-    )
-    dataset_revision: str | None = setting(
+    data_dir: str | None = data_setting(None, "folder of the task's files, in GLUE's layout")
+    from_hub: bool = data_setting(False, "take the task's data from the hub instead of --data_dir")
+    dataset_revision: str | None = data_setting(
         None,
         "commit, tag or branch of the hub data set that --from_hub takes",
-        "data",
         shown_default="the newest",
     )
-    language: str = setting("en", "language of XNLI's examples", "data", is_saved=True)
-    train_file: str | None = setting(
-        None, "CSV, TSV, JSON lines or Parquet file to train on", "data"
+    language: str = data_setting("en", "language of XNLI's examples", is_saved=True)
+    train_file: str | None = data_setting(None, "CSV, TSV, JSON lines or Parquet file to train on")
+    dev_file: str | None = data_setting(
+        None, "file of the same kinds to evaluate on", aliases=("validation_file",)
     )
-    dev_file: str | None = setting(
-        None, "file of the same kinds to evaluate on", "data", aliases=("validation_file",)
-    )
-    predict_file: str | None = setting(
+    predict_file: str | None = data_setting(
         None,
         "file of the same kinds to predict; - for lines of standard input, whose predictions are"
         " printed too: a text per line, with --text_pair_column, or if the model was trained on"
         " pairs, a tab and a second text",
-        "data",
         aliases=("test_file",),
     )
-    text_column: str = setting("text", "name of the column with the text", "data", is_saved=True)
-    text_pair_column: str | None = setting(
-        None, "name of the column with the second text", "data", is_saved=True
+    text_column: str = data_setting("text", "name of the column with the text", is_saved=True)
+    text_pair_column: str | None = data_setting(
+        None, "name of the column with the second text", is_saved=True
     )
-    label_column: str = setting(
-        "label", "name of the column with the label", "data", is_saved=True, is_list=True
+    label_column: str = data_setting(
+        "label", "name of the column with the label", is_saved=True, is_list=True
     )
-    regression: bool = setting(
-        False, "predict numbers: the label column holds numbers", "data", is_saved=True
+    regression: bool = data_setting(
+        False, "predict numbers: the label column holds numbers", is_saved=True
     )
-    multi_label: bool = setting(
+    multi_label: bool = data_setting(
         False,
         "a text may have several labels, or none: --label_column names a column of lists (in CSV"
         " and TSV with commas between labels, or as JSON), or several columns of 0 and 1, with"
         " commas between them",
-        "data",
         is_saved=True,
     )
-    ranking: bool = setting(
+    ranking: bool = data_setting(
         False,
         "also score how the second texts of each first text are ranked (MRR, NDCG, recall), for"
         " search: the number of a right one is above 0",
-        "data",
         is_saved=True,
     )
-    max_train_examples: int | None = setting(
-        None, "train on the first N examples", "data", at_least=1
-    )
-    max_predict_examples: int | None = setting(
-        None, "evaluate and predict the first N examples", "data", at_least=1
+    max_train_examples: int | None = data_setting(None, "train on the first N examples", at_least=1)
+    max_predict_examples: int | None = data_setting(
+        None, "evaluate and predict the first N examples", at_least=1
     )
 
     def check(self) -> None:
@@ -100,16 +89,11 @@ class TextSettings(Settings):
 class ExampleSettings(Settings):
     """How texts become rows; name and default of run_classifier.py."""
 
-    max_seq_length: int = setting(
-        128,
-        "maximum number of tokens per example",
-        "data",
-        at_least=4,
-        at_most=LONGEST_ROW,
-        is_saved=True,
+    max_seq_length: int = data_setting(
+        128, "maximum number of tokens per example", at_least=4, at_most=LONGEST_ROW, is_saved=True
     )
-    allow_unknown: bool = setting(
-        False, "continue even if more than 10 % of the tokens are [UNK]", "data"
+    allow_unknown: bool = data_setting(
+        False, "continue even if more than 10 % of the tokens are [UNK]"
     )
 
 

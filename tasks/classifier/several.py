@@ -31,9 +31,10 @@ def labels_in(value: Any, known: set[str]) -> tuple[str, ...] | None:
             return None
     elif value is None or isinstance(value, str):
         value = [*filter(None, map(str.strip, text.split(",")))]
-    is_list = isinstance(value, list) and all(isinstance(each, str | int) for each in value)
-    row = tuple(map(str, value)) if is_list else None
-    return None if row is None or (known and not known.issuperset(row)) else row
+    if not isinstance(value, list) or not all(isinstance(each, str | int) for each in value):
+        return None
+    row = tuple(map(str, value))
+    return row if not known or known.issuperset(row) else None
 
 
 def in_a_cell(rows: Sequence[Sequence[str]], labels: Sequence[str]) -> list[str]:
@@ -59,10 +60,12 @@ def thresholds_of(true_BL: np.ndarray, scores_BL: np.ndarray) -> np.ndarray:
     chosen = np.full(true_BL.shape[1], HALF)
     for label, (true, probabilities) in enumerate(zip(true_BL.T, probabilities_BL.T, strict=True)):
         order = np.argsort(-probabilities, kind="stable")
-        ranked, right = probabilities[order], np.cumsum(true[order])
+        ranked = probabilities[order]
+        lower = np.append(ranked[1:], 0)
+        right = np.cumsum(true[order])
         f1 = 2 * right / (np.arange(1, len(order) + 1) + max(true.sum(), 1))
-        f1[:-1][ranked[:-1] == ranked[1:]] = 0  # equal probabilities cannot be told apart
+        f1[:-1][ranked[:-1] == lower[:-1]] = 0  # equal probabilities cannot be told apart
         best = int(f1.argmax())
         if f1[best]:
-            chosen[label] = (ranked[best] + (ranked[best + 1] if best + 1 < len(ranked) else 0)) / 2
+            chosen[label] = (ranked[best] + lower[best]) / 2
     return chosen

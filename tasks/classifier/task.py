@@ -3,43 +3,36 @@
 Tensors have their shape as a suffix: B rows, L labels.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
+from scipy.special import expit, log_softmax, softmax
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
 from bert.heads import CLASSIFIER
-from distributed.rows import Rows
+from distributed.rows import Rows, ragged
 from distributed.run import Run
 from ringbase.errors import InputError
-from ringbase.files import parse_json
+from ringbase.files import STANDARD_INPUT, digest, parse_json, sha256
 from ringbase.ragged import padded
-from tasks.classifier import rows
 from tasks.classifier.details import errors, mistakes, several_labels
 from tasks.classifier.reading import Source, Texts, read
-from tasks.classifier.scoring import (
-    labelled,
-    loss_and_predictions,
-    metrics,
-    record_of_label,
-    record_of_labels,
-    record_of_number,
-    shares_in_a_cell,
-    table_of,
-    within,
-)
+from tasks.classifier.scoring import metrics, table_of, within
 from tasks.classifier.settings import ExampleSettings
-from tasks.classifier.several import THRESHOLDS, in_a_cell, targets, thresholds_of
-from tasks.runs.cache import Tables
+from tasks.classifier.several import HALF, THRESHOLDS, in_a_cell, targets, thresholds_of
+from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
 from tasks.runs.labels import Labels, named_outputs
 from tasks.runs.ranking import BEST, ranks_in_groups, search_scores
-from tasks.runs.task import DataSet, Record, Scores, Task
-from tasks.runs.texts import Preparation
+from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
+from tasks.runs.texts import Preparation, rows_of_texts
 
+Data = DataSet[Texts]
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
 
 
@@ -57,7 +50,9 @@ class LabelTask(Task[Texts, np.ndarray]):
     weight_of_label: np.ndarray | None = None  # float32 [L]; None for equal weights
     thresholds: Mapping[str, float] = field(default_factory=dict)  # of several labels
     ranks: bool = False  # scores also how the second texts of each first text are ranked
-    name, version, head, table = "classifier", rows.VERSION, CLASSIFIER, "examples"
+    name, head, table = "classifier", CLASSIFIER, "examples"
+    # increase when reading or `tables` writes something else: old folders are not used
+    version = 6
 
     @property
     def max_seq_length(self) -> int:
@@ -78,50 +73,87 @@ class LabelTask(Task[Texts, np.ndarray]):
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)
-        label = (
-            targets(fields["label"], len(self.labels or ()))
-            if self.has_several
-            else fields["label"]
-        )
+        label = self._targets(fields["label"])
         return batch | {"label": padded(label, len(batch["first_tokens"]))}
 
     def weights(self, batch: Batch) -> dict[str, float]:
-        label = batch["label"][: num_examples(batch)]
+        count = num_examples(batch)
         if self.weight_of_label is None or self.has_several:
-            return {"loss": float(len(label))}
+            return {"loss": float(count)}
+        label = batch["label"][:count]
         weights = self.weight_of_label[label]
         return {"loss": float(weights.sum(dtype=np.float64))}
 
-    def loss(self, scores_BL: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def loss(self, scores_BL: tf.Tensor, batch: Batch) -> Tensors:
         """Weighted sum over rows of the cross-entropy, of the mean over labels of each one's when a
         text may have several, or of the squared error when the label is a number."""
-        label = batch["label"]
+        label, weight_of_label = batch["label"], self.weight_of_label
         if self.has_several:
             losses_BL = tf.nn.sigmoid_cross_entropy_with_logits(label, scores_BL)
-            weights_L = 1.0 if self.weight_of_label is None else self.weight_of_label
-            return {
-                "loss": tf.reduce_sum(
-                    tf.reduce_mean(losses_BL * weights_L, 1) * batch["is_example"]
-                )
-            }
-        if label.dtype.is_floating:
+            weights_L = 1.0 if weight_of_label is None else weight_of_label
+            losses_B = tf.reduce_mean(losses_BL * weights_L, 1)
+        elif label.dtype.is_floating:
             losses_B = tf.square(scores_BL[:, 0] - label)
         else:
             losses_B = tf.nn.sparse_softmax_cross_entropy_with_logits(label, scores_BL)
-        if self.weight_of_label is not None:
-            losses_B *= tf.gather(tf.constant(self.weight_of_label), label)
+            if weight_of_label is not None:
+                losses_B *= tf.gather(weight_of_label, label)
         return {"loss": tf.reduce_sum(losses_B * batch["is_example"])}
 
     def read(self, source: Source) -> Texts:
         return read(source, self.labels or ())
 
     def key(self, source: Source, texts: Callable[[], Texts]) -> object:
-        return self.max_seq_length, self.labels, rows.key(source, texts)
+        task = source.task
+        # Files with the same bytes are not parsed again.
+        files = [path for path in source.files() if path.is_file() and str(path) != STANDARD_INPUT]
+        content = [(path.suffixes[-2:], sha256(path)) for path in files] or texts()
+        facts = [task.name, task.has_several, asdict(task.columns), source.part.header]
+        facts += [source.needs_labels, source.settings.language]
+        return self.max_seq_length, self.labels, (facts, source.limit, content)
 
     def tables(self, texts: Texts, preparation: Preparation) -> Tables:
-        return rows.tables(texts, self.labels, preparation, self.max_seq_length, self.has_several)
+        """Tokenizes texts.
 
-    def outputs(self, scores_BL: tf.Tensor) -> dict[str, tf.Tensor]:
+        A row of `examples` has the columns of `rows_of_texts` and `label` (its index in `labels`,
+        int32, -1 without a label; if `labels` is None, the number itself, float32, NaN without a
+        label; with `has_several` a list of indices). A row of `ids` has the `id` of the example.
+        The facts are those of `Preparation.rows`, the digest that checkpoints have of their data,
+        and "is_labelled".
+        """
+        first, labels = texts.first, self.labels
+        size = len(first)
+        second: Sequence[str | None] = texts.second or [None] * size
+        examples, fit = rows_of_texts(preparation, first, second, self.max_seq_length)
+        number_of = {label: number for number, label in enumerate(labels or ())}
+        if self.has_several:
+            lists = []
+            for row in texts.labels or [()] * size:
+                lists.append(np.array([number_of[label] for label in row]))
+            examples["label"] = ragged(lists, pa.int32())
+        elif labels is None:
+            examples["label"] = pa.array(texts.labels or [np.nan] * size, pa.float32())
+        else:
+            numbers = [number_of.get(label, -1) for label in texts.labels or [None] * size]
+            examples["label"] = pa.array(numbers, pa.int32())
+        num_empty = sum(text is not None and not text.strip() for text in (*first, *second))
+        counts = {
+            f"cut to --max_seq_length {self.max_seq_length}": fit["rows_cut"],
+            "with an empty text": num_empty,
+            **texts.counts,
+        }
+        notes = [f"{count:,} {text}" for text, count in counts.items() if count]
+        settings = preparation.tokenizer.digest, self.max_seq_length, labels
+        content = first, texts.second, texts.labels
+        facts = {
+            "digest": digest("classifier", self.version, *settings, content),
+            "notes": [f"{size:,} examples", *notes],
+            "is_labelled": texts.labels is not None,
+            **fit,
+        }
+        return with_facts({"examples": examples, "ids": {"id": pa.array(texts.ids)}}, facts)
+
+    def outputs(self, scores_BL: tf.Tensor) -> Tensors:
         if self.labels is None:
             return {"value": scores_BL[:, 0]}
         if self.has_several:
@@ -129,61 +161,93 @@ class LabelTask(Task[Texts, np.ndarray]):
         return named_outputs(scores_BL, self.labels)
 
     def labelled(self, scores_BL: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ...]]]:
-        """The probability of each label, float64 [B, L], and the labels of each text."""
-        thresholds = self.thresholds if self.has_several else None
-        return labelled(self.labels or (), scores_BL, thresholds)
+        """The probability of each label, float64 [B, L], and the labels of each text: the most
+        probable one; where it may have several, those whose probability is above their
+        threshold."""
+        labels, exact_BL = self.labels or (), scores_BL.astype(float)
+        if not self.has_several:
+            return softmax(exact_BL, 1), [(labels[best],) for best in scores_BL.argmax(1)]
+        shares_BL = expit(exact_BL)
+        above_BL = shares_BL > [self.thresholds.get(label, HALF) for label in labels]
+        return shares_BL, [tuple(itertools.compress(labels, row)) for row in above_BL]
 
-    def true_labels(self, data: DataSet[Texts]) -> np.ndarray:
+    def true_labels(self, data: Data) -> np.ndarray:
         """The numbers of the labels, or the numbers themselves, [B]; where a text may have several,
         bool [B, L]."""
-        column: Any = data.rows.column("label")
-        if self.has_several:
-            return targets(column, len(self.labels or ())) > 0
-        return np.asarray(column)
+        column = self._targets(data.rows.column("label"))
+        return column > 0 if self.has_several else column
 
-    def scores(self, kind: str, data: DataSet[Texts], scores_BL: np.ndarray) -> Scores:
+    def _targets(self, column: Any) -> np.ndarray:
+        """A column of labels as an array: [B], or float32 [B, L] where a text may have several."""
+        return targets(column, len(self.labels or ())) if self.has_several else column
+
+    def scores(self, kind: str, data: Data, scores_BL: np.ndarray) -> Scores:
         if not data.prepared.facts["is_labelled"]:
             return {}
         true = self.true_labels(data)
-        loss, predictions = loss_and_predictions(true, scores_BL, self.labels is None)
-        values = metrics(self.metrics, true, predictions) | {"loss": loss}
+        exact_BL = scores_BL.astype(np.float64)
+        if self.labels is None:
+            predicted: np.ndarray = exact_BL[:, 0]
+            losses = np.square(predicted - true)
+        elif self.has_several:
+            predicted = scores_BL > 0
+            losses = np.logaddexp(0, exact_BL) - true * scores_BL
+        else:
+            predicted = scores_BL.argmax(1)
+            losses = -log_softmax(exact_BL, 1)[np.arange(len(true)), true]
+        values = metrics(self.metrics, true, predicted) | {"loss": float(np.mean(losses))}
         if self.ranks:
-            values |= search_scores(ranks_in_groups(data.examples().first, true, predictions))
+            values |= search_scores(ranks_in_groups(data.examples().first, true, predicted))
         return {f"{kind}{data.source.suffix}_{name}": value for name, value in values.items()}
 
-    def records(self, data: DataSet[Texts], scores_BL: np.ndarray) -> Iterable[Record]:
-        texts = data.examples()
+    def records(self, data: Data, scores_BL: np.ndarray) -> Iterator[Record]:
+        """How wrong a number is counts as its sureness; of several labels that of the surest wrong
+        one."""
         if data.is_printed:
-            return ()  # they are printed
+            return
+        rows = data.examples().rows()
         if self.labels is None:
-            return map(record_of_number, texts.rows(), scores_BL[:, 0].tolist())
+            for fields, value in zip(rows, scores_BL[:, 0].tolist(), strict=True):
+                error = abs(value - fields["label"]) if "label" in fields else None
+                yield Record(fields | {"prediction": value}, error)
+            return
         shares_BL, chosen = self.labelled(scores_BL)
-        shares = [dict(zip(self.labels, row, strict=True)) for row in shares_BL.tolist()]
-        if self.has_several:
-            return map(record_of_labels, texts.rows(), chosen, shares)
-        return map(record_of_label, texts.rows(), chosen, shares)
+        for fields, own, shares in zip(rows, chosen, self._by_label(shares_BL), strict=True):
+            sureness = None
+            prediction = own if self.has_several else own[0]
+            if self.has_several:
+                wrong = set(own).symmetric_difference(fields.get("label", own))
+                sureness = max((abs(shares[label] - HALF) for label in wrong), default=None)
+            elif fields.get("label", prediction) != prediction:
+                sureness = shares[own[0]]
+            yield Record(fields | {"prediction": prediction, "probabilities": shares}, sureness)
 
-    def write(self, run: Run, data: DataSet[Texts], scores_BL: np.ndarray) -> None:
+    def _by_label(self, shares_BL: np.ndarray) -> list[dict[str, float]]:
+        return [dict(zip(self.labels or (), row, strict=True)) for row in shares_BL.tolist()]
+
+    def write(self, run: Run, data: Data, scores_BL: np.ndarray) -> None:
         """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file
         (ids and labels, or numbers clipped to the task's range), of the user's own files a table
         with the texts too. Of lines of standard input it only prints a line for each: the label, a
         tab and its probability, or a number. Several labels of a text are written by `in_a_cell`.
         """
         source: Source = data.source
-        printed: Sequence[tuple[Any, ...]]
-        shown, columns = scores_BL, dict[str, Any]()
+        columns: dict[str, Any] = {}
         if self.labels is None:
+            shown = scores_BL
             numbers = scores_BL[:, 0].tolist()
             columns["prediction"] = within(numbers, source.task.range)
-            printed = [(str(number),) for number in numbers]
+            lines = map(str, numbers)
         else:
             shown, chosen = self.labelled(scores_BL)
             several = in_a_cell(chosen, self.labels)
             columns["prediction"] = several if self.has_several else [own[0] for own in chosen]
-            columns["probability"] = shares_in_a_cell(self.labels, shown, chosen)
-            printed = [*zip(*columns.values(), strict=True)]
+            columns["probability"] = []
+            for own, shares in zip(chosen, self._by_label(shown), strict=True):
+                columns["probability"].append(",".join(f"{shares[label]:.4f}" for label in own))
+            lines = map("\t".join, zip(*columns.values(), strict=True))
         if data.is_printed:
-            print(*map("\t".join, printed), sep="\n", flush=True)
+            print(*lines, sep="\n", flush=True)
             return
         results = "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist())
         run.write(f"test_results{source.suffix}.tsv", results)
@@ -191,14 +255,14 @@ class LabelTask(Task[Texts, np.ndarray]):
         if source.part.submission:
             columns.pop("probability", None)
             run.write(source.part.submission, table_of(columns))
-        else:
-            texts = data.examples()
-            columns["text"] = texts.first
-            if texts.second:
-                columns["second text"] = texts.second
-            run.write(f"predictions{source.suffix}.tsv", table_of(columns))
+            return
+        texts = data.examples()
+        columns["text"] = texts.first
+        if texts.second:
+            columns["second text"] = texts.second
+        run.write(f"predictions{source.suffix}.tsv", table_of(columns))
 
-    def calibrated(self, data: DataSet[Texts], scores_BL: np.ndarray) -> dict[str, object]:
+    def calibrated(self, data: Data, scores_BL: np.ndarray) -> dict[str, object]:
         """The threshold of each label, where a text may have several."""
         if not (self.has_several and self.labels):
             return {}
@@ -209,17 +273,14 @@ class LabelTask(Task[Texts, np.ndarray]):
         thresholds = settings.get(THRESHOLDS)
         return replace(self, thresholds=thresholds) if isinstance(thresholds, dict) else self
 
-    def details(self, data: DataSet[Texts], scores_BL: np.ndarray) -> Details:
+    def details(self, data: Data, scores_BL: np.ndarray) -> Details:
         true, texts = self.true_labels(data), data.examples()
-        name = data.source.suffix.replace("_", ", ")
         if self.labels is None:
-            return Details(sections=errors(name, texts, true, scores_BL[:, 0]))
+            return errors(texts, true, scores_BL[:, 0])
         shares_BL, chosen = self.labelled(scores_BL)
         if self.has_several:
-            figures, sections = several_labels(self.labels, texts, true, scores_BL, chosen)
-        else:
-            figures, sections = mistakes(data.suffix, texts, true, shares_BL, self.labels)
-        return Details({f"eval{data.source.suffix}_labels": figures}, sections)
+            return several_labels(self.labels, texts, true, scores_BL, chosen)
+        return mistakes(data.suffix, texts, true, shares_BL, self.labels)
 
 
 def weights_of_labels(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray | None:
@@ -231,12 +292,11 @@ def weights_of_labels(setting: str | None, labels: Labels, rows: Rows) -> np.nda
         raise InputError("--class_weights needs labels, which a regression does not have")
     if setting == "balanced":
         column = rows.column("label")
-        counts = np.bincount(
-            column[0] if isinstance(column, tuple) else np.asarray(column), minlength=len(labels)
-        )
+        numbers = column[0] if isinstance(column, tuple) else column
+        counts = np.bincount(numbers, minlength=len(labels))
         if not counts.all():
             raise InputError(
-                f"--class_weights balanced: no example has label {labels[int(np.argmin(counts))]}"
+                f"--class_weights balanced: no example has label {labels[counts.argmin()]}"
             )
         return (counts.sum() / (len(labels) * counts)).astype(np.float32)
     if setting.startswith("{"):
@@ -246,11 +306,9 @@ def weights_of_labels(setting: str | None, labels: Labels, rows: Rows) -> np.nda
     try:
         weights = np.array([float(dict(pairs)[name]) for name in labels], np.float32)
     except (ValueError, KeyError, TypeError):
-        weights = np.zeros(len(labels), np.float32)
-    if (
-        len(pairs) != len(labels)
-        or not ((weights >= LEAST_WEIGHT) & (weights <= 1 / LEAST_WEIGHT)).all()
-    ):
+        weights = np.zeros(1, np.float32)
+    is_usable = (weights >= LEAST_WEIGHT) & (weights <= 1 / LEAST_WEIGHT)
+    if len(pairs) != len(labels) or not is_usable.all():
         raise InputError(
             "--class_weights must be LABEL=WEIGHT,… or, for labels with commas, a JSON object,"
             f" with each of the labels {', '.join(labels)} and weights from {LEAST_WEIGHT:g} to"

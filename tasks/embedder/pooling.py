@@ -67,16 +67,11 @@ def files_of(
     pooling: Pooling, normalize: bool, width: int, max_seq_length: int
 ) -> dict[str, object]:
     """What sentence-transformers reads beside a model, by file name."""
-    names = MODULES_READ if normalize else MODULES_READ[:2]
-    modules = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": f"{number}_{name}" if number else "",
-            "type": f"{CLASSES}.{name}",
-        }
-        for number, name in enumerate(names)
-    ]
+    modules = []
+    for number, name in enumerate(MODULES_READ if normalize else MODULES_READ[:2]):
+        path = f"{number}_{name}" if number else ""
+        kind = f"{CLASSES}.{name}"
+        modules.append({"idx": number, "name": str(number), "path": path, "type": kind})
     modes = {key: key == KEYS[pooling] for key in (*KEYS.values(), *OTHER_KEYS)}
     return {
         MODULES: modules,

@@ -6,6 +6,7 @@ distributed/joint.py.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ringbase.settings import flat
@@ -29,7 +30,8 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     """Trains, evaluates and embeds as the flags say, on every rank. Returns the scores."""
     # Configuration, tokenizer, weights and pooling are found on rank 0; the rows are built once per
     # machine.
-    runs = runs_of(config, job, start_of_embedder)
+    needs = Needs(config.vectors.max_seq_length or DEFAULTS["max_seq_length"])
+    runs = runs_of(config, job, partial(start_of_run, needs=needs))
     start = runs[0].start
     vectors = job.world.on_first(vectors_of_start, config, start)
     task = EmbedTask(vectors, config.loss, saved_settings(replace(config, vectors=vectors)))
@@ -43,18 +45,14 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     return run_task(task, sets, runs, config, job)
 
 
-def start_of_embedder(config: EmbedderConfig, job: Job) -> Start:
-    length = config.vectors.max_seq_length or DEFAULTS["max_seq_length"]
-    return start_of_run(config, job, Needs(length))
-
-
 def vectors_of_start(config: EmbedderConfig, start: Start) -> VectorSettings:
     """The flags', else those of the model's folder, of which a training takes over the pooling
     alone. On rank 0."""
-    flags, trains = config.vectors, config.do_train
+    flags = config.vectors
     said: Mapping[str, Any] = {}
-    if not (trains and flags.pooling):
+    if not (config.do_train and flags.pooling):
         said = said_by(start.weights, start.bert_config.num_positions, flags.pooling)
-    taken = {name: value for name, value in said.items() if name == "pooling" or not trains}
+    if config.do_train:
+        said = {name: value for name, value in said.items() if name == "pooling"}
     given = {name: value for name, value in flat(flags).items() if value is not None}
-    return VectorSettings(**{**DEFAULTS, **taken, **given})
+    return VectorSettings(**{**DEFAULTS, **said, **given})

@@ -1,22 +1,102 @@
-"""Scores of vectors: correlations of cosines with scores, and the search for positives."""
+"""What vectors are worth: cosines, their correlation with scores, and the search for positives; and
+what the report shows of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
-from scipy import stats
+
+from distributed.joint import ANCHOR, POSITIVE
+from tasks.embedder.reading import Pairs
+from tasks.runs.details import MOST_ROWS, Section, marked, of_all, table
+from tasks.runs.ranking import correlation, search_scores
+from tasks.runs.task import Record, Scores
 
 QUERIES_AT_ONCE = 1024
+SHARES = (5, 25, 50, 75, 95)  # percentiles
 
 
-def correlations(cosines: np.ndarray, scores: Sequence[float]) -> dict[str, float]:
-    """Spearman's and Pearson's, 0 where all values are the same."""
-    true = np.asarray(scores, np.float64)
-    if np.ptp(true) == 0 or np.ptp(cosines) == 0:
-        return {"spearman": 0.0, "pearson": 0.0}
-    return {
-        "spearman": float(stats.spearmanr(cosines, true).statistic),
-        "pearson": float(stats.pearsonr(cosines.astype(np.float64), true).statistic),
-    }
+class Search:
+    """Pairs and the unit vectors of their texts. An anchor, or a query, searches its positives
+    among the documents: all texts that are not anchors only."""
+
+    def __init__(self, pairs: Pairs, vectors: np.ndarray):
+        place_of = pairs.places()
+        places = np.array([[place_of[text] for text in row] for row in pairs.rows])
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        self._pairs = pairs
+        self._texts = [*place_of]
+        self._units = vectors / np.maximum(lengths, 1e-12)
+        self._anchors = self._units[places[:, ANCHOR]]
+        self._positives = places[:, POSITIVE]
+        self._cosines = (self._anchors * self._units[self._positives]).sum(1)
+        corpus = [place_of[text] for text in pairs.corpus]
+        self._documents = [*dict.fromkeys([*places[:, POSITIVE:].ravel().tolist(), *corpus])]
+        self._queries: dict[int, set[int]] = {}
+        for anchor, positive in places[:, : POSITIVE + 1].tolist():
+            self._queries.setdefault(anchor, set()).add(positive)
+
+    @cached_property
+    def _ranks(self) -> list[np.ndarray]:
+        """Of each query's positives, in the order of their places, among all documents."""
+        number_of = {place: number for number, place in enumerate(self._documents)}
+        relevant = []
+        for positives in self._queries.values():
+            relevant.append(np.array([number_of[place] for place in sorted(positives)]))
+        queries = [*self._queries]
+        own = [number_of.get(place, -1) for place in queries]
+        documents = self._units[self._documents]
+        return ranks_of_relevant(self._units[queries], documents, relevant, own)
+
+    def scores(self) -> Scores:
+        if not self._pairs.scores:
+            return search_scores(self._ranks)
+        true = np.asarray(self._pairs.scores)
+        kinds = {"spearman": "spearmanr", "pearson": "pearsonr"}
+        return {name: correlation(kind, self._cosines, true) for name, kind in kinds.items()}
+
+    def records(self) -> Iterator[Record]:
+        """Of each pair with a score, else of each query."""
+        if self._pairs.scores:
+            for row, score, cosine in zip(
+                self._pairs.rows, self._pairs.scores, self._cosines.tolist(), strict=True
+            ):
+                fields = {"anchor": row[0], "positive": row[1], "score": score, "cosine": cosine}
+                yield Record(fields, abs(cosine - score))
+            return
+        documents = np.array(self._documents)
+        units = self._units[documents]
+        for (query, positives), ranks in zip(self._queries.items(), self._ranks, strict=True):
+            products = units @ self._units[query]
+            products[documents == query] = -np.inf
+            best = int(products.argmax())
+            positive = sorted(positives)[ranks.argmin()]
+            cosine = float(self._units[positive] @ self._units[query])
+            nearest_cosine = float(products[best])
+            fields = {
+                "anchor": self._texts[query],
+                "positive": self._texts[positive],
+                "rank": int(ranks.min()) + 1,
+                "cosine": cosine,
+                "nearest": self._texts[documents[best]],
+                "nearest_cosine": nearest_cosine,
+            }
+            yield Record(fields, nearest_cosine - cosine if ranks.min() else None)
+
+    def sections(self) -> list[Section]:
+        # the positive of a row far away, if that is another
+        far = np.roll(self._positives, max(1, len(self._positives) // 2))
+        others = (self._anchors * self._units[far]).sum(1)[far != self._positives]
+        rows = []
+        for name, values in (
+            ("pairs", self._cosines),
+            ("an anchor and another row's positive", others),
+        ):
+            if len(values):
+                figures = [np.mean(values), *np.percentile(values, SHARES)]
+                rows.append([name, *(f"{figure:.3f}" for figure in figures)])
+        columns = ["cosine of", "mean", *(f"{share} % below" for share in SHARES)]
+        return [table("Cosines", "", columns, rows), section_of_mistakes([*self.records()])]
 
 
 def ranks_of_relevant(
@@ -25,20 +105,30 @@ def ranks_of_relevant(
     """For each query the ranks, from 0, of its relevant documents (their places) among all by the
     product of vectors; the query's own text (its place, or -1) is left out. Of equal products the
     worst rank counts."""
-    ranks = list[np.ndarray]()
+    ranks = []
     for start in range(0, len(queries), QUERIES_AT_ONCE):
         products = queries[start : start + QUERIES_AT_ONCE] @ documents.T
         for number, row in enumerate(products, start):
             if own[number] >= 0:
                 row[own[number]] = -np.inf
             found = row[relevant[number]]
-            ranks.append((row[None, :] >= found[:, None]).sum(1) - 1)
+            ranks.append((row >= found[:, None]).sum(1) - 1)
     return ranks
 
 
-def relevant_of(anchors: np.ndarray, positives: np.ndarray) -> Mapping[int, np.ndarray]:
-    """The places of the positives of each anchor's place."""
-    found = dict[int, set[int]]()
-    for anchor, positive in zip(anchors.tolist(), positives.tolist(), strict=True):
-        found.setdefault(anchor, set()).add(positive)
-    return {anchor: np.array(sorted(places)) for anchor, places in found.items()}
+def section_of_mistakes(records: Sequence[Record]) -> Section:
+    """The anchors to which a wrong document is nearest, or the pairs with the largest errors."""
+    wrong = [record for record in records if record.mistake is not None]
+    wrong.sort(key=lambda record: -(record.mistake or 0))
+    if "score" in records[0].fields:
+        texts, figures = ["anchor", "positive"], ["score", "cosine"]
+        title, note = "Largest errors", "the largest first"
+    else:
+        texts, figures = ["anchor", "positive", "nearest"], ["rank", "cosine", "nearest_cosine"]
+        in_all = of_all(len(wrong), len(records))
+        title, note = "A wrong document is nearest", f"{in_all}. The largest lead first"
+    rows = []
+    for fields in (record.fields for record in wrong[:MOST_ROWS]):
+        shown = [f"{fields[name]:.3f}" if name != "rank" else fields[name] for name in figures]
+        rows.append([*(marked(str(fields[name])) for name in texts), *shown])
+    return table(title, note, [*texts, *(name.replace("_", " ") for name in figures)], rows)

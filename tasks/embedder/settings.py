@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
-from tasks.runs.settings import TaskConfig
+from tasks.runs.settings import TaskConfig, data_setting
 
-STS_B = "sts-b"
 Pooling = Literal["mean", "cls"]
 # of `VectorSettings`, where neither the flags nor the model's folder say anything
 DEFAULTS: Mapping[str, Any] = {"max_seq_length": 128, "pooling": "mean", "normalize": True}
@@ -15,46 +14,39 @@ DEFAULTS: Mapping[str, Any] = {"max_seq_length": 128, "pooling": "mean", "normal
 class PairSettings(Settings):
     """Which pairs of texts are read, and from which columns."""
 
-    train_file: str | None = setting(
+    train_file: str | None = data_setting(
         None,
         "CSV, TSV, JSON lines or Parquet file of pairs to train on: an anchor and its positive,"
         " perhaps with hard negatives, or two texts and a score",
-        "data",
     )
-    dev_file: str | None = setting(None, "the same, to evaluate on", "data")
-    predict_file: str | None = setting(
-        None, "file of texts, of which the vectors are written: the column anchor", "data"
+    dev_file: str | None = data_setting(None, "the same, to evaluate on")
+    predict_file: str | None = data_setting(
+        None, "file of texts, of which the vectors are written: the column anchor"
     )
-    corpus_file: str | None = setting(
+    corpus_file: str | None = data_setting(
         None,
         "file of more documents (the column positive) among which the dev set's anchors search",
-        "data",
     )
-    dataset_name: str | None = setting(
-        None, "hub data set or folder with such columns, splits train, validation and test", "data"
+    dataset_name: str | None = data_setting(
+        None, "hub data set or folder with such columns, splits train, validation and test"
     )
-    dataset_revision: str | None = setting(None, "commit, tag or branch of --dataset_name", "data")
-    task_name: Literal["sts-b"] | None = setting(
-        None, "sts-b: the pairs and scores of GLUE's STS-B in --data_dir", "data"
+    dataset_revision: str | None = data_setting(None, "commit, tag or branch of --dataset_name")
+    task_name: Literal["sts-b"] | None = data_setting(
+        None, "sts-b: the pairs and scores of GLUE's STS-B in --data_dir"
     )
-    data_dir: str | None = setting(None, "folder of the task's files, in GLUE's layout", "data")
-    anchor_column: str = setting("anchor", "column with the first text of a pair", "data")
-    positive_column: str = setting("positive", "column with the second text of a pair", "data")
-    negative_columns: str = setting(
-        "negative",
-        "columns with hard negatives, with commas between them, if there are any",
-        "data",
+    data_dir: str | None = data_setting(None, "folder of the task's files, in GLUE's layout")
+    anchor_column: str = data_setting("anchor", "column with the first text of a pair")
+    positive_column: str = data_setting("positive", "column with the second text of a pair")
+    negative_columns: str = data_setting(
+        "negative", "columns with hard negatives, with commas between them, if there are any"
     )
-    score_column: str = setting("score", "column with the score of a pair, if there is one", "data")
-    score_scale: float = setting(
-        1.0,
-        "the score of equal texts, by which scores are divided (STS-B: 5)",
-        "data",
-        at_least=1e-6,
+    score_column: str = data_setting("score", "column with the score of a pair, if there is one")
+    score_scale: float = data_setting(
+        1.0, "the score of equal texts, by which scores are divided (STS-B: 5)", at_least=1e-6
     )
-    max_train_examples: int | None = setting(None, "train on the first N pairs", "data", at_least=1)
-    max_predict_examples: int | None = setting(
-        None, "evaluate and predict the first N pairs or texts", "data", at_least=1
+    max_train_examples: int | None = data_setting(None, "train on the first N pairs", at_least=1)
+    max_predict_examples: int | None = data_setting(
+        None, "evaluate and predict the first N pairs or texts", at_least=1
     )
 
     def check(self) -> None:
@@ -67,10 +59,9 @@ class PairSettings(Settings):
 class VectorSettings(Settings):
     """How texts become vectors."""
 
-    max_seq_length: int | None = setting(
+    max_seq_length: int | None = data_setting(
         None,
         "maximum number of tokens per text",
-        "data",
         at_least=3,
         at_most=LONGEST_ROW,
         shown_default="128; without --do_train what the model's folder says",
@@ -90,8 +81,8 @@ class VectorSettings(Settings):
         shown_default="true; without --do_train what the model's folder says",
         is_saved=True,
     )
-    allow_unknown: bool = setting(
-        False, "continue even if more than 10 % of the tokens are [UNK]", "data"
+    allow_unknown: bool = data_setting(
+        False, "continue even if more than 10 % of the tokens are [UNK]"
     )
 
 

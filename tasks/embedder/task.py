@@ -4,40 +4,42 @@ Tensors have their shape as a suffix: B rows of attention, one for each text, P 
 of a vector.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of
 from bert.heads import EMBEDDINGS, Head
 from distributed.joint import ANCHOR, POSITIVE, InBatchLoss, Texts
-from distributed.rows import BatchRows, Rows
+from distributed.rows import BatchRows, Rows, ragged
 from distributed.run import Run
-from ringbase.ragged import padded
+from ringbase.files import digest
+from ringbase.ragged import offsets_of, padded
 from ringbase.settings import flat
-from tasks.embedder import rows
-from tasks.embedder.details import cosines_of, section_of_mistakes
 from tasks.embedder.pooling import files_of
 from tasks.embedder.reading import Pairs, Source, read
-from tasks.embedder.scoring import correlations, ranks_of_relevant, relevant_of
+from tasks.embedder.scoring import Search
 from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
-from tasks.runs.cache import Tables
+from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
-from tasks.runs.ranking import search_scores
-from tasks.runs.task import DataSet, Record, Scores, Task
-from tasks.runs.texts import Preparation
+from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
+from tasks.runs.texts import Preparation, rows_of_texts
 
+Data = DataSet[Pairs]
 EPOCH = 1 << 40  # more rows than a data set has: a step may hold a row in two epochs
 OF_TEXTS = ("row_id", "slot", "digest", "anchor", "positive")
 
 
 @dataclass(frozen=True)
 class EmbedTask(Task[Pairs, np.ndarray]):
-    """Pairs with hard negatives or scores. The results are the vectors of `rows.texts_of`, float32
+    """Pairs with hard negatives or scores. The results are the vectors of `Pairs.places`, float32
     [texts, W]."""
 
     vectors: VectorSettings = field(default_factory=VectorSettings)
@@ -46,7 +48,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
     texts_per_row: int = 2
     trains_on_scores: bool = False  # the squared error of cosines, instead of the joint loss
     metric: str = "eval_ndcg@10"
-    name, version, table, train_table = "embedder", rows.VERSION, "texts", "pairs"
+    name, table, train_table = "embedder", "texts", "pairs"
 
     @property
     def head(self) -> Head:  # type: ignore[override]
@@ -80,12 +82,10 @@ class EmbedTask(Task[Pairs, np.ndarray]):
     def trained_on(self, pairs: Rows) -> "EmbedTask":
         """The task for the training on these rows."""
         most = int(np.diff(pairs.column("sizes")[1]).max())
-        is_scored = not np.isnan(pairs.column("score")).any()
-        return replace(self, texts_per_row=most, trains_on_scores=is_scored)
+        return replace(self, texts_per_row=most, trains_on_scores=_has_scores(pairs))
 
     def evaluated_on(self, pairs: Rows) -> "EmbedTask":
-        is_scored = not np.isnan(pairs.column("score")).any()
-        return replace(self, metric="eval_spearman" if is_scored else "eval_ndcg@10")
+        return replace(self, metric="eval_spearman") if _has_scores(pairs) else self
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -96,10 +96,12 @@ class EmbedTask(Task[Pairs, np.ndarray]):
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         if "sizes" not in fields:  # texts to embed
             return batch_of(fields, grouping)[1]
-        (sizes, edges), (digests, _) = fields["sizes"], fields["digests"]
-        counts, starts = np.diff(edges), edges[:-1]
+        sizes, edges = fields["sizes"]
+        digests, _ = fields["digests"]
+        counts = np.diff(edges)
+        starts = edges[:-1]
         texts = {
-            "input_ids": (fields["input_ids"][0], np.concatenate([[0], np.cumsum(sizes)])),
+            "input_ids": (fields["input_ids"][0], offsets_of(sizes)),
             "sentence_a_tokens": sizes,
             "row_id": np.repeat(fields["epoch"] * EPOCH + fields["row"], counts),
             "slot": np.arange(len(sizes)) - np.repeat(starts, counts),
@@ -110,7 +112,8 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         }
         texts, batch = batch_of(texts, grouping)
         size = len(batch["first_tokens"])
-        batch |= {name: padded(texts[name].astype(np.int64), size, -1) for name in OF_TEXTS}
+        for name in OF_TEXTS:
+            batch[name] = padded(texts[name].astype(np.int64), size, -1)
         if self.trains_on_scores:
             batch |= _pairs_of(texts, size)
         return batch
@@ -119,13 +122,12 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         """The number of pairs."""
         return {"loss": float((batch["slot"] == ANCHOR).sum())}
 
-    def loss(self, vectors_BW: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def loss(self, vectors_BW: tf.Tensor, batch: Batch) -> Tensors:
         """The sum of the squared errors of the pairs' cosines."""
         units_BW = tf.math.l2_normalize(vectors_BW, -1)
-        one_PW, other_PW = (
-            tf.gather(units_BW, batch[name]) for name in ("pair_anchor", "pair_other")
-        )
-        errors_P = tf.reduce_sum(one_PW * other_PW, 1) - batch["pair_score"]
+        anchors_PW = tf.gather(units_BW, batch["pair_anchor"])
+        others_PW = tf.gather(units_BW, batch["pair_other"])
+        errors_P = tf.reduce_sum(anchors_PW * others_PW, 1) - batch["pair_score"]
         return {"loss": tf.reduce_sum(tf.square(errors_P) * batch["is_pair"])}
 
     # -- rows and results --------------------------------------------------------------------------
@@ -137,38 +139,68 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         return self.max_seq_length, pairs()
 
     def tables(self, pairs: Pairs, preparation: Preparation) -> Tables:
-        return rows.tables(pairs, preparation, self.max_seq_length)
+        """A row of `pairs` has `input_ids`, those of its texts one after another ([CLS] text
+        [SEP]), `sizes` (the tokens of each text; both lists of int32), `digests` (of each text, a
+        list of int64) and `score` (float32, NaN without one). A row of `texts` has the columns of
+        `rows_of_texts`, for the texts of `Pairs.places`."""
+        place_of = pairs.places()
+        texts, none = [*place_of], [None] * len(place_of)
+        columns, fit = rows_of_texts(preparation, texts, none, self.max_seq_length)
+        ids = [row.values.to_numpy() for row in columns["input_ids"]]
+        sizes = np.array([*map(len, ids)])
+        digests = np.array([*map(digest_of, texts)])
+        places = np.array([[place_of[text] for text in row] for row in pairs.rows])
+        joined = {
+            "input_ids": ragged(
+                (np.concatenate([ids[n] for n in row]) for row in places), pa.int32()
+            ),
+            "sizes": ragged(sizes[places], pa.int32()),
+            "digests": ragged(digests[places], pa.int64()),
+            "score": pa.array(pairs.scores or [np.nan] * len(places), pa.float32()),
+        }
+        num_rows, num_columns = places.shape
+        notes = [f"{num_rows:,} pairs, {len(texts):,} texts"]
+        if num_columns == 1:
+            notes = [f"{num_rows:,} texts"]
+        if fit["rows_cut"]:
+            notes.append(f"{fit['rows_cut']:,} cut to --max_seq_length {self.max_seq_length}")
+        content = digest(
+            "embedder", self.version, preparation.tokenizer.digest, self.max_seq_length, pairs
+        )
+        facts = {"digest": content, "notes": notes, **fit}
+        return with_facts({"texts": columns, "pairs": joined}, facts)
 
-    def outputs(self, vectors_BW: tf.Tensor) -> dict[str, tf.Tensor]:
+    def outputs(self, vectors_BW: tf.Tensor) -> Tensors:
         return {"vector": vectors_BW}
 
-    def scores(self, kind: str, data: DataSet[Pairs], vectors: np.ndarray) -> Scores:
+    def scores(self, kind: str, data: Data, vectors: np.ndarray) -> Scores:
         if data.source.kind == "predict":
             return {}
-        search = Search(data.examples(), vectors)
-        if search.pairs.scores:
-            values = correlations(search.cosines, search.pairs.scores)
-        else:
-            values = search_scores(search.ranks)
+        values = Search(data.examples(), vectors).scores()
         return {f"{kind}_{name}": value for name, value in values.items()}
 
-    def records(self, data: DataSet[Pairs], vectors: np.ndarray) -> Iterator[Record]:
-        if data.source.kind != "predict":
-            yield from Search(data.examples(), vectors).records()
+    def records(self, data: Data, vectors: np.ndarray) -> Iterable[Record]:
+        if data.source.kind == "predict":
+            return ()
+        return Search(data.examples(), vectors).records()
 
-    def write(self, run: Run, data: DataSet[Pairs], vectors: np.ndarray) -> None:
+    def write(self, run: Run, data: Data, vectors: np.ndarray) -> None:
         """Writes the vectors of the texts in the order of the rows: vectors.npy, and
         vectors.parquet with the texts."""
         pairs = data.examples()
-        place_of = {text: place for place, text in enumerate(rows.texts_of(pairs))}
+        place_of = pairs.places()
         texts = [row[ANCHOR] for row in pairs.rows]
-        rows.write_vectors(run, texts, vectors[[place_of[text] for text in texts]])
+        vectors = vectors[[place_of[text] for text in texts]]
+        file = io.BytesIO()
+        np.save(file, vectors)
+        run.write_bytes("vectors.npy", file.getvalue())
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+        file = io.BytesIO()
+        pq.write_table(pa.table({"text": texts, "vector": lists}), file)
+        run.write_bytes("vectors.parquet", file.getvalue())
 
-    def details(self, data: DataSet[Pairs], vectors: np.ndarray) -> Details:
-        search = Search(data.examples(), vectors)
-        sections = [cosines_of(search.cosines, search.others())]
-        sections.append(section_of_mistakes([*search.records()]))
-        return Details(sections=sections)
+    def details(self, data: Data, vectors: np.ndarray) -> Details:
+        return Details(sections=Search(data.examples(), vectors).sections())
 
 
 def texts_of(batch: Batch) -> tuple[Texts, np.ndarray]:
@@ -177,82 +209,28 @@ def texts_of(batch: Batch) -> tuple[Texts, np.ndarray]:
     return Texts(*(batch[name][has_text] for name in OF_TEXTS)), has_text
 
 
-class Search:
-    """Pairs and the unit vectors of their texts."""
-
-    def __init__(self, pairs: Pairs, vectors: np.ndarray):
-        self.pairs, self.texts = pairs, rows.texts_of(pairs)
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        self.units = vectors / np.maximum(lengths, 1e-12)
-        self.anchors, self.positives = rows.places_of(pairs, self.texts)
-
-    @cached_property
-    def cosines(self) -> np.ndarray:
-        """Of each pair."""
-        return (self.units[self.anchors] * self.units[self.positives]).sum(1)
-
-    def others(self) -> np.ndarray:
-        """The cosines of each anchor and the positive of a row far from it, if that is another."""
-        far = np.roll(self.positives, max(1, len(self.positives) // 2))
-        is_other = far != self.positives
-        return (self.units[self.anchors] * self.units[far]).sum(1)[is_other]
-
-    @cached_property
-    def documents(self) -> np.ndarray:
-        """The places of the texts among which anchors search: all that are not anchors only."""
-        place_of = {text: place for place, text in enumerate(self.texts)}
-        others = [text for row in self.pairs.rows for text in row[POSITIVE:]]
-        return np.array([place_of[text] for text in dict.fromkeys([*others, *self.pairs.corpus])])
-
-    @cached_property
-    def queries(self) -> Mapping[int, np.ndarray]:
-        return relevant_of(self.anchors, self.positives)
-
-    @cached_property
-    def ranks(self) -> list[np.ndarray]:
-        """Of each query's positives among all documents."""
-        at = {place: number for number, place in enumerate(self.documents.tolist())}
-        relevant = [np.array([at[place] for place in found]) for found in self.queries.values()]
-        own = [at.get(place, -1) for place in self.queries]
-        places = [*self.queries]
-        return ranks_of_relevant(self.units[places], self.units[self.documents], relevant, own)
-
-    def records(self) -> Iterator[Record]:
-        if self.pairs.scores:
-            for row, score, cosine in zip(
-                self.pairs.rows, self.pairs.scores, self.cosines.tolist(), strict=True
-            ):
-                fields = {"anchor": row[0], "positive": row[1], "score": score, "cosine": cosine}
-                yield Record(fields, abs(cosine - score))
-            return
-        for (place, found), ranks in zip(self.queries.items(), self.ranks, strict=True):
-            products = self.units[self.documents] @ self.units[place]
-            products[self.documents == place] = -np.inf
-            best = int(products.argmax())
-            positive = int(found[ranks.argmin()])
-            cosine = float(self.units[positive] @ self.units[place])
-            fields = {
-                "anchor": self.texts[place],
-                "positive": self.texts[positive],
-                "rank": int(ranks.min()) + 1,
-                "cosine": cosine,
-                "nearest": self.texts[self.documents[best]],
-                "nearest_cosine": float(products[best]),
-            }
-            lead = float(products[best]) - cosine
-            yield Record(fields, lead if ranks.min() else None)
+def _has_scores(pairs: Rows) -> bool:
+    return not np.isnan(pairs.column("score")).any()
 
 
 def _pairs_of(texts: dict[str, Any], size: int) -> Batch:
     """The rows of attention of each pair's texts, and its score; as many as there are rows."""
-    rows_of_slot = {}
-    for slot in (ANCHOR, POSITIVE):
-        places = np.flatnonzero(texts["slot"] == slot)
-        rows_of_slot[slot] = places[np.argsort(texts["row_id"][places], kind="stable")]
-    anchors, others = rows_of_slot[ANCHOR], rows_of_slot[POSITIVE]
-    return {
-        "pair_anchor": padded(anchors.astype(np.int32), size),
-        "pair_other": padded(others.astype(np.int32), size),
-        "pair_score": padded(texts["score"][anchors].astype(np.float32), size),
-        "is_pair": padded(np.ones(len(anchors), np.float32), size),
+    anchors, others = (_rows_of_slot(texts, slot) for slot in (ANCHOR, POSITIVE))
+    columns = {
+        "pair_anchor": anchors.astype(np.int32),
+        "pair_other": others.astype(np.int32),
+        "pair_score": texts["score"][anchors].astype(np.float32),
+        "is_pair": np.ones(len(anchors), np.float32),
     }
+    return {name: padded(column, size) for name, column in columns.items()}
+
+
+def _rows_of_slot(texts: dict[str, Any], slot: int) -> np.ndarray:
+    """The rows of the anchors, or of the positives, in the order of their pairs."""
+    rows = np.flatnonzero(texts["slot"] == slot)
+    return rows[np.argsort(texts["row_id"][rows], kind="stable")]
+
+
+def digest_of(text: str) -> int:
+    """An int64 that stands for a text on every rank."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)

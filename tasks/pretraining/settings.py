@@ -5,7 +5,7 @@ from typing import Any
 
 from distributed.plan import PlanSettings
 from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
-from tasks.runs.settings import EvaluationSettings, ProgramConfig, TrainingSettings
+from tasks.runs.settings import EvaluationSettings, ProgramConfig, TrainingSettings, data_setting
 
 GOOGLES_WARMUP = 10_000  # steps, by default
 MASKS: dict[str, Any] = {
@@ -18,29 +18,26 @@ MASKS: dict[str, Any] = {
 class ShardSettings(Settings):
     """What is read from shards, and how masks are drawn if the shards have none."""
 
-    max_seq_length: int = setting(
-        128, "maximum number of tokens per example", "data", at_least=1, at_most=LONGEST_ROW
+    max_seq_length: int = data_setting(
+        128, "maximum number of tokens per example", at_least=1, at_most=LONGEST_ROW
     )
-    max_predictions_per_seq: int | None = setting(
+    max_predictions_per_seq: int | None = data_setting(
         None,
         "maximum number of masked tokens per example",
-        "data",
         shown_default="as the shards were built, else 20",
         at_least=1,
         at_most=LONGEST_ROW,
     )
-    masked_lm_prob: float | None = setting(
+    masked_lm_prob: float | None = data_setting(
         None,
         "fraction of the tokens that are masked",
-        "data",
         shown_default="as the shards were built, else 0.15",
         at_least=0.001,
         at_most=1,
     )
-    do_whole_word_mask: bool | None = setting(
+    do_whole_word_mask: bool | None = data_setting(
         None,
         "mask all pieces of a word together",
-        "data",
         shown_default="as the shards were built, else false",
     )
 
@@ -135,8 +132,8 @@ class PretrainingConfig(ProgramConfig):
         group="data",
         is_list=True,
     )
-    eval_input_file: str | None = setting(
-        None, "shards to evaluate on", "data", shown_default="--input_file", is_list=True
+    eval_input_file: str | None = data_setting(
+        None, "shards to evaluate on", shown_default="--input_file", is_list=True
     )
 
     def check(self) -> None:

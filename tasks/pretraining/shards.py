@@ -1,6 +1,7 @@
 """Shards as rows for training: those of `bert-corpus build`, or Google's TFRecord files, converted
 by tf.data."""
 
+import itertools
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ from tasks.runs.training import TrainingData
 
 VERSION = 2  # bump when other rows are made of the same TFRecord files
 RECORDS_AT_ONCE = 1024
+Columns = dict[str, np.ndarray | Ragged]
 PREDICTIONS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
@@ -70,19 +72,20 @@ def open_rows(
     else:
         most = settings.masks({})["max_predictions_per_seq"]
         limits = Limits(settings.max_seq_length, most, start.bert_config.vocab_size)
-        files = find_shards(
-            str(job.world.on_each_machine(converted, list(files), limits, flag)), flag
-        )
+        folder = job.world.on_each_machine(converted, [*files], limits, flag)
+        files = find_shards(str(folder), flag)
     shards, manifest = open_shards(files)
     built = manifest["settings"]
-    masks, is_static = settings.masks(built), built["masking"] == "static"
-    given = {"max_seq_length": settings.max_seq_length} | masks
+    is_static = built["masking"] == "static"
+    masks = settings.masks(built)
+    given = {"max_seq_length": settings.max_seq_length, **masks}
     for name in ("max_seq_length", "max_predictions_per_seq")[: 1 + is_static]:
         if built[name] > given[name]:
             raise InputError(
                 f"--{name} must be at least {built[name]}, that of the shards, got {given[name]}"
             )
-    rows, key = BatchRows(shards), digest(manifest)
+    rows = BatchRows(shards)
+    key = digest(manifest)
     job.world.agree({f"the shards {patterns}": key})
     drawn = "read from the shards" if is_static else "drawn again in every epoch"
     job.run.say(f"{patterns}: {len(rows):,} examples, masks {drawn}")
@@ -112,26 +115,21 @@ def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
     """
     facts = {str(file.resolve()): (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
     folder = cache_folder() / "records" / digest(VERSION, facts, limits._asdict())
+    if folder.is_dir():
+        return folder
 
     def write(into: Path) -> None:
         settings = {"masking": "static", "next_sentence": True, **limits._asdict()}
         schema = schema_of(ExampleSettings(masking="static"), limits.vocab_size)
-        batches = (
-            record_batch(columns, schema)
-            for file in files
-            for columns in _examples_of(file, limits, flag)
-        )
+        columns = itertools.chain.from_iterable(_examples_of(file, limits, flag) for file in files)
+        batches = (record_batch(each, schema) for each in columns)
         entry = write_shard(into / "shard-00000-of-00001.arrow", batches, schema, settings)
         write_manifest(into, {"settings": settings, "tokenizer_digest": "", "shards": [entry]})
 
-    if folder.is_dir():
-        return folder
     with writing_cache():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        needed, free = (
-            sum(size for size, _ in facts.values()),
-            shutil.disk_usage(folder.parent).free,
-        )
+        needed = sum(size for size, _ in facts.values())
+        free = shutil.disk_usage(folder.parent).free
         if needed > free:
             raise InputError(
                 f"{flag}: the rows of the TFRecord files need up to {needed:,} bytes in"
@@ -142,65 +140,60 @@ def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
     return folder
 
 
-def _examples_of(file: Path, limits: Limits, flag: str) -> Iterator[dict[str, np.ndarray | Ragged]]:
+def _examples_of(file: Path, limits: Limits, flag: str) -> Iterator[Columns]:
     """The examples of a file, as columns without padding."""
-    where, number = f"{flag} {file}", 0
-    tokens, predictions = ([size] for size in limits[:2])
-    features = dict.fromkeys(
-        ("input_ids", "input_mask", "segment_ids"), tf.io.FixedLenFeature(tokens, tf.int64)
-    )
-    features |= dict.fromkeys(PREDICTIONS, tf.io.FixedLenFeature(predictions, tf.int64))
-    features["masked_lm_weights"] = tf.io.FixedLenFeature(predictions, tf.float32)
-    features["next_sentence_labels"] = tf.io.FixedLenFeature([1], tf.int64)
+    where = f"{flag} {file}"
+    shapes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), limits.max_seq_length)
+    shapes |= dict.fromkeys(PREDICTIONS, limits.max_predictions_per_seq)
+    shapes["next_sentence_labels"] = 1
+    features = {}
+    for name, size in shapes.items():
+        kind = tf.float32 if name == "masked_lm_weights" else tf.int64
+        features[name] = tf.io.FixedLenFeature([size], kind)
+    number = 0
     try:
         for records in tf.data.TFRecordDataset(str(file)).batch(RECORDS_AT_ONCE):
-            parsed = {
-                name: tensor.numpy()
-                for name, tensor in tf.io.parse_example(records, features).items()
-            }
+            parsed = tf.io.parse_example(records, features)
+            parsed = {name: tensor.numpy() for name, tensor in parsed.items()}
             yield _without_padding(parsed, limits, where, number)
             number += len(records)
     except tf.errors.OpError as error:
-        reason, sizes = (
-            one_line(error).rpartition("}} ")[2],
-            "--max_seq_length={} --max_predictions_per_seq={}",
-        )
-        expected = f"expected an intact file, not compressed, of {sizes.format(*limits)}"
-        raise InputError(f"{where}: from record {number:,} on: {reason} ({expected})") from error
+        reason = one_line(error).rpartition("}} ")[2]
+        sizes = "--max_seq_length={} --max_predictions_per_seq={}".format(*limits)
+        raise InputError(
+            f"{where}: from record {number:,} on: {reason} (expected an intact file, not"
+            f" compressed, of {sizes})"
+        ) from error
     if not number:
         raise InputError(f"{where}: the file is empty")
 
 
 def _without_padding(
     parsed: dict[str, np.ndarray], limits: Limits, where: str, first: int
-) -> dict[str, np.ndarray | Ragged]:
-    ids, segments, labels = (
-        parsed["input_ids"],
-        parsed["segment_ids"],
-        parsed["next_sentence_labels"],
-    )
+) -> Columns:
+    """The columns of shards. Raises InputError for the first record that is not of Google's
+    form."""
+    ids, mask = parsed["input_ids"], parsed["input_mask"]
+    segments, labels = parsed["segment_ids"], parsed["next_sentence_labels"]
     positions, originals, weights = (parsed[name] for name in PREDICTIONS)
-    lengths, used = np.count_nonzero(parsed["input_mask"], axis=1), weights == 1
+    lengths = np.count_nonzero(mask, axis=1)
     place = np.arange(limits.max_seq_length)
     inside = place < lengths[:, None]
     a_tokens = np.count_nonzero((segments == 0) & inside, axis=1)
-    unknown = ((ids < 0) | (ids >= limits.vocab_size)) & inside
-    unknown_originals = ((originals < 0) | (originals >= limits.vocab_size)) & used
+    is_b = place >= a_tokens[:, None]
+    used = weights == 1
+    is_unknown = _outside(ids, limits.vocab_size) & inside
+    is_unknown_original = _outside(originals, limits.vocab_size) & used
     vocabulary = f"the vocabulary of {limits.vocab_size} entries (--vocab_file)"
-    for problem, places in {
-        "input_mask is not ones followed by zeros": (
-            (parsed["input_mask"] != inside) | (lengths == 0)[:, None]
-        ),
-        "segment_ids are not zeros followed by ones": (
-            (segments != (place >= a_tokens[:, None])) & inside
-        ),
+    problems = {
+        "input_mask is not ones followed by zeros": (mask != inside) | (lengths[:, None] == 0),
+        "segment_ids are not zeros followed by ones": (segments != is_b) & inside,
         "masked_lm_weights are not all 0 or 1": ~used & (weights != 0),
-        "a masked_lm_position is past its tokens": (
-            ((positions < 0) | (positions >= lengths[:, None])) & used
-        ),
-        "next_sentence_labels is not 0 or 1": ~np.isin(labels, (0, 1)),
-        f"an id is not in {vocabulary}": np.hstack([unknown, unknown_originals]),
-    }.items():
+        "a masked_lm_position is past its tokens": _outside(positions, lengths[:, None]) & used,
+        "next_sentence_labels is not 0 or 1": _outside(labels, 2),
+        f"an id is not in {vocabulary}": np.hstack([is_unknown, is_unknown_original]),
+    }
+    for problem, places in problems.items():
         if places.any():
             row = first + np.flatnonzero(places.any(axis=1))[0]
             raise InputError(f"{where}: record {row}: {problem}")
@@ -212,3 +205,7 @@ def _without_padding(
         "masked_lm_ids": (originals[used], offsets),
         "is_random_next": labels[:, 0],
     }
+
+
+def _outside(values: np.ndarray, limit: np.ndarray | int) -> np.ndarray:
+    return (values < 0) | (values >= limit)

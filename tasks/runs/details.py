@@ -7,6 +7,8 @@ marks.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 REPORT = "report"  # the key
 MOST_ROWS = 12  # of a table of examples
 MOST_LABELS = 40  # of a matrix
@@ -48,6 +50,11 @@ def figures(examples: int, found: int, right: int) -> dict[str, float]:
         "recall": right / max(1, examples),
         "f1": 2 * right / max(1, examples + found),
     }
+
+
+def figures_of_labels(labels: Sequence[str], counts_3L: np.ndarray) -> dict[str, dict[str, float]]:
+    """The figures of each of L labels, from how often it is true, is predicted, and both."""
+    return dict(zip(labels, map(figures, *counts_3L.tolist()), strict=True))
 
 
 def table_of_figures(

@@ -1,4 +1,4 @@
-"""Scores of rankings: what stands before the right documents."""
+"""Scores of rankings: what stands before the right documents; correlations of numbers."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,16 @@ from ringbase.errors import InputError
 
 BEST = 10  # of the ranks that count for MRR and NDCG
 RECALLS = (1, 10, 100)
+
+
+def correlation(kind: str, one: np.ndarray, other: np.ndarray) -> float:
+    """Pearson's ("pearsonr") or Spearman's ("spearmanr"); 0 where all values are the same."""
+    from scipy import stats  # a second to import
+
+    if np.ptp(one) == 0 or np.ptp(other) == 0:
+        return 0.0
+    found = getattr(stats, kind)(one.astype(float), other.astype(float))
+    return float(found.statistic)
 
 
 def search_scores(ranks: Sequence[np.ndarray]) -> dict[str, float]:

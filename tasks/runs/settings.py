@@ -1,6 +1,7 @@
 """Settings that programs share. Without TensorFlow, so that `--help` answers at once."""
 
 import re
+from functools import partial
 from typing import Any, Literal
 
 from bert.settings import TokenizerSettings
@@ -23,6 +24,9 @@ SCHEDULE = (
     "optimizer",
     "seed",
 )
+
+
+data_setting = partial(setting, group="data")  # of what is read, and how it becomes rows
 
 
 def batch_size(rows: str, group: str) -> Any:

@@ -25,6 +25,7 @@ from tasks.runs.texts import Preparation
 Examples = TypeVar("Examples")
 Results = TypeVar("Results")
 Scores = dict[str, float]
+Tensors = dict[str, tf.Tensor]
 
 
 class Trains:

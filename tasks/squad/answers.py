@@ -75,8 +75,7 @@ class Prediction(NamedTuple):
 
 
 class SpanDecoder(Decoder):
-    """Makes the scores of windows, the rows of `tables` (tasks/squad/windows.py), into the answers
-    to questions.
+    """Makes the scores of windows, the rows of `SpanTask.tables`, into the answers to questions.
 
     The scores of a window are float32 [tokens, 2], of start and end, without padding.
     """
@@ -88,14 +87,14 @@ class SpanDecoder(Decoder):
         examples: Examples,
         tables: Mapping[str, Rows],
     ):
-        self._settings, self._version_2, self._examples = settings, version_2, examples
+        self._settings = settings
+        self._version_2 = version_2
+        self._examples = examples
         windows = tables["windows"]
-        self._heads, self._firsts = (
-            windows.column("question_tokens"),
-            windows.column("document_start"),
-        )
+        self._heads: Any = windows.column("question_tokens")
+        self._firsts: Any = windows.column("document_start")
+        self._question_of: Any = windows.column("question")
         self._token_spans: Any = tables["paragraphs"].column("spans")
-        self._question_of = np.asarray(windows.column("question"))
         edges = np.searchsorted(self._question_of, np.arange(len(examples.questions) + 1))
         self.windows_of = [range(*pair) for pair in itertools.pairwise(edges.tolist())]
 
@@ -103,11 +102,9 @@ class SpanDecoder(Decoder):
         """The prediction for the window's question if it has no other window, else a copy of the
         scores."""
         question = int(self._question_of[window])
-        return (
-            self.prediction(question, [scores])
-            if len(self.windows_of[question]) == 1
-            else scores.copy()
-        )
+        if len(self.windows_of[question]) > 1:
+            return scores.copy()
+        return self.prediction(question, [scores])
 
     def results(self, kept: Sequence[Prediction | np.ndarray]) -> list[Prediction]:
         """The prediction for each question. `kept` has what `keep` returned for each window."""
@@ -121,16 +118,12 @@ class SpanDecoder(Decoder):
     def prediction(self, question: int, scores: Sequence[np.ndarray]) -> Prediction:
         answered = self.answered(question, scores)
         probabilities = answered.probabilities()
-        pairs = zip(answered.candidates, probabilities, strict=True)
-        chosen = (
-            (candidate.start, share)
-            for candidate, share in pairs
-            if candidate.text == answered.text
-        )
-        start, probability = next(chosen, (0, 1.0))
-        return Prediction(
-            answered.text, answered.nbest(probabilities), answered.null_odds, start, probability
-        )
+        start, probability = 0, 1.0
+        for candidate, share in zip(answered.candidates, probabilities, strict=True):
+            if candidate.text == answered.text:
+                start, probability = candidate.start, share
+        entry = answered.nbest(probabilities)
+        return Prediction(answered.text, entry, answered.null_odds, start, probability)
 
     def answered(self, question: int, scores: Sequence[np.ndarray]) -> Answered:
         """The answer, from the scores of each window of the question; at most `n_best_size`
@@ -140,28 +133,31 @@ class SpanDecoder(Decoder):
         context = self._examples.paragraphs[paragraph]
         token_spans = values[offsets[paragraph] : offsets[paragraph + 1]].reshape(-1, 2)
         spans = self._spans(self.windows_of[question], scores, len(token_spans))
-        nulls = (Candidate(float(each[0, 0]), float(each[0, 1]), "") for each in scores)
-        null = min(nulls, key=lambda candidate: candidate.score)
+        nulls = np.array([each[0] for each in scores], np.float64)
+        start_score, end_score = nulls[nulls.sum(1).argmin()].tolist()
+        null = Candidate(start_score, end_score, "")
         if self._version_2:
-            spans = np.concatenate([spans, [(null.start_score, null.end_score, -1, -1)]])
+            spans = np.concatenate([spans, [(start_score, end_score, -1, -1)]])
+        order = np.argsort(-(spans[:, 0] + spans[:, 1]), kind="stable")
         candidates: dict[str, Candidate] = {}
-        for place in np.argsort(-(spans[:, 0] + spans[:, 1]), kind="stable").tolist():
+        for start_score, end_score, first, last in spans[order].tolist():
             if len(candidates) >= self._settings.n_best_size:
                 break
-            start_score, end_score, first, last = spans[place].tolist()
             start = stop = 0
             if first >= 0:
-                start, stop = int(token_spans[int(first), 0]), int(token_spans[int(last), 1])
-                stop = end_of_character(context, stop)
+                start = int(token_spans[int(first), 0])
+                stop = end_of_character(context, int(token_spans[int(last), 1]))
             text = context[start:stop]
             candidates.setdefault(text, Candidate(start_score, end_score, text, start, stop))
         best = next((candidate for candidate in candidates.values() if candidate.text), None)
-        if not self._version_2:
-            return Answered(list(candidates.values()), best.text if best else NO_ANSWER, None)
-        candidates.setdefault("", null)
-        odds = null.score - best.score if best else MAX_NULL_ODDS
-        text = best.text if best and odds <= self._settings.null_score_diff_threshold else ""
-        return Answered(list(candidates.values()), text, odds)
+        text = best.text if best else NO_ANSWER
+        odds = None
+        if self._version_2:
+            candidates.setdefault("", null)
+            odds = null.score - best.score if best else MAX_NULL_ODDS
+            if not best or odds > self._settings.null_score_diff_threshold:
+                text = ""
+        return Answered([*candidates.values()], text, odds)
 
     def _spans(
         self, windows: Sequence[int], scores: Sequence[np.ndarray], num_tokens: int
@@ -170,30 +166,28 @@ class SpanDecoder(Decoder):
         Google's script: float64 [spans, 4], scores of start and end, and the first and last token
         in the context. A token counts as a start only in the window that owns it
         (`max_context_owner`)."""
-        heads, firsts = (
-            [int(column[window]) for window in windows] for column in (self._heads, self._firsts)
-        )
+        heads = self._heads[windows].tolist()
+        firsts = self._firsts[windows].tolist()
         # without its [SEP]
         lengths = [len(each) - head - 1 for each, head in zip(scores, heads, strict=True)]
-        owners = max_context_owner(firsts, lengths, num_tokens) if len(windows) > 1 else None
+        owners = max_context_owner(firsts, lengths, num_tokens)
         spans = []
-        for index, (each, head, first, length) in enumerate(
-            zip(scores, heads, firsts, lengths, strict=True)
-        ):
+        for index, each in enumerate(scores):
+            head, length = heads[index], lengths[index]
+            shift = firsts[index] - head  # from places in the window to tokens of the context
             # The highest scores first; on ties the earlier token.
             starts, ends = np.argsort(-each, 0, kind="stable")[: self._settings.n_best_size].T
             starts = starts[(starts >= head) & (starts < head + length)]
-            if owners is not None:
-                starts = starts[owners[starts - head + first] == index]
+            starts = starts[owners[starts + shift] == index]
             stops = np.minimum(starts + self._settings.max_answer_length, head + length)
             one, two = np.nonzero((ends >= starts[:, None]) & (ends < stops[:, None]))
             starts, ends = starts[one], ends[two]
-            places = starts - head + first, ends - head + first
-            spans.append(np.stack([each[starts, 0], each[ends, 1], *places], 1).astype(np.float64))
+            columns = each[starts, 0], each[ends, 1], starts + shift, ends + shift
+            spans.append(np.stack(columns, 1).astype(np.float64))
         return np.concatenate(spans)
 
 
-def nbest_file(ids: Sequence[str], entries: Sequence[str]) -> str:
-    """The content of nbest_predictions.json."""
-    pairs = zip(ids, entries, strict=True)
-    return "{\n" + ",\n".join(f"    {_quoted(id_)}: {entry}" for id_, entry in pairs) + "\n}\n"
+def nbest_file(entries: Mapping[str, str]) -> str:
+    """The content of nbest_predictions.json, from the entry of each question."""
+    lines = (f"    {_quoted(id_)}: {entry}" for id_, entry in entries.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"

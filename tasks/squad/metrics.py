@@ -9,7 +9,7 @@ answers by its id, none if it has no answer.
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import regex
@@ -40,10 +40,10 @@ class Score(NamedTuple):
 
 
 # those of the script, and those of each question
-Scores = tuple[dict[str, float], dict[str, Score]]
+AllScores = tuple[dict[str, float], dict[str, Score]]
 
 
-def squad_v1(references: References, predictions: Predictions, unit: Unit = "word") -> Scores:
+def squad_v1(references: References, predictions: Predictions, unit: Unit = "word") -> AllScores:
     """`exact_match` and `f1` in percent, as `evaluate-v1.1.py` prints them.
 
     The unit `korquad_v1` gives those of KorQuAD's `evaluate-v1.0.py`, whose F1 counts characters,
@@ -54,22 +54,22 @@ def squad_v1(references: References, predictions: Predictions, unit: Unit = "wor
     The score of a question is the best over its answers, and 0 if it is missing from `predictions`.
     Two texts that are both empty after normalisation match exactly but have an F1 of 0.
     """
-    known = [id_ for id_ in references if id_ in predictions]
-    each = {id_: score_v1(references[id_], predictions[id_], unit) for id_ in known}
-    exact, f1 = (
-        100.0 * sum(score[place] for score in each.values()) / len(references) for place in (0, 1)
-    )
+    each = {}
+    for id_, answers in references.items():
+        if id_ in predictions:
+            each[id_] = score_v1(answers, predictions[id_], unit)
+    exact, f1 = _percent(each.values(), len(references))
     return {"exact_match": exact, "f1": f1}, each
 
 
-def score_v1(answers: Sequence[str], prediction: str, unit: Unit = "word") -> Score:
+def score_v1(answers: Sequence[str], prediction: str, unit: Unit) -> Score:
     """The score of one question by the rules of `squad_v1`."""
     predicted = normalized(prediction, unit)
     expected = [normalized(answer, unit) for answer in dict.fromkeys(answers)]  # many are equal
     return Score(float(predicted in expected), _best_f1(expected, predicted, unit))
 
 
-def score_v2(answers: Sequence[str], prediction: str, unit: Unit = "word") -> Score:
+def score_v2(answers: Sequence[str], prediction: str, unit: Unit) -> Score:
     """The score of one question by the rules of `squad_v2`."""
     # Answers that are empty after normalisation do not count; without answers the empty text is
     # expected.
@@ -85,7 +85,7 @@ def squad_v2(
     predictions: Predictions,
     null_odds: Mapping[str, float],
     unit: Unit = "word",
-) -> Scores:
+) -> AllScores:
     """Scores in percent and totals, as `evaluate-v2.0.py` prints them without `--na-prob-thresh`.
 
     `best_exact` and `best_f1` are those with the thresholds that give them: a question whose odds
@@ -93,32 +93,38 @@ def squad_v2(
     exist if there are such questions.
     """
     each = {id_: score_v2(answers, predictions[id_], unit) for id_, answers in references.items()}
-    exact, f1 = ({id_: score[place] for id_, score in each.items()} for place in (0, 1))
-    groups = {"": list(references), "HasAns_": [*filter(references.get, references)]}
-    groups["NoAns_"] = [id_ for id_ in references if not references[id_]]
+    groups = {
+        "": [*each.values()],
+        "HasAns_": [score for id_, score in each.items() if references[id_]],
+        "NoAns_": [score for id_, score in each.items() if not references[id_]],
+    }
     result: dict[str, float] = {}
-    for prefix, ids in groups.items():
-        if ids:
-            result[f"{prefix}exact"] = 100.0 * sum(exact[id_] for id_ in ids) / len(ids)
-            result[f"{prefix}f1"] = 100.0 * sum(f1[id_] for id_ in ids) / len(ids)
-            result[f"{prefix}total"] = len(ids)
-    for name, scores in (("best_exact", exact), ("best_f1", f1)):
-        best = _best_threshold(references, predictions, scores, null_odds)
-        result[name], result[f"{name}_thresh"] = best
+    for prefix, scores in groups.items():
+        if scores:
+            result[f"{prefix}exact"], result[f"{prefix}f1"] = _percent(scores, len(scores))
+            result[f"{prefix}total"] = len(scores)
+    for name in ("exact", "f1"):
+        of_name = {id_: getattr(score, name) for id_, score in each.items()}
+        best = _best_threshold(references, predictions, of_name, null_odds)
+        result[f"best_{name}"], result[f"best_{name}_thresh"] = best
     main_scores = {name: result[name] for name in MAIN_OF_V2 if name in result}
     return main_scores | result, each
 
 
-def normalized(text: str, unit: Unit = "word") -> list[str]:
+def _percent(scores: Collection[Score], total: int) -> tuple[float, float]:
+    exact = 100.0 * sum(score.exact for score in scores) / total
+    return exact, 100.0 * sum(score.f1 for score in scores) / total
+
+
+def normalized(text: str, unit: Unit) -> list[str]:
     """What stands between blanks, in lower case and without the punctuation that `unit` leaves out,
     and for "word" without English articles."""
     if unit == "korquad_v1":
         return text.lower().translate(_KORQUAD_PUNCTUATION).split()
+    text = text.lower().translate(_WITHOUT_PUNCTUATION)
     if unit == "character":
-        return _PUNCTUATION_OF_ANY_SCRIPT.sub(
-            "", text.lower().translate(_WITHOUT_PUNCTUATION)
-        ).split()
-    return _ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
+        return _PUNCTUATION_OF_ANY_SCRIPT.sub("", text).split()
+    return _ARTICLES.sub(" ", text).split()
 
 
 def separates_words(texts: Iterable[str]) -> bool:
@@ -132,7 +138,8 @@ def _best_f1(expected: Sequence[list[str]], predicted: list[str], unit: Unit) ->
     """The best F1 of the predicted words over the expected ones, of their characters unless `unit`
     is "word"."""
     if unit != "word":
-        predicted, *expected = (list("".join(words)) for words in (predicted, *expected))
+        predicted = list("".join(predicted))
+        expected = [list("".join(words)) for words in expected]
     return max(_f1(words, predicted) for words in expected)
 
 
@@ -141,8 +148,8 @@ def _f1(expected: list[str], predicted: list[str]) -> float:
     shared = sum((Counter(predicted) & Counter(expected)).values())
     if shared == 0:
         return 0.0
-    precision = 1.0 * shared / len(predicted)
-    recall = 1.0 * shared / len(expected)
+    precision = shared / len(predicted)
+    recall = shared / len(expected)
     return (2 * precision * recall) / (precision + recall)
 
 
@@ -157,13 +164,15 @@ def _best_threshold(
     Starts with "" as every answer and accepts one prediction after the other, by rising odds: as in
     the official script, perhaps not all predictions of equal odds.
     """
-    current: float = sum(1 for answers in references.values() if not answers)
-    best, threshold = current, 0.0
+    current: float = sum(not answers for answers in references.values())
+    best = current
+    threshold = 0.0
     for id_ in sorted(references, key=odds.__getitem__):
         if references[id_]:
             current += scores[id_]
         elif predictions[id_]:
             current -= 1
         if current > best:
-            best, threshold = current, odds[id_]
+            best = current
+            threshold = odds[id_]
     return 100.0 * best / len(references), threshold

@@ -19,6 +19,7 @@ from tasks.squad.settings import QuestionSettings
 
 WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
 KINDS = {list: "a list", str: "text", int: "an integer", bool: "true or false"}
+Paragraphs = Iterator[tuple[str, list[Any]]]  # the context and the questions of each
 COLUMNS = ("id", "context", "question", "answers")  # of a Parquet file
 HUB_KEYS = ("text", "answer_start")  # of which answers on the hub have a list each
 NO_PLACE = -1  # of an answer that is not trained on
@@ -90,42 +91,33 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
     Raises InputError also for more than 5 % of answers that are not at their position."""
     paragraphs: list[str] = []
     questions: list[Question] = []
-    path = Path(source.path).expanduser()
-    if source.split or ending_of(path) == ".parquet":
-        version, found = "", _of_table(_table(source, path), allow_impossible)
-    else:
-        data = read_json(path, str(source))
-        version, found = (
-            str(data.get("version", "")) if isinstance(data, dict) else "",
-            _of_file(data, str(source)),
-        )
+    version, found = _paragraphs(source, allow_impossible)
     for context, qas in found:
-        paragraphs.append(context)
         for qa in qas:
             where = f"{source}: question {len(questions) + 1}"
-            questions.append(_question(qa, len(paragraphs) - 1, source.is_training, where))
+            questions.append(_question(qa, len(paragraphs), source.is_training, where))
+        paragraphs.append(context)
         if source.limit and len(questions) >= source.limit:
             break
     if not questions:
         raise InputError(f"{source}: holds no question")
     questions = questions[: source.limit]
     paragraphs = paragraphs[: questions[-1].paragraph + 1]
-    needs_answers = source.is_training or (
-        not allow_impossible and any(each.answers for each in questions)
-    )
     id_, times = Counter(question.id for question in questions).most_common(1)[0]
     if times > 1:
         raise InputError(
             f"{source}: question {id_} occurs {times} times: predictions are stored by id"
         )
-    if source.is_training and not any(each.answers for each in questions):
+    has_answers = any(question.answers for question in questions)
+    if source.is_training and not has_answers:
         raise InputError(
             f"{source}: none of its {len(questions):,} questions has an answer to train on"
         )
-    kept: list[Question] = []
-    misplaced: list[str] = []
+    needs_answers = source.is_training or (has_answers and not allow_impossible)
+    kept, misplaced = [], []
     for question in questions:
-        where, context = f"{source}: question {question.id}", paragraphs[question.paragraph]
+        where = f"{source}: question {question.id}"
+        context = paragraphs[question.paragraph]
         if not (question.text.strip(WHITESPACE) and context.strip(WHITESPACE)):
             raise InputError(f"{where}: its text or its context is empty")
         has_none = question.is_impossible or (needs_answers and not question.answers)
@@ -134,11 +126,8 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
                 f"{where} has no answer: SQuAD v2.0 marks such questions by is_impossible, and its"
                 " data need --version_2_with_negative"
             )
-        if (
-            source.is_training
-            and not has_none
-            and not _is_in_place(*question.answers[0], context, where)
-        ):
+        is_trained = source.is_training and not has_none
+        if is_trained and not _is_in_place(*question.answers[0], context, where):
             misplaced.append(question.id)
         else:
             kept.append(question)
@@ -150,45 +139,52 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
     return Examples(version, paragraphs, kept, misplaced)
 
 
-def _of_file(data: Any, source: str) -> Iterator[tuple[str, list[Any]]]:
-    """The context and the questions of each paragraph. Raises InputError: it is not SQuAD's
-    form."""
+def _paragraphs(source: Source, allow_impossible: bool) -> tuple[str, Paragraphs]:
+    """The version of a file, "" for a table, and its paragraphs."""
+    path = Path(source.path).expanduser()
+    where = str(source)
+    if source.split:
+        flag = f"--dataset_name {source.path}"
+        data = hub.load_data_set(source.path, None, source.split, flag, source.revision)
+        return "", _of_table(of_data_set(data, flag), allow_impossible)
+    if ending_of(path) == ".parquet":
+        return "", _of_table(open_table(path, where, COLUMNS), allow_impossible)
+    data = read_json(path, where)
+    version = data.get("version", "") if isinstance(data, dict) else ""
+    return str(version), _of_file(data, where)
+
+
+def _of_file(data: Any, source: str) -> Paragraphs:
+    """Raises InputError: it is not SQuAD's form."""
     number = 0
     for entry in _part(data, "data", list, source):
-        for paragraph in _part(
-            entry, "paragraphs", list, f"{source}: `data` after paragraph {number}"
-        ):
+        where = f"{source}: `data` after paragraph {number}"
+        for paragraph in _part(entry, "paragraphs", list, where):
             number += 1
             where = f"{source}: paragraph {number}"
             yield _part(paragraph, "context", str, where), _part(paragraph, "qas", list, where)
 
 
-def _table(source: Source, path: Path) -> Table:
-    """A split of a data set of the hub, or a Parquet file."""
-    if not source.split:
-        return open_table(path, str(source), COLUMNS)
-    flag = f"--dataset_name {source.path}"
-    data = hub.load_data_set(source.path, None, source.split, flag, source.revision)
-    return of_data_set(data, flag)
-
-
-def _of_table(table: Table, allow_impossible: bool) -> Iterator[tuple[str, list[Any]]]:
+def _of_table(table: Table, allow_impossible: bool) -> Paragraphs:
     """As `_of_file`, with a paragraph for successive rows of one context."""
 
-    def qa(row: dict[str, Any]) -> dict[str, Any]:
-        answers = row.get("answers") or []
-        lists = [answers.get(key) for key in HUB_KEYS] if isinstance(answers, dict) else [None]
-        if all(isinstance(each, list) for each in lists):
-            answers = [
-                dict(zip(HUB_KEYS, pair, strict=True)) for pair in itertools.zip_longest(*lists)
-            ]
-        return row | {"answers": answers, "is_impossible": allow_impossible and not answers}
+    def context_of(placed: tuple[str, dict[str, Any]]) -> str:
+        place, row = placed
+        return _part(row, "context", str, f"{table.where}: {place}")
 
-    rows = (
-        (_part(row, "context", str, f"{table.where}: {place}"), row) for place, row in table.rows
-    )
-    for context, group in itertools.groupby(rows, lambda pair: pair[0]):
-        yield context, [qa(row) for _, row in group]
+    for context, rows in itertools.groupby(table.rows, context_of):
+        yield context, [_with_answers(row, allow_impossible) for _, row in rows]
+
+
+def _with_answers(row: dict[str, Any], allow_impossible: bool) -> dict[str, Any]:
+    """A row of a table in the form of a file's question."""
+    answers = row.get("answers") or []
+    if isinstance(answers, dict):
+        lists: list[Any] = [answers.get(key) for key in HUB_KEYS]
+        if all(isinstance(each, list) for each in lists):
+            pairs = itertools.zip_longest(*lists)
+            answers = [dict(zip(HUB_KEYS, pair, strict=True)) for pair in pairs]
+    return row | {"answers": answers, "is_impossible": allow_impossible and not answers}
 
 
 def _part(parent: Any, name: str, kind: type, where: str, default: Any = None) -> Any:
@@ -209,14 +205,13 @@ def _question(qa: Any, paragraph: int, is_training: bool, where: str) -> Questio
     """Raises InputError: it is not of SQuAD's form."""
     id_ = str(_part(qa, "id", object, where))
     where = f"{where} ({id_})"
-    answers = list[tuple[str, int]]()
+    answers = []
     for answer in _part(qa, "answers", list, where, []):
         start = _part(answer, "answer_start", int, where) if is_training else NO_PLACE
         answers.append((_part(answer, "text", str, where), start))
     is_impossible = _part(qa, "is_impossible", bool, where, False)
-    return Question(
-        id_, _part(qa, "question", str, where), paragraph, tuple(answers), is_impossible
-    )
+    text = _part(qa, "question", str, where)
+    return Question(id_, text, paragraph, tuple(answers), is_impossible)
 
 
 def _is_in_place(text: str, start: int, context: str, where: str) -> bool:

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
-from tasks.runs.settings import FineTuningConfig, batch_size
+from tasks.runs.settings import FineTuningConfig, batch_size, data_setting
 
 MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
 
@@ -11,24 +11,21 @@ MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compare
 class QuestionSettings(Settings):
     """Which questions are read."""
 
-    train_file: str | None = setting(
-        None, "SQuAD JSON to train on, plain or .gz, or Parquet with SQuAD's columns", "data"
+    train_file: str | None = data_setting(
+        None, "SQuAD JSON to train on, plain or .gz, or Parquet with SQuAD's columns"
     )
-    predict_file: str | None = setting(None, "file of the same kinds to predict and score", "data")
-    dataset_name: str | None = setting(
-        None, "hub data set or folder with SQuAD's columns and splits train and validation", "data"
+    predict_file: str | None = data_setting(None, "file of the same kinds to predict and score")
+    dataset_name: str | None = data_setting(
+        None, "hub data set or folder with SQuAD's columns and splits train and validation"
     )
-    dataset_revision: str | None = setting(
-        None,
-        "commit, tag or branch of the hub data set --dataset_name",
-        "data",
-        shown_default="main",
+    dataset_revision: str | None = data_setting(
+        None, "commit, tag or branch of the hub data set --dataset_name", shown_default="main"
     )
-    max_train_examples: int | None = setting(
-        None, "train on the first N questions", "data", at_least=1
+    max_train_examples: int | None = data_setting(
+        None, "train on the first N questions", at_least=1
     )
-    max_predict_examples: int | None = setting(
-        None, "predict the first N questions", "data", at_least=1
+    max_predict_examples: int | None = data_setting(
+        None, "predict the first N questions", at_least=1
     )
 
     def check(self) -> None:
@@ -39,25 +36,24 @@ class QuestionSettings(Settings):
 class WindowSettings(Settings):
     """How contexts are cut into windows; names and defaults of run_squad.py."""
 
-    version_2_with_negative: bool = setting(
-        False, "the data has questions without an answer (SQuAD v2.0)", "data", is_saved=True
+    version_2_with_negative: bool = data_setting(
+        False, "the data has questions without an answer (SQuAD v2.0)", is_saved=True
     )
-    max_seq_length: int = setting(
+    max_seq_length: int = data_setting(
         384,
         "maximum number of tokens per window, question included",
-        "data",
         is_saved=True,
         at_least=5,
         at_most=LONGEST_ROW,
     )
-    doc_stride: int = setting(
-        128, "tokens between the starts of windows", "data", is_saved=True, at_least=1
+    doc_stride: int = data_setting(
+        128, "tokens between the starts of windows", is_saved=True, at_least=1
     )
-    max_query_length: int = setting(
-        64, "maximum number of tokens of a question", "data", is_saved=True, at_least=1
+    max_query_length: int = data_setting(
+        64, "maximum number of tokens of a question", is_saved=True, at_least=1
     )
-    allow_unknown: bool = setting(
-        False, "continue even if more than 10 % of the tokens are [UNK]", "data"
+    allow_unknown: bool = data_setting(
+        False, "continue even if more than 10 % of the tokens are [UNK]"
     )
 
     def check(self) -> None:

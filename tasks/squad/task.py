@@ -1,37 +1,43 @@
-"""The task of bert-squad: the start and the end of the answer in a window of tokens.
+"""The task of bert-squad: the start and the end of the answer in a window of tokens. Contexts are
+cut into windows by Google's rules (google-research/bert `run_squad.py`).
 
 Tensors have their shape as a suffix: B rows, T positions of a row, R of the hidden state, 2 for
 start and end.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
 from bert.heads import SPAN
 from bert.model import in_places, split_groups
+from distributed.rows import ragged
 from distributed.run import Run
+from ringbase.errors import shortened
+from ringbase.files import digest, sha256
 from ringbase.ragged import padded
-from tasks.runs.cache import Tables
+from ringbase.settings import flat
+from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
-from tasks.runs.task import DataSet, Record, Scores, Task
-from tasks.runs.texts import Preparation
+from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
+from tasks.runs.texts import Preparation, window_starts
 from tasks.runs.trained import saved_settings
-from tasks.squad import windows as rows
 from tasks.squad.answers import Prediction, SpanDecoder, nbest_file
 from tasks.squad.details import details
-from tasks.squad.metrics import Score as QuestionScore
-from tasks.squad.metrics import Unit, separates_words, squad_v1, squad_v2
-from tasks.squad.reading import Examples, Source, read
+from tasks.squad.metrics import AllScores, Unit, separates_words, squad_v1, squad_v2
+from tasks.squad.reading import NO_PLACE, Examples, Question, Source, answer_characters, read
 from tasks.squad.settings import AnswerSettings, WindowSettings
 
 LARGE = 1e30
 ANSWERS = ("start_position", "end_position")
-
-
+NUMBERS = ("question_tokens", *ANSWERS, "document_start", "question")  # of a window
+Data = DataSet[Examples]
 Results = Sequence[Prediction]
 
 
@@ -43,7 +49,9 @@ class SpanTask(Task[Examples, Results]):
     answers: AnswerSettings = field(default_factory=AnswerSettings)
     count: str = "auto"  # what is counted: the flag `--metric`
     settings: Mapping[str, object] = field(default_factory=dict)
-    name, version, head, table, metric = "squad", rows.VERSION, SPAN, "windows", "f1"
+    name, head, table, metric = "squad", SPAN, "windows", "f1"
+    # increase when reading or cutting accepts or writes something else: old folders are not used
+    version = 7
 
     @property
     def max_seq_length(self) -> int:
@@ -54,28 +62,27 @@ class SpanTask(Task[Examples, Results]):
         return saved_settings(self.windows)
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
-        fields, batch = batch_of(
-            fields | {"sentence_a_tokens": fields["question_tokens"]}, grouping
-        )
-        return batch | {name: padded(fields[name], len(batch["first_tokens"])) for name in ANSWERS}
+        fields = {**fields, "sentence_a_tokens": fields["question_tokens"]}
+        fields, batch = batch_of(fields, grouping)
+        for name in ANSWERS:
+            batch[name] = padded(fields[name], len(batch["first_tokens"]))
+        return batch
 
     def weights(self, batch: Batch) -> dict[str, float]:
         return {"loss": float(num_examples(batch))}
 
-    def loss(self, scores_R2: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def loss(self, scores_R2: tf.Tensor, batch: Batch) -> Tensors:
         """The sum over rows of (cross-entropy of the start + cross-entropy of the end) / 2, without
         padding."""
-        groups = zip(
-            in_places(scores_R2, batch), split_groups(batch["attention_mask"], batch), strict=True
-        )
+        scores = in_places(scores_R2, batch)
+        masks = split_groups(batch["attention_mask"], batch)
         targets_B2 = tf.stack([batch[name] for name in ANSWERS], 1)
         is_example_B = batch["is_example"]
         sums = []
-        for scores_BT2, mask_BT in groups:
+        for scores_BT2, mask_BT in zip(scores, masks, strict=True):
             padding_B1T = 1 - tf.cast(mask_BT, scores_BT2.dtype)[:, None]
-            log_probs_B2T = tf.nn.log_softmax(
-                tf.transpose(scores_BT2, [0, 2, 1]) - LARGE * padding_B1T
-            )
+            scores_B2T = tf.transpose(scores_BT2, [0, 2, 1])
+            log_probs_B2T = tf.nn.log_softmax(scores_B2T - LARGE * padding_B1T)
             rows, length = tf.unstack(tf.shape(mask_BT))
             here_B2, targets_B2 = targets_B2[:rows], targets_B2[rows:]
             is_here_B, is_example_B = is_example_B[:rows], is_example_B[rows:]
@@ -90,37 +97,93 @@ class SpanTask(Task[Examples, Results]):
         return read(source, self.windows.version_2_with_negative)
 
     def key(self, source: Source, examples: Callable[[], Examples]) -> object:
-        return rows.key(self.windows, source, examples)
+        file = Path(source.path).expanduser()
+        if not source.split and file.is_file():
+            content: object = sha256(file)  # a file with the same bytes is not parsed again
+        else:
+            content = [examples().paragraphs, examples().questions]
+        return flat(self.windows), source.is_training, source.limit, content
 
     def tables(self, examples: Examples, preparation: Preparation) -> Tables:
-        return rows.tables(self.windows, examples, preparation)
+        """Tokenizes questions and contexts and cuts the contexts into windows.
 
-    def decoder(self, data: DataSet[Examples]) -> SpanDecoder:
+        A row of `windows` has `input_ids` ([CLS] question [SEP] window [SEP]), `question_tokens`
+        (how many of them are of type 0), `start_position` and `end_position` (0 if the answer is
+        not inside), `question` (its number), and `document_start` (the window's first token in the
+        context); all int32. A row of `paragraphs` has `spans`, the start and end characters of each
+        of its tokens, interleaved.
+        """
+        settings, tokenizer = self.windows, preparation.tokenizer
+        paragraphs, questions = examples.paragraphs, examples.questions
+        contexts = preparation.ids_and_spans(paragraphs, "tokenizing contexts")
+        texts = [question.text for question in questions]
+        question_ids = preparation.ids(texts, "tokenizing questions")
+        separators = [tokenizer.sep_id] * tokenizer.separators
+        most_asked = settings.max_seq_length - 3 - len(separators)
+        most_asked = min(settings.max_query_length, most_asked)
+        rows = []
+        for number, question in enumerate(questions):
+            ids, spans = contexts[question.paragraph]
+            asked = question_ids[number][:most_asked]
+            head = np.concatenate([[tokenizer.cls_id], asked, separators]).astype(np.int32)
+            answer = answer_tokens(question, paragraphs[question.paragraph], spans)
+            for window in self._windows(head, ids, answer):
+                rows.append((*window, number))
+        input_ids, *columns = zip(*rows, strict=True)
+        windows = {"input_ids": ragged(input_ids, pa.int32())}
+        for name, column in zip(NUMBERS, columns, strict=True):
+            windows[name] = pa.array(column, pa.int32())
+        token_spans = ragged([spans.reshape(-1) for _, spans in contexts], pa.int32())
+        notes = [f"{len(questions):,} questions, {len(rows):,} windows"]
+        if examples.misplaced:
+            names = shortened(examples.misplaced, 5)
+            notes.append(f"left out, because the answer is not at answer_start: {names}")
+        lengths = settings.max_seq_length, settings.doc_stride, settings.max_query_length
+        content = digest(
+            "squad windows", self.version, tokenizer.digest, lengths, [paragraphs, questions]
+        )
+        context_ids = [ids for ids, _ in contexts]
+        fit = preparation.fit([*context_ids, *question_ids], [*paragraphs, *texts])
+        facts = {"digest": content, "notes": notes, **fit}
+        return with_facts({"windows": windows, "paragraphs": {"spans": token_spans}}, facts)
+
+    def _windows(
+        self, head: np.ndarray, ids: np.ndarray, answer: tuple[int, int] | None
+    ) -> Iterator[tuple]:
+        """The input ids and the numbers of each window of a context, without the question's."""
+        room = self.windows.max_seq_length - len(head) - 1
+        for start in window_starts(len(ids), room, self.windows.doc_stride):
+            window = ids[start : start + room]
+            positions = (0, 0)
+            if answer and start <= answer[0] and answer[1] < start + len(window):
+                shift = len(head) - start
+                positions = answer[0] + shift, answer[1] + shift
+            yield np.concatenate([head, window, head[-1:]]), len(head), *positions, start
+
+    def decoder(self, data: Data) -> SpanDecoder:
         version_2 = self.windows.version_2_with_negative
         return SpanDecoder(self.answers, version_2, data.examples(), data.tables)
 
-    def outputs(self, scores_BT2: tf.Tensor) -> dict[str, tf.Tensor]:
+    def outputs(self, scores_BT2: tf.Tensor) -> Tensors:
         start_BT, end_BT = tf.unstack(scores_BT2, axis=2)
         return {"start_logits": start_BT, "end_logits": end_BT}
 
-    def scores(self, kind: str, data: DataSet[Examples], results: Results) -> Scores:
+    def scores(self, kind: str, data: Data, results: Results) -> Scores:
         """Those of the official scripts, by their names; `kind` begins none of them."""
         return self._scored(data.examples(), results)[0]
 
-    def _scored(
-        self, examples: Examples, results: Results
-    ) -> tuple[Scores, Mapping[str, QuestionScore]]:
+    def _scored(self, examples: Examples, results: Results) -> AllScores:
         """The scores of the script, and those of each question; none without answers."""
         if not has_answers(examples):
             return {}, {}
-        ids, unit = list(examples.references), unit_of(self.count, examples)
-        texts = dict(zip(ids, (each.text for each in results), strict=True))
+        unit = unit_of(self.count, examples)
+        texts = by_id(examples, (each.text for each in results))
         if not self.windows.version_2_with_negative:
             return squad_v1(examples.references, texts, unit)
-        odds: Any = dict(zip(ids, (each.null_odds for each in results), strict=True))
+        odds = by_id(examples, (each.null_odds for each in results))
         return squad_v2(examples.references, texts, odds, unit)
 
-    def records(self, data: DataSet[Examples], results: Results) -> Iterator[Record]:
+    def records(self, data: Data, results: Results) -> Iterator[Record]:
         examples = data.examples()
         _, scores = self._scored(examples, results)
         for question, answer in zip(examples.questions, results, strict=True):
@@ -132,15 +195,15 @@ class SpanTask(Task[Examples, Results]):
                 "start": answer.start,
                 "probability": answer.probability,
             }
-            if not scores:
-                yield Record(fields)
-                continue
-            score = scores[question.id]
-            fields["answers"] = [*dict.fromkeys(text for text, _ in question.answers)]
-            fields["f1"] = score.f1
-            yield Record(fields, None if score.exact else answer.probability)
+            mistake = None
+            if scores:
+                score = scores[question.id]
+                fields["answers"] = [*dict.fromkeys(text for text, _ in question.answers)]
+                fields["f1"] = score.f1
+                mistake = None if score.exact else answer.probability
+            yield Record(fields, mistake)
 
-    def write(self, run: Run, data: DataSet[Examples], results: Results) -> None:
+    def write(self, run: Run, data: Data, results: Results) -> None:
         """Writes Google's files."""
         examples = data.examples()
         if not has_answers(examples):
@@ -150,18 +213,21 @@ class SpanTask(Task[Examples, Results]):
                 "the contexts have no blanks between words: F1 hardly differs from EM; see --metric"
                 " characters"
             )
-        ids = list(examples.references)
-        texts = dict(zip(ids, (each.text for each in results), strict=True))
-        run.write_json("predictions.json", texts)
-        run.write("nbest_predictions.json", nbest_file(ids, [each.entry for each in results]))
+        run.write_json("predictions.json", by_id(examples, (each.text for each in results)))
+        entries = by_id(examples, (each.entry for each in results))
+        run.write("nbest_predictions.json", nbest_file(entries))
         if self.windows.version_2_with_negative:
-            odds = dict(zip(ids, (each.null_odds for each in results), strict=True))
-            run.write_json("null_odds.json", odds)
+            run.write_json("null_odds.json", by_id(examples, (each.null_odds for each in results)))
 
-    def details(self, data: DataSet[Examples], results: Results) -> Details:
+    def details(self, data: Data, results: Results) -> Details:
         examples = data.examples()
         _, each = self._scored(examples, results)
         return Details(sections=details(examples, results, each))
+
+
+def by_id(examples: Examples, values: Iterable[Any]) -> dict[str, Any]:
+    """What each question has, by the question's id."""
+    return dict(zip(examples.references, values, strict=True))
 
 
 def has_answers(examples: Examples) -> bool:
@@ -174,3 +240,26 @@ def unit_of(metric: str, examples: Examples) -> Unit:
         return "character"
     is_korquad = metric == "auto" and "korquad" in examples.version.lower()
     return "korquad_v1" if is_korquad or metric == "korquad_v1" else "word"
+
+
+def answer_tokens(question: Question, context: str, spans: np.ndarray) -> tuple[int, int] | None:
+    """The first and last token of a question's answer in its context; None without an answer to
+    train on.
+
+    They are the tokens that overlap the answer's characters. run_squad.py (`_improve_answer_span`)
+    searches the words around `answer_start` for the answer's tokens instead, which needs blanks
+    between words.
+    """
+    text, place = question.answers[0] if question.answers else ("", NO_PLACE)
+    if question.is_impossible or place == NO_PLACE:
+        return None
+    characters = answer_characters(text, place, context)
+    assert characters is not None  # `read` has left out such questions
+    start, stop = characters
+    tokens = np.flatnonzero((spans[:, 0] < stop) & (spans[:, 1] > start))
+    if len(tokens):
+        return int(tokens[0]), int(tokens[-1])
+    # The tokenizer drops these characters (control characters): the nearest token before them.
+    before = np.flatnonzero(spans[:, 1] <= start)
+    nearest = int(before[-1]) if len(before) else 0
+    return nearest, nearest

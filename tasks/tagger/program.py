@@ -65,7 +65,7 @@ def with_tags(config: TaggerConfig, start: Start, run: Run) -> Start:
     else:
         found.add("O")
     labels = tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
-    fresh = tuple[str, ...]()
+    fresh: tuple[str, ...] = ()
     if stated and sorted(stated) == sorted(labels):
         labels = stated  # in the model's own order
     elif stated:

@@ -3,24 +3,21 @@
 import itertools
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from bert.hub import load_data_set
 from ringbase.errors import InputError
 from ringbase.files import lines_of, read_text
 from ringbase.settings import shown
-from tasks.runs.tables import Table, ending_of, of_data_set, open_table
-from tasks.tagger.settings import FileSettings
+from tasks.runs.sources import Source
+from tasks.runs.tables import Table, ending_of
 
 PREFIXED = re.compile(r"[BIELMSU]-\S(.*\S)?")  # the tag of a word in an entity
 PLAIN = re.compile(r"\S(.*\S)?")
 SCHEMES = "BI", "BIES", "BILU", "BMES"  # the prefixes of BIO, BIOES, BILOU and BMES
 AS_BIOES = {"L": "E", "U": "S", "M": "I"}
 NO_TAGS = {"", "_", "-", "?", "-1"}  # what stands for the tags of a file that has none
-SPLITS = {"train": "train", "dev": "validation", "predict": "test"}
 DOCUMENT = "-DOCSTART-"  # the line of CoNLL-2003's files that begins a document
 # "# id …" of MultiCoNER, "## klue-ner-…", "# text = …" of CoNLL-U
 COMMENT = re.compile("#+([ \\t]|$)")
@@ -38,39 +35,14 @@ class Sentence(NamedTuple):
     place: str = ""  # in the file
 
 
-@dataclass(frozen=True)
-class Source:
-    """The "train", "dev" or "predict" sentences of the settings."""
-
-    files: FileSettings
-    kind: str
-
-    def __str__(self) -> str:
-        return (
-            f"--{self.kind}_file {self.path}"
-            if self.path
-            else f"--dataset_name {self.files.dataset_name}"
-        )
-
-    @property
-    def path(self) -> Path | None:
-        path = getattr(self.files, f"{self.kind}_file")
-        return Path(path).expanduser() if path else None
-
-    @property
-    def limit(self) -> int | None:
-        return (
-            self.files.max_train_examples
-            if self.kind == "train"
-            else self.files.max_predict_examples
-        )
+Sentences = Sequence[Sentence]
 
 
 def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[Sentence]:
     """The sentences of a source; those to train on or to evaluate have tags (see `_with_tags`), of
     `labels` if these are known. Raises InputError, with the line: a damaged file, an empty one, or
     a tag that is none."""
-    sentences = list[Sentence]()
+    sentences: list[Sentence] = []
     for each in _sentences(source, characters):
         if source.limit == len(sentences):
             break
@@ -85,16 +57,14 @@ def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[S
         sentences.append(each)
     if not sentences:
         raise InputError(f"{source}: there is no sentence in it")
-    if max(len(each.words) for each in sentences) > 1 and all(map(_is_counted, sentences)):
+    longest = max(len(each.words) for each in sentences)
+    if longest > 1 and all(map(_is_counted, sentences)):
         raise InputError(
             f"{source}: the first column counts the words, as in CoNLL-U: the word must be the"
             " first column"
         )
-    if (
-        source.kind == "train"
-        and not characters
-        and all(len(word) == 1 for each in sentences for word in each.words)
-    ):
+    words = itertools.chain.from_iterable(each.words for each in sentences)
+    if source.kind == "train" and not characters and all(len(word) == 1 for word in words):
         raise InputError(f"{source}: each word is a single character: give --characters")
     return _with_tags(sentences, str(source), characters, labels)
 
@@ -120,9 +90,11 @@ def _with_tags(
     """The sentences with tags in BIO or BIOES, those of characters in BIO, as which other schemes
     are read; or with plain tags, if none has a prefix."""
     tags = tags_of(sentences)
-    pattern, needed = PREFIXED, "O, or B-, I-, E- or S- and a type, or no tag may have a prefix"
+    pattern = PREFIXED
+    needed = "O, or B-, I-, E- or S- and a type, or no tag may have a prefix"
     if is_plain(labels or tags):
-        pattern, needed = PLAIN, "a tag"
+        pattern = PLAIN
+        needed = "a tag"
     if labels:
         needed = f"one of {', '.join(labels)}"
     right = {"O", *filter(pattern.fullmatch, tags - NO_TAGS)}
@@ -142,7 +114,7 @@ def _with_tags(
     return sentences
 
 
-def tags_of(sentences: Sequence[Sentence]) -> set[str]:
+def tags_of(sentences: Sentences) -> set[str]:
     return {tag for each in sentences for tag in each.tags or ()}
 
 
@@ -176,7 +148,7 @@ def parted(tag: str) -> tuple[str, str]:
 def in_bioes(tags: Sequence[str], characters: bool = False) -> list[str]:
     """Tags of any scheme in BIOES; those of characters in BIO, because a token may hold the last
     one of an entity and others."""
-    converted = list[str]()
+    converted = []
     for before, tag in itertools.pairwise(["O", *tags]):
         prefix, kind = parted(tag)
         if characters:
@@ -193,8 +165,10 @@ def _is_counted(sentence: Sentence) -> bool:
 def text_of(words: Sequence[str], characters: bool) -> tuple[str, list[int]]:
     """The text of a sentence, and where each word starts in it."""
     gap = "" if characters else " "
-    ends = itertools.accumulate((len(word) + len(gap) for word in words), initial=0)
-    return gap.join(words), [*ends][:-1]
+    starts = [0]
+    for word in words:
+        starts.append(starts[-1] + len(word) + len(gap))
+    return gap.join(words), starts[:-1]
 
 
 def goes_on(before: str, tag: str) -> bool:
@@ -203,52 +177,51 @@ def goes_on(before: str, tag: str) -> bool:
     return prefix in "BI" and parted(tag) in (("I", kind), ("E", kind))
 
 
-def illegal(sentences: Sequence[Sentence]) -> list[Sentence]:
+def illegal(sentences: Sentences) -> list[Sentence]:
     """The sentences whose tags contradict their scheme, which is BIOES if there is an E- or S-,
     else BIO."""
-    is_bioes = any(parted(tag)[0] in "ES" for each in sentences for tag in each.tags or ())
+    is_bioes = any(parted(tag)[0] in "ES" for tag in tags_of(sentences))
 
     def is_broken(before: str, tag: str) -> bool:
         if goes_on(before, tag):
             return False
         return parted(tag)[0] in "IE" or (is_bioes and parted(before)[0] in "BI")
 
-    return [
-        each
-        for each in sentences
-        if each.tags and any(map(is_broken, ["O", *each.tags], [*each.tags, "O"]))
-    ]
+    broken = []
+    for each in sentences:
+        edges = itertools.pairwise(["O", *(each.tags or ()), "O"])
+        if any(is_broken(*edge) for edge in edges):
+            broken.append(each)
+    return broken
 
 
 # -- files to sentences ----------------------------------------------------------------------------
 
 
 def _sentences(source: Source, characters: bool) -> Iterator[Sentence]:
-    path, where, files = source.path, str(source), source.files
-    if path is None:
-        data = load_data_set(
-            str(files.dataset_name), None, SPLITS[source.kind], where, files.dataset_revision
-        )
-        return _of_table(of_data_set(data, where, TAG_COLUMNS))
-    if ending_of(path) in (".jsonl", ".json", ".parquet"):
-        return _of_table(open_table(path, where, ("tokens", *TAG_COLUMNS)))
-    return _of_columns(path, where, characters)
+    path = Path(source.file or "").expanduser()
+    if not source.file or ending_of(path) in (".jsonl", ".json", ".parquet"):
+        return _of_table(source.table(("tokens", *TAG_COLUMNS), TAG_COLUMNS))
+    return _of_columns(path, str(source), characters)
 
 
 def _of_columns(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
     lines = lines_of(read_text(path, where))
     words = [line for line in lines if not line.startswith(DOCUMENT) and not COMMENT.match(line)]
-    num_columns = next(filter(None, map(len, map(_columns, words))), 0)
-    tags = {"O", *NO_TAGS, *(row[-1] for row in map(_columns, words) if row)}
-    rows, document, place = list[list[str]](), 0, ""
+    columns = [*filter(None, map(_columns, words))]
+    num_columns = len(columns[0]) if columns else 0
+    tags = {"O", *NO_TAGS, *(row[-1] for row in columns)}
+    rows: list[list[str]] = []
+    document = 0
+    place = ""
     for number, line in enumerate([*lines, ""], 1):
         row = line.split("\t")
         is_blank_character = characters and row[0] == " " and len(row) == num_columns
-        if not is_blank_character:
-            row = _columns(line)
+        row = row if is_blank_character else _columns(line)
         if not row or line.startswith(DOCUMENT):
             if rows:
-                yield _of_rows(rows, document, place)
+                tags_of_rows = [row[-1].strip() for row in rows] if num_columns > 1 else None
+                yield Sentence([row[0] for row in rows], tags_of_rows, document, place)
             rows = []
             document += line.startswith(DOCUMENT)
             continue
@@ -260,7 +233,8 @@ def _of_columns(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
             )
         if not row[0]:
             raise InputError(f"{where}: line {number}: the word, its first column, is empty")
-        place = place if rows else f"line {number}"
+        if not rows:
+            place = f"line {number}"
         rows.append(row)
 
 
@@ -277,11 +251,6 @@ def _is_comment(line: str, row: Sequence[str], num_columns: int, tags: set[str])
     is_tagged = row[-1] in tags or PREFIXED.fullmatch(row[-1])
     is_row = len(row) == num_columns and (num_columns == 1 or is_tagged)
     return bool(COMMENT.match(line)) and not is_row
-
-
-def _of_rows(rows: Sequence[Sequence[str]], document: int, place: str) -> Sentence:
-    tags = [row[-1].strip() for row in rows] if len(rows[0]) > 1 else None
-    return Sentence([row[0] for row in rows], tags, document, place)
 
 
 def _of_table(table: Table) -> Iterator[Sentence]:

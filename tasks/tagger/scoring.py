@@ -4,7 +4,7 @@ the report shows of them."""
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,14 +16,17 @@ from tasks.runs.details import (
     NONE,
     Details,
     figures,
+    figures_of_labels,
     marked,
     matrix,
     of_all,
     table,
     table_of_figures,
 )
-from tasks.tagger.reading import Sentence, goes_on, is_plain, parted, text_of
-from tasks.tagger.rows import Tagged
+from tasks.tagger.decoder import Tagged
+from tasks.tagger.reading import Sentence, Sentences, goes_on, is_plain, parted, text_of
+
+Span = tuple[str, int, int]  # the type, the first and the last word of an entity
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Entity:
     probability: float
 
 
-def spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+def spans(tags: Sequence[str]) -> Iterator[Span]:
     """The entities of a sentence: type, first and last word. Each tag that does not go on with one
     and is not O begins one (conlleval.pl of the CoNLL shared tasks; for E- and S- seqeval). A word
     with a plain tag is one."""
@@ -59,9 +62,9 @@ def entities(
     """The entities of a text with these words, which start at these characters."""
     found = []
     for label, first, last in spans(tagged.tags):
-        start, end = starts[first], starts[last] + len(words[last])
-        probability = min(tagged.shares[first : last + 1])
-        found.append(Entity(text[start:end], label, start, end, probability))
+        start = starts[first]
+        end = starts[last] + len(words[last])
+        found.append(Entity(text[start:end], label, start, end, tagged.share(first, last)))
     return found
 
 
@@ -69,27 +72,37 @@ def sureness_of_mistake(true: Sequence[str], tagged: Tagged) -> float | None:
     """How sure the model was of the entities that only one side has: the highest of the lowest
     probabilities of their words' tags. None if the entities are the same."""
     wrong = set(spans(true)) ^ set(spans(tagged.tags))
-    return max((min(tagged.shares[first : last + 1]) for _, first, last in wrong), default=None)
+    return max((tagged.share(first, last) for _, first, last in wrong), default=None)
 
 
 class Comparison:
     """The entities of sentences and those that were found: counts by type."""
 
-    def __init__(self, sentences: Sequence[Sentence], found: Sequence[Tagged]):
+    def __init__(self, sentences: Sentences, found: Sequence[Tagged]):
         self.true = [set(spans(each.tags or ())) for each in sentences]
         self.found = [set(spans(each.tags)) for each in found]
-        parts = self.true, self.found, [a & b for a, b in zip(self.true, self.found, strict=True)]
-        counts = [Counter(label for each in part for label, _, _ in each) for part in parts]
+        both = map(set.intersection, self.true, self.found)
+        counts = [*map(_types, (self.true, self.found, both))]
         labels = sorted(counts[0] | counts[1])
-        self.by_type = {label: figures(*(count[label] for count in counts)) for label in labels}
-        self.all = figures(*(count.total() for count in counts))
+        counts_3L = np.array([[count[label] for label in labels] for count in counts], int)
+        self.by_type = figures_of_labels(labels, counts_3L)
+        self.all = figures(*counts_3L.sum(1).tolist())
+
+    def errors(self) -> list[int]:
+        """How many entities of each sentence only one side has."""
+        return [len(a ^ b) for a, b in zip(self.true, self.found, strict=True)]
+
+
+def _types(entities: Iterable[set[Span]]) -> Counter[str]:
+    """How many entities of each type sentences have."""
+    return Counter(label for each in entities for label, _, _ in each)
 
 
 def measure(
     kind: str,
     labels: Sequence[str],
     characters: bool,
-    sentences: Sequence[Sentence],
+    sentences: Sentences,
     found: Sequence[Tagged],
     losses: np.ndarray,
 ) -> dict[str, float]:
@@ -110,12 +123,12 @@ def measure(
         from sklearn.metrics import f1_score  # a second to import
 
         scores["char_macro_f1"] = f1_score(
-            true_tags, found_tags, labels=list(labels), average="macro", zero_division=1.0
+            true_tags, found_tags, labels=[*labels], average="macro", zero_division=1.0
         )
     pairs = zip(sentences, found, strict=True)
-    documents = [[*part] for _, part in itertools.groupby(pairs, lambda pair: pair[0].document)]
-    if len(documents) > 1:
-        f1_of_documents = [Comparison(*zip(*part, strict=True)).all["f1"] for part in documents]
+    documents = itertools.groupby(pairs, lambda pair: pair[0].document)
+    f1_of_documents = [Comparison(*zip(*part, strict=True)).all["f1"] for _, part in documents]
+    if len(f1_of_documents) > 1:
         scores["document_f1"] = statistics.fmean(f1_of_documents)
     scores["loss"] = np.mean(losses)
     if is_plain(labels):
@@ -124,10 +137,7 @@ def measure(
 
 
 def details(
-    characters: bool,
-    labels: Sequence[str],
-    sentences: Sequence[Sentence],
-    found: Sequence[Tagged],
+    characters: bool, labels: Sequence[str], sentences: Sentences, found: Sequence[Tagged]
 ) -> Details:
     """The figures of each type, or plain tag; for the page also the confused ones, and the
     sentences with the most wrong entities."""
@@ -138,17 +148,17 @@ def details(
         for true, tag in zip(each.tags or (), tagged.tags, strict=True):
             counts[parted(true)[1] or "O", parted(tag)[1] or "O"] += 1
     confusion = [[counts[one, other] for other in types] for one in types]
-    errors = [len(a ^ b) for a, b in zip(comparison.true, comparison.found, strict=True)]
+    errors = comparison.errors()
     wrong = [number for number, count in enumerate(errors) if count]
     wrong.sort(key=lambda number: -errors[number])
     rows = [_row(characters, sentences[number], found[number]) for number in wrong[:MOST_ROWS]]
     kind, counted = ("tag", "words") if is_plain(labels) else ("type", "entities")
-    by_type = f"a row for the true {kind} of each word, a column for the predicted one"
+    about = f"a row for the true {kind} of each word, a column for the predicted one"
     colors = f"true {counted} are green, predicted ones red, both where they agree"
     note = f"{of_all(len(wrong), len(errors))}. {colors}"
     sections = [
         table_of_figures(f"{kind}s".title(), "", (kind, counted), comparison.by_type),
-        matrix("Confusion", by_type, types, confusion),
+        matrix("Confusion", about, types, confusion),
         table("Most wrong", note, ["text", "true", "predicted"], rows),
     ]
     return Details({f"eval_{kind}s": comparison.by_type}, sections)
@@ -157,7 +167,7 @@ def details(
 def _row(characters: bool, sentence: Sentence, tagged: Tagged) -> list[object]:
     """The cells of a sentence: its text with marks, the true entities, the predicted ones."""
     text, starts = text_of(sentence.words, characters)
-    marks, cells = list[tuple[int, int, str]](), list[str]()
+    marks, cells = [], []
     true, predicted = sentence.tags or (), tagged.tags
     for color, tags, others in (("answer", true, predicted), ("predicted", predicted, true)):
         if is_plain(tags):  # of all words only the wrong ones

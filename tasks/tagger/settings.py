@@ -1,64 +1,57 @@
 """The flags of bert-tagger."""
 
-from ringbase.settings import LONGEST_ROW, Settings, setting
-from tasks.runs.settings import TaskConfig
+from ringbase.settings import LONGEST_ROW, Settings
+from tasks.runs.settings import TaskConfig, data_setting
 
 
 class SentenceSettings(Settings):
     """How sentences become rows."""
 
-    max_seq_length: int = setting(
+    max_seq_length: int = data_setting(
         128,
         "maximum number of tokens of a row; longer sentences become several",
-        "data",
         is_saved=True,
         at_least=8,
         at_most=LONGEST_ROW,
     )
-    doc_stride: int = setting(
-        64, "tokens between the starts of such rows", "data", is_saved=True, at_least=1
+    doc_stride: int = data_setting(
+        64, "tokens between the starts of such rows", is_saved=True, at_least=1
     )
-    characters: bool = setting(
+    characters: bool = data_setting(
         False,
         "the files have a character in each line, blanks too, instead of a word (KLUE)",
-        "data",
         is_saved=True,
     )
-    allow_unknown: bool = setting(
-        False, "continue even if more than 10 % of the tokens are [UNK]", "data"
+    allow_unknown: bool = data_setting(
+        False, "continue even if more than 10 % of the tokens are [UNK]"
     )
 
 
 class FileSettings(Settings):
     """Which tagged sentences are read."""
 
-    train_file: str | None = setting(
+    train_file: str | None = data_setting(
         None,
         "to train on: CoNLL columns (first the word, last its tag, blank lines between sentences),"
         " or JSON lines or Parquet with lists `tokens` and `ner_tags`",
-        "data",
     )
-    dev_file: str | None = setting(
-        None, "file of the same kinds to evaluate on", "data", aliases=("validation_file",)
+    dev_file: str | None = data_setting(
+        None, "file of the same kinds to evaluate on", aliases=("validation_file",)
     )
-    predict_file: str | None = setting(
-        None,
-        "file of the same kinds to predict, with or without tags",
-        "data",
-        aliases=("test_file",),
+    predict_file: str | None = data_setting(
+        None, "file of the same kinds to predict, with or without tags", aliases=("test_file",)
     )
-    dataset_name: str | None = setting(
+    dataset_name: str | None = data_setting(
         None,
         "hub data set or folder with columns tokens and ner_tags and splits train, validation,"
         " test",
-        "data",
     )
-    dataset_revision: str | None = setting(None, "commit, tag or branch of --dataset_name", "data")
-    max_train_examples: int | None = setting(
-        None, "train on the first N sentences", "data", at_least=1
+    dataset_revision: str | None = data_setting(None, "commit, tag or branch of --dataset_name")
+    max_train_examples: int | None = data_setting(
+        None, "train on the first N sentences", at_least=1
     )
-    max_predict_examples: int | None = setting(
-        None, "evaluate and predict the first N sentences", "data", at_least=1
+    max_predict_examples: int | None = data_setting(
+        None, "evaluate and predict the first N sentences", at_least=1
     )
 
 

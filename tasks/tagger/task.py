@@ -8,25 +8,26 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, is_fixed
 from bert.heads import TAGGER
+from distributed.rows import ragged
 from distributed.run import Run
+from ringbase.files import digest
 from ringbase.settings import flat
-from tasks.runs.cache import Tables
+from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
 from tasks.runs.labels import named_outputs
-from tasks.runs.task import DataSet, Record, Scores, Task
-from tasks.runs.texts import Preparation
-from tasks.tagger import rows
-from tasks.tagger.reading import Sentence, Source, is_plain, read, text_of
-from tasks.tagger.rows import NONE, TagDecoder, Tagged
+from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
+from tasks.runs.texts import Preparation, max_context_owner, window_starts
+from tasks.tagger.decoder import NONE, Results, TagDecoder, Tagged
+from tasks.tagger.reading import Sentence, Sentences, Source, illegal, is_plain, read, text_of
 from tasks.tagger.scoring import details, entities, measure, sureness_of_mistake
 from tasks.tagger.settings import SentenceSettings
 
-Sentences = Sequence[Sentence]
-Results = tuple[Sequence[Tagged], np.ndarray]  # of each sentence; the losses of all words
+Data = DataSet[Sentences]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class TagTask(Task[Sentences, Results]):
     sentences: SentenceSettings = field(default_factory=SentenceSettings)
     labels: Sequence[str] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
-    name, version, head = "tagger", rows.VERSION, TAGGER
+    name, head = "tagger", TAGGER
+    version = 2  # increase when reading or `tables` makes something else: old rows are not used
 
     @property
     def metric(self) -> str:
@@ -48,21 +50,22 @@ class TagTask(Task[Sentences, Results]):
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)
-        tags, (values, _) = np.full(len(batch["input_ids"]), NONE, np.int32), fields["tags"]
-        tags[np.flatnonzero(batch["attention_mask"]) if is_fixed(batch) else slice(len(values))] = (
-            values
-        )
+        values, _ = fields["tags"]
+        tags = np.full(len(batch["input_ids"]), NONE, np.int32)
+        if is_fixed(batch):
+            tags[batch["attention_mask"] > 0] = values
+        else:
+            tags[: len(values)] = values
         return batch | {"tags": tags}
 
     def weights(self, batch: Batch) -> dict[str, float]:
         return {"loss": float((batch["tags"] != NONE).sum())}
 
-    def loss(self, scores_RL: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def loss(self, scores_RL: tf.Tensor, batch: Batch) -> Tensors:
         """The sum of the cross-entropies of the words' first tokens."""
-        losses_R = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            tf.maximum(batch["tags"], 0), scores_RL
-        )
-        return {"loss": tf.reduce_sum(losses_R * tf.cast(batch["tags"] != NONE, losses_R.dtype))}
+        tags_R = batch["tags"]
+        losses_R = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(tags_R, 0), scores_RL)
+        return {"loss": tf.reduce_sum(losses_R * tf.cast(tags_R != NONE, losses_R.dtype))}
 
     def read(self, source: Source) -> Sentences:
         return read(source, self.sentences.characters, self.labels)
@@ -71,51 +74,131 @@ class TagTask(Task[Sentences, Results]):
         return self.labels, flat(self.sentences), sentences()
 
     def tables(self, sentences: Sentences, preparation: Preparation) -> Tables:
-        return rows.tables(sentences, self.labels, self.sentences, preparation)
+        """A row of `rows` has `input_ids` ([CLS] tokens [SEP]), `sentence_a_tokens`, `sentence`
+        (its number), and for each token `words`, the number of the word that begins there, and
+        `tags`, the number of its label; all int32. A long sentence becomes overlapping rows, of
+        which the one with the most context has the word."""
+        number_of = {label: number for number, label in enumerate(self.labels)}
+        joined = [text_of(each.words, self.sentences.characters) for each in sentences]
+        texts = [text for text, _ in joined]
+        tokenizer = preparation.tokenizer
+        encoded = preparation.ids_and_spans(texts, "tokenizing", "sentence")
+        rows, without_token = [], []
+        for number, each in enumerate(sentences):
+            ids, spans = encoded[number]
+            words = words_of_tokens(each.words, joined[number][1], spans)
+            if not self.sentences.characters:
+                absent = sorted(set(range(len(each.words))).difference(words.tolist()))
+                without_token += [f"{each.words[word]!a} ({each.place})" for word in absent]
+            tags_of_words = np.full(len(each.words) + 1, NONE, np.int32)  # the last is that of NONE
+            if each.tags:
+                tags_of_words[:-1] = [number_of[tag] for tag in each.tags]
+            for here, own in _windows(words, self.sentences):
+                tokens = np.concatenate([[tokenizer.cls_id], ids[here], [tokenizer.sep_id]])
+                rows.append((tokens, own, tags_of_words[own], len(tokens), number))
+        input_ids, words_of_rows, tags_of_rows, lengths, numbers = zip(*rows, strict=True)
+        columns = {
+            "input_ids": ragged(input_ids, pa.int32()),
+            "words": ragged(words_of_rows, pa.int32()),
+            "tags": ragged(tags_of_rows, pa.int32()),
+            "sentence_a_tokens": pa.array(lengths, pa.int32()),
+            "sentence": pa.array(numbers, pa.int32()),
+        }
+        content = digest(
+            "tagger", self.version, tokenizer.digest, self.labels, flat(self.sentences), sentences
+        )
+        notes = _notes(sentences, len(rows), without_token)
+        fit = preparation.fit([ids for ids, _ in encoded], texts)
+        return with_facts({"rows": columns}, {"digest": content, "notes": notes, **fit})
 
-    def decoder(self, data: DataSet[Sentences]) -> TagDecoder:
+    def decoder(self, data: Data) -> TagDecoder:
         return TagDecoder(data, self.labels, self.sentences.characters)
 
-    def outputs(self, scores_BTL: tf.Tensor) -> dict[str, tf.Tensor]:
+    def outputs(self, scores_BTL: tf.Tensor) -> Tensors:
         return named_outputs(scores_BTL, self.labels)
 
-    def scores(self, kind: str, data: DataSet[Sentences], results: Results) -> Scores:
+    def scores(self, kind: str, data: Data, results: Results) -> Scores:
         sentences = data.examples()
         if not all(each.tags for each in sentences):
             return {}
         return measure(kind, self.labels, self.sentences.characters, sentences, *results)
 
-    def records(self, data: DataSet[Sentences], results: Results) -> Iterator[Record]:
+    def records(self, data: Data, results: Results) -> Iterator[Record]:
         """Texts and entities with their places; or words and plain tags, as they are read."""
         is_tagged = is_plain(self.labels)
         for sentence, tagged in zip(data.examples(), results[0], strict=True):
-            mistake = sureness_of_mistake(sentence.tags, tagged) if sentence.tags else None
-            if is_tagged:
-                fields: dict[str, object] = {"tokens": sentence.words, "tags": tagged.tags}
-                fields |= {"true_tags": sentence.tags} if sentence.tags else {}
-            else:
+            fields: dict[str, object] = {"tokens": sentence.words, "tags": tagged.tags}
+            if sentence.tags:
+                fields["true_tags"] = sentence.tags
+            if not is_tagged:
                 fields = self._entities(sentence, tagged)
+            mistake = sureness_of_mistake(sentence.tags, tagged) if sentence.tags else None
             yield Record(fields, mistake)
 
     def _entities(self, sentence: Sentence, tagged: Tagged) -> dict[str, object]:
         text, starts = text_of(sentence.words, self.sentences.characters)
         found = entities(text, sentence.words, starts, tagged)
-        fields: dict[str, Any] = {"text": text, "entities": [asdict(each) for each in found]}
+        fields: dict[str, object] = {"text": text, "entities": [*map(asdict, found)]}
         if sentence.tags:
             certain = Tagged(sentence.tags, [1.0] * len(sentence.tags))
-            true = entities(text, sentence.words, starts, certain)
-            fields["true_entities"] = [asdict(each) for each in true]
-            for each in fields["true_entities"]:
+            true = [*map(asdict, entities(text, sentence.words, starts, certain))]
+            for each in true:
                 del each["probability"]  # nobody's guess
+            fields["true_entities"] = true
         return fields
 
-    def write(self, run: Run, data: DataSet[Sentences], results: Results) -> None:
+    def write(self, run: Run, data: Data, results: Results) -> None:
         """Writes predictions.conll, words and tags."""
-        blocks = list[str]()
+        blocks = []
         for sentence, tagged in zip(data.examples(), results[0], strict=True):
             pairs = zip(sentence.words, tagged.tags, strict=True)
             blocks.append("".join(f"{word}\t{tag}\n" for word, tag in pairs))
         run.write("predictions.conll", "\n".join(blocks))
 
-    def details(self, data: DataSet[Sentences], results: Results) -> Details:
+    def details(self, data: Data, results: Results) -> Details:
         return details(self.sentences.characters, self.labels, data.examples(), results[0])
+
+
+def _windows(words: np.ndarray, settings: SentenceSettings) -> Iterator[tuple[slice, np.ndarray]]:
+    """The tokens of each row of a sentence, and the words that begin at them in this row, [CLS] and
+    [SEP] included."""
+    room = settings.max_seq_length - 2
+    starts = window_starts(len(words), room, settings.doc_stride)
+    lengths = [min(room, len(words) - start) for start in starts]
+    owners = max_context_owner(starts, lengths, len(words))
+    for window, start in enumerate(starts):
+        here = slice(start, start + room)
+        own = np.where(owners[here] == window, words[here], NONE)
+        yield here, np.pad(own, 1, constant_values=NONE)
+
+
+def _notes(sentences: Sentences, num_rows: int, without_token: Sequence[str]) -> list[str]:
+    notes = [f"{len(sentences):,} sentences, {num_rows:,} rows"]
+    if broken := illegal(sentences):
+        notes.append(
+            f"{len(broken):,} of them with tags that their scheme forbids, such as an I- after O"
+            f" (the first: {broken[0].place}), read as conlleval does"
+        )
+    if without_token:
+        notes.append(
+            f"{len(without_token):,} words of invisible characters, which leave no token, are not"
+            f" trained on and get O (the first: {without_token[0]})"
+        )
+    return notes
+
+
+def words_of_tokens(words: Sequence[str], starts: Sequence[int], spans: np.ndarray) -> np.ndarray:
+    """For each token the number of the word whose first token it is, else NONE; int32 [n].
+
+    `starts` are the words' first characters in the text, `spans` the tokens' characters, int32 [n,
+    2]. A token belongs to the first word that it overlaps: normalization may have dropped or moved
+    the word's first character.
+    """
+    numbers = np.full(len(spans), NONE, np.int32)
+    word_starts = np.asarray(starts)
+    word_ends = word_starts + [len(word) for word in words]
+    owners = np.searchsorted(word_ends, spans[:, 0], side="right")
+    reached = np.append(word_starts, np.iinfo(np.int64).max)[owners] < spans[:, 1]
+    owned, first_tokens = np.unique(np.where(reached, owners, NONE), return_index=True)
+    numbers[first_tokens] = owned
+    return numbers

@@ -17,7 +17,7 @@ from tasks.runs.cache import in_memory
 from tasks.runs.texts import Preparation
 from tasks.squad.reading import Examples, Source, read
 from tasks.squad.settings import WindowSettings
-from tasks.squad.windows import tables
+from tasks.squad.task import SpanTask
 
 # (context, question, answer, answer_start)
 GOOD = [("the cat sat", "who?", "cat", 4), ("a dog ran", "who?", "dog", 2)]
@@ -75,7 +75,9 @@ def read_file(path: Path, is_training=True, allow_impossible=False, limit=None) 
 def open_windows(
     settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run
 ) -> Mapping[str, Rows]:
-    return in_memory(tables(settings, examples, Preparation(World(), run, tokenizer))).tables
+    return in_memory(
+        SpanTask(settings).tables(examples, Preparation(World(), run, tokenizer))
+    ).tables
 
 
 def compare_windows(

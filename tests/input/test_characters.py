@@ -12,8 +12,8 @@ from distributed.world import World
 from tasks.runs.cache import in_memory
 from tasks.runs.texts import Preparation
 from tasks.tagger.reading import Sentence
-from tasks.tagger.rows import tables
 from tasks.tagger.settings import SentenceSettings
+from tasks.tagger.task import TagTask
 
 
 def nfd(text: str) -> str:
@@ -96,12 +96,8 @@ def test_a_word_begins_at_its_first_token(run, load):
     tokenizer = load()
     theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend)
     sentences = [Sentence(["the", word, "end"], ["O", "B-x", "O"]) for word in ODD_WORDS]
-    settings = SentenceSettings(allow_unknown=True)
-    rows = (
-        in_memory(tables(sentences, ("O", "B-x"), settings, Preparation(World(), run, tokenizer)))
-        .tables["rows"]
-        .table.to_pylist()
-    )
+    task = TagTask(SentenceSettings(allow_unknown=True), ("O", "B-x"))
+    rows = task.tables(sentences, Preparation(World(), run, tokenizer))["rows"].to_pylist()
     for sentence, row in zip(sentences, rows, strict=True):
         word_ids = theirs(
             sentence.words, is_split_into_words=True, add_special_tokens=False
@@ -114,9 +110,8 @@ def test_a_word_begins_at_its_first_token(run, load):
 
 def test_words_that_leave_no_token_are_counted(run):
     sentences = [Sentence(["a", "\u00ad", "b", "\u200b"], place="line 7"), Sentence(["c"])]
-    data = in_memory(
-        tables(sentences, ("O",), SentenceSettings(), Preparation(World(), run, uncased()))
-    )
+    task = TagTask(labels=("O",))
+    data = in_memory(task.tables(sentences, Preparation(World(), run, uncased())))
     assert any(
         note.startswith("2 words") and "'\\xad' (line 7)" in note for note in data.facts["notes"]
     )

@@ -23,7 +23,6 @@ from distributed.world import World
 from tasks.classifier.labels import labels_of_file
 from tasks.classifier.named_tasks import TASKS, find_task
 from tasks.classifier.reading import Source, read
-from tasks.classifier.rows import tables
 from tasks.classifier.settings import ExampleSettings, TextSettings
 from tasks.classifier.task import LabelTask
 from tasks.runs.task import open_set
@@ -236,9 +235,9 @@ def test_rows_of_all_small_lengths_are_google_s(tmp_path, run, max_seq_length):
 
     for pair in ("other", None):
         texts = read_own(path, pair, "test")
-        rows = tables(texts, None, Preparation(World(), run, words), max_seq_length)[
-            "examples"
-        ].to_pylist()
+        task = LabelTask(ExampleSettings(max_seq_length=max_seq_length), None)
+        tables = task.tables(texts, Preparation(World(), run, words))
+        rows = tables["examples"].to_pylist()
         for row, a, b in zip(rows, texts.first, texts.second or [None] * len(rows), strict=True):
             tokens, types = google_s_example(tokens_of(a), b and tokens_of(b), max_seq_length)
             assert words.pieces(row["input_ids"]) == tokens

@@ -37,7 +37,7 @@ def prepare(tmp_path, run):
             decoder = SpanDecoder(AnswerSettings(**settings), version_2, examples, tables)
             kept = [decoder.keep(*each) for each in enumerate(scores)]
             texts, entries, odds, starts, shares = zip(*decoder.results(kept), strict=True)
-            text = nbest_file(ids, entries)
+            text = nbest_file(dict(zip(ids, entries, strict=True)))
             nbest = json.loads(text)
             # as Google's script lays it out
             assert text == json.dumps(nbest, indent=4, ensure_ascii=False) + "\n"

@@ -9,8 +9,9 @@ import pyarrow.parquet
 import pytest
 from harness.refusals import refused
 
-from tasks.tagger.reading import FileSettings, Sentence, Source, read
+from tasks.tagger.reading import Sentence, Source, read
 from tasks.tagger.scoring import spans
+from tasks.tagger.settings import FileSettings
 
 SEQEVALS = json.loads((Path(__file__).resolve().parents[1] / "goldens/entities.json").read_text())[
     "seqeval"

@@ -17,7 +17,8 @@ from harness.squad_files import make_entries, read_file, squad_json, write_squad
 from harness.texts import make_examples, write_lines
 
 import ringbert
-from tasks.tagger.reading import FileSettings, Source, read
+from tasks.tagger.reading import Source, read
+from tasks.tagger.settings import FileSettings
 
 TEXTS = ["fine", 'a "quote", and\na line', "한국어 \U0001f600", "", "dull"]
 CLASSES = ["bad", "good"]

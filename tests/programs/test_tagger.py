@@ -20,10 +20,11 @@ from bert.text import tokenizer
 from distributed.run import Unwritten
 from distributed.world import World
 from tasks.runs.texts import Preparation
-from tasks.tagger.reading import FileSettings, Sentence, Source, illegal, read
-from tasks.tagger.rows import NONE, Tagged, filled, tables
+from tasks.tagger.decoder import NONE, Tagged, filled
+from tasks.tagger.reading import Sentence, Source, illegal, read
 from tasks.tagger.scoring import Comparison, measure, spans
-from tasks.tagger.settings import SentenceSettings
+from tasks.tagger.settings import FileSettings, SentenceSettings
+from tasks.tagger.task import TagTask
 
 ENTITIES = json.loads((Path(__file__).resolve().parents[1] / "goldens/entities.json").read_text())
 
@@ -93,9 +94,8 @@ def test_no_word_of_a_long_sentence_is_lost(data, tmp_path):
     sentences = read(Source(FileSettings(dev_file=data[1].partition("=")[2]), "dev"), False)
     labels = ("O", "B-animal", "B-tool", "I-animal", "I-tool")
     settings = SentenceSettings(max_seq_length=16, doc_stride=5)
-    rows = tables(sentences, labels, settings, Preparation(World(), Unwritten(), words))[
-        "rows"
-    ].to_pydict()
+    task = TagTask(settings, labels)
+    rows = task.tables(sentences, Preparation(World(), Unwritten(), words))["rows"].to_pydict()
     found: dict[tuple[int, int], str] = {}
     assert len(rows["words"]) > len(sentences)
     for number, ids, at, tags in zip(

@@ -43,6 +43,7 @@ from tasks.squad.reading import Source, read
 from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
 from tasks.tagger import reading as tagged
+from tasks.tagger.settings import FileSettings
 
 
 @dataclass
@@ -313,7 +314,7 @@ def tagged_parquet():
 
 
 def read_tagged(folder, name):
-    source = tagged.Source(tagged.FileSettings(train_file=str(folder / name)), "train")
+    source = tagged.Source(FileSettings(train_file=str(folder / name)), "train")
     for each in tagged.read(source, characters=name.startswith("characters")):
         assert 0 < len(each.words) == len(each.tags)
         assert all(each.words)

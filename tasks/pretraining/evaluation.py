@@ -1,0 +1,153 @@
+"""The evaluation of a pretrained model on held-out examples, and what the report shows of it:
+examples with their masks filled in."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert.batch import Batch, with_checked_ids
+from bert.model import Bert
+from bert.text.tokenizer import Tokenizer
+from distributed.gradient import traced_once
+from distributed.predict import Forward, predict
+from distributed.rows import BatchRows, fields_of
+from distributed.train import HeldOut
+from ringbase.errors import InputError
+from tasks.pretraining.settings import HeldOutSettings
+from tasks.pretraining.task import MaskedTask
+from tasks.runs.details import MOST_ROWS, Section, marked, table
+from tasks.runs.job import Job
+from tasks.runs.predict import batches_of
+from tasks.runs.task import Tensors
+
+MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
+EXAMPLES, BEFORE = 6, 80  # texts, and characters before a wrong token
+CANDIDATES = "predicted", "second", "third"
+CONTINUES, BEGINS = "##", "▁"  # marks of WordPiece and SentencePiece
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model, and the rows on which it is evaluated."""
+
+    job: Job
+    model: Bert
+    task: MaskedTask
+    rows: BatchRows
+
+    def held_out(self, settings: HeldOutSettings) -> HeldOut:
+        """Measures accuracy and loss of masked tokens and next sentences, the same values on every
+        rank.
+
+        It uses the first `max_eval_steps * eval_batch_size` examples, with the same masks each
+        time.
+        """
+        most = settings.max_eval_steps * settings.eval_batch_size
+        used = np.arange(min(len(self.rows), most))
+        lengths = np.diff(self.rows.take(used)["input_ids"][1])
+        batches = batches_of(lengths, settings.eval_batch_size, self.task.max_seq_length)
+        forward = traced_once(lambda batch: counts_of(self.task, self.model(batch), batch))
+
+        def measure() -> dict[str, float]:
+            outputs = self._predict(batches, forward, "evaluation")
+            return self.job.world.on_first(means_of, outputs, len(used))
+
+        return HeldOut(measure=measure, num_rows=len(used), every=settings.eval_steps or "auto")
+
+    def filled_in(self, tokenizer: Tokenizer) -> list[Section]:
+        """The first examples with the masked tokens marked, and the model's best candidates for
+        those that it gets wrong. Every rank calls it; on other ranks than 0 it is empty."""
+        first = np.arange(min(EXAMPLES, len(self.rows)))
+
+        def candidates(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+            shares = tf.nn.softmax(tf.cast(self.model(batch)["mlm"], tf.float32))
+            return tuple(tf.math.top_k(shares, len(CANDIDATES)))
+
+        outputs = self._predict([first], candidates, None)
+        if outputs is None:
+            return []
+        batch = self.task.batch(fields_of(self.rows, first, first))
+        shares, found = outputs[0]
+        masked = batch["masked_tokens"].tolist()
+        true = dict(zip(masked, batch["masked_ids"].tolist(), strict=True))
+        candidates_of = zip(found.tolist(), shares.tolist(), strict=True)
+        best = dict(zip(masked, candidates_of, strict=True))
+        starts = [*batch["first_tokens"][: len(first)].tolist(), int(batch["attention_mask"].sum())]
+        texts, wrong = [], []
+        for edges in itertools.pairwise(starts):
+            text, rows_of_text = read(range(*edges), batch["input_ids"], true, best, tokenizer)
+            texts.append([text])
+            wrong += rows_of_text
+        wrong.sort(key=lambda row: -row[-1])
+        note = "masked tokens are marked, green where the model's best candidate is right"
+        in_all = f"{len(wrong):,} of the {len(true):,} masked tokens"
+        columns = ["text before", "true", *CANDIDATES, "probability"]
+        return [
+            table("Masks filled in", note, ["text"], texts),
+            table("Wrong, the surest first", in_all, columns, wrong[:MOST_ROWS]),
+        ]
+
+    def _predict(
+        self, batches: Sequence[np.ndarray], forward: Forward, label: str | None
+    ) -> list[Any] | None:
+        make_batch = with_checked_ids(self.task.batch, self.model.config)
+        world, run = self.job.world, self.job.run
+        return predict(world, run, self.rows, batches, make_batch, forward, label=label)
+
+
+def counts_of(task: MaskedTask, scores: Tensors, batch: Batch) -> tf.Tensor:
+    """Of each term how many are right, the sum of losses, and how many there are."""
+    counts = []
+    for term, loss_sum in task.loss(scores, batch).items():
+        label = batch["masked_ids" if term == "mlm" else "next_sentence_label"]
+        right = tf.argmax(scores[term], 1) == tf.cast(label, tf.int64)
+        num_right = tf.reduce_sum(tf.cast(right, tf.float32))
+        counts += [num_right, loss_sum, tf.cast(tf.size(right), tf.float32)]
+    return tf.stack(counts)
+
+
+def means_of(outputs: list[np.ndarray], num_rows: int) -> dict[str, float]:
+    """Accuracy and mean loss of each term, from the counts of all batches."""
+    sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
+    if not sums[:, 2].all():
+        raise InputError(
+            f"no token of the {num_rows:,} held-out examples is masked: raise"
+            " --max_eval_steps, or --masked_lm_prob or --max_predictions_per_seq so that a"
+            " whole word fits"
+        )
+    means = sums[:, :2] / sums[:, 2:]
+    return dict(zip(MEASURED, means.reshape(-1).tolist(), strict=False))
+
+
+def read(
+    places: range,
+    ids: np.ndarray,
+    masked: dict[int, int],
+    best: dict[int, Any],
+    tokenizer: Tokenizer,
+) -> tuple[Section, list[list]]:
+    """The text of the example with these tokens, and the cells of those that the model gets
+    wrong."""
+    text, marks, wrong = "", [], []
+    for place in places:
+        true = masked.get(place, int(ids[place]))
+        (piece,) = tokenizer.pieces([true])
+        word = piece.removeprefix(CONTINUES).removeprefix(BEGINS)
+        is_joined = not piece.startswith(BEGINS)
+        if tokenizer.kind == "wordpiece":
+            is_joined = piece.startswith(CONTINUES)
+        if text and not is_joined:
+            text += " "
+        if place in masked:
+            numbers, shares = best[place]
+            color = "answer" if numbers[0] == true else "predicted"
+            marks.append((len(text), len(text + word), color))
+            if numbers[0] != true:
+                before = f"{text[-BEFORE:]}___"
+                wrong.append([marked(before), piece, *tokenizer.pieces(numbers), shares[0]])
+        text += word
+    return marked(text, marks), wrong

@@ -1,0 +1,92 @@
+"""The scores of rows of tokens as tags of sentences.
+
+Arrays have their shape as a suffix: T tokens of a row, L labels.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import log_softmax
+
+from bert.text.characters import character_starts
+from tasks.runs.task import DataSet, Decoder
+from tasks.tagger.reading import PREFIXED
+
+NONE = -1  # of a token at which no word begins
+
+
+class Tagged(NamedTuple):
+    """What a model says of the words of a sentence: their tags, and the probability of each."""
+
+    tags: Sequence[str]
+    shares: Sequence[float]
+
+    def share(self, first: int, last: int) -> float:
+        """The lowest probability of the words of an entity."""
+        return min(self.shares[first : last + 1])
+
+
+Results = tuple[Sequence[Tagged], np.ndarray]  # of each sentence; the losses of all words
+
+
+class TagDecoder(Decoder):
+    """Makes the scores of rows the tags of sentences, and the cross-entropies of their words."""
+
+    def __init__(self, data: DataSet, labels: Sequence[str], characters: bool):
+        self._data = data
+        self._labels = labels
+        self._characters = characters
+        self._tags: Any = data.rows.column("tags")
+
+    def keep(self, row: int, scores_TL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The number of the best label of each token and its probability, [T, 2], and the
+        cross-entropies of those with a tag."""
+        values, offsets = self._tags
+        tags_T = values[offsets[row] : offsets[row + 1]]
+        logs_TL = log_softmax(scores_TL.astype(float), 1)
+        used = np.flatnonzero(tags_T >= 0)
+        losses = -logs_TL[used, tags_T[used]]
+        best_T2 = np.stack([logs_TL.argmax(1), np.exp(logs_TL.max(1))], 1)
+        return best_T2, losses
+
+    def results(self, kept: Sequence[tuple[np.ndarray, np.ndarray]]) -> Results:
+        """The tags of each sentence, and the losses of all words with a tag. A word without a token
+        has O; see `filled` for characters."""
+        sentences, rows = self._data.examples(), self._data.rows
+        best, losses = zip(*kept, strict=True)
+        words, offsets = rows.column("words")
+        sentence_of = np.repeat(rows.column("sentence"), np.diff(offsets))
+        tags = [[""] * len(each.words) for each in sentences]
+        shares = [[1.0] * len(each.words) for each in sentences]
+        first = np.flatnonzero(words != NONE)  # tokens of their words
+        places = zip(sentence_of[first].tolist(), words[first].tolist(), strict=True)
+        for (sentence, word), (label, share) in zip(
+            places, np.concatenate(best)[first].tolist(), strict=True
+        ):
+            tags[sentence][word] = self._labels[int(label)]
+            shares[sentence][word] = share
+        found = []
+        for each, own, own_shares in zip(sentences, tags, shares, strict=True):
+            whole = filled(each.words, own) if self._characters else [tag or "O" for tag in own]
+            found.append(Tagged(whole, own_shares))
+        return found, np.concatenate(losses)
+
+
+def filled(characters: Sequence[str], tags: Sequence[str]) -> list[str]:
+    """The tags of characters, where "" is that of one at which no token begins.
+
+    Inside a token, and at an accent or a vowel sign, it goes on with the entity before; a blank
+    belongs to it only if the next token does.
+    """
+    result = []
+    before = "O"
+    starts = character_starts("".join(characters))
+    for place, (character, tag) in enumerate(zip(characters, tags, strict=True)):
+        if not tag or place not in starts:
+            inner = f"I-{before[2:]}" if PREFIXED.fullmatch(before) else before
+            after = next(filter(None, tags[place:]), "O")
+            tag = "O" if character.isspace() and after != inner else inner
+        result.append(tag)
+        before = tag
+    return result
