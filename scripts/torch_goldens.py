@@ -71,6 +71,8 @@ def make_models(only: str, published: Path | None) -> None:
         "roberta": small | {"type_vocab_size": 1},
         "electra": small | {"embedding_size": 8},
         "distilbert": {theirs: small[ours] for theirs, ours in DISTILBERT.items()},
+        # windows of 4 places on each side, and rows of up to 11: some tokens are far from others
+        "modernbert": small | {"num_hidden_layers": 3, "local_attention": 8, "pad_token_id": 0},
     }
     for model_type, values in others.items():
         for head, make_model, add_loss in (
@@ -96,7 +98,8 @@ def make(folder: Path, architecture, add_loss, config) -> None:
     # larger than initial values: attention prefers some tokens, and GELU's forms differ
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            centre = 1.0 if name.lower().replace("_", "").endswith("layernorm.weight") else 0.0
+            is_gamma = name.lower().replace("_", "").endswith("norm.weight")
+            centre = 1.0 if is_gamma else 0.0
             parameter.copy_(centre + 0.25 * torch.randn(parameter.shape))
         words = model.get_input_embeddings().weight
         words[config.pad_token_id] = 0.25 * torch.randn(words.shape[1])  # [PAD] as any other

@@ -20,7 +20,7 @@ from bert.model import Bert
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 OF_BERT = ["span_gelu", "classifier_gelu", "tagger_gelu", "pretraining_gelu"]
-FAMILY = ["roberta", "electra", "distilbert"]
+FAMILY = ["roberta", "electra", "distilbert", "modernbert"]
 SLOW = [
     ("pretraining_gelu_new", "by length", False, "float32"),
     ("pretraining_gelu", "compiled", True, "float32"),
