@@ -112,6 +112,8 @@ ARCHITECTURES = {
             ("final_norm.", "encoder.LayerNorm."),
             ("head.dense.", "pooler.dense."),
             ("head.norm.", "pooler.LayerNorm."),
+            ("decoder.bias", "cls.predictions.bias"),
+            ("decoder.weight", "cls.predictions.decoder.weight"),
         ),
         keys={"norm_eps": "layer_norm_eps", "hidden_activation": "hidden_act"},
         fixed={
@@ -127,6 +129,5 @@ ARCHITECTURES = {
         },
         has_token_types=False,
         pooler=Pooler("gelu", is_normalized=True, of_tokens=True),
-        unused=("decoder.",),
     ),
 }

@@ -29,7 +29,7 @@ from bert.layers import (
 from bert.ops import ACTIVATIONS
 
 POOLER, POOLER_NORM = "bert/pooler/dense", "bert/pooler"
-TRANSFORM = "cls/predictions/transform"
+TRANSFORM, WORDS_BIAS = "cls/predictions/transform", "cls/predictions/output_bias"
 
 
 class OnePass(Protocol):
@@ -138,7 +138,7 @@ class Pretraining(Head):
 
     def shapes(self, config):
         hidden = config.hidden_size
-        own: Shapes = {"cls/predictions/output_bias": (config.vocab_size,)}
+        own: Shapes = {WORDS_BIAS: (config.vocab_size,)}
         own |= score_shapes("cls/seq_relationship/", 2, hidden)
         own |= dense_shapes(f"{TRANSFORM}/dense", hidden, hidden) | norm_shapes(TRANSFORM, hidden)
         return own | dense_shapes(POOLER, hidden, hidden)
@@ -150,12 +150,29 @@ class Pretraining(Head):
         masked_MH, bias = product(masked_MH, tensors, f"{TRANSFORM}/dense")
         masked_MH = ops.activated(masked_MH, bias, ACTIVATIONS[config.hidden_act])
         masked_MH = normalized(masked_MH, tensors, TRANSFORM, config.layer_norm_eps)
-        words_VH = tf.cast(tensors["bert/embeddings/word_embeddings"], dtype)
-        scores_MV = tf.matmul(tf.cast(masked_MH, dtype), words_VH, transpose_b=True)
         return {
-            "mlm": tf.cast(scores_MV, tf.float32) + tensors["cls/predictions/output_bias"],
+            "mlm": scores_of_words(tf.cast(masked_MH, dtype), tensors),
             "nsp": scores(pooled_BH, tensors, "cls/seq_relationship/"),
         }
+
+
+class MaskedWords(Head):
+    """Masked words alone, behind the pooler of tokens: {"mlm": [M, V]}."""
+
+    def shapes(self, config):
+        own: Shapes = {WORDS_BIAS: (config.vocab_size,)}
+        return own | pooler_of_tokens_shapes(config)
+
+    def scores(self, states, tensors, one_pass):
+        masked_MH = pooled(states[0], tensors, one_pass)
+        return {"mlm": scores_of_words(masked_MH, tensors)}
+
+
+def scores_of_words(masked_MH: Tensor, tensors: Tensors) -> Tensor:
+    """float32 [M, V]. The embeddings of words are the weights."""
+    words_VH = tf.cast(tensors["bert/embeddings/word_embeddings"], masked_MH.dtype)
+    scores_MV = tf.matmul(masked_MH, words_VH, transpose_b=True)
+    return tf.cast(scores_MV, tf.float32) + tensors[WORDS_BIAS]
 
 
 def mean_of_tokens(states_RH: Tensor, batch: Batch) -> Tensor:
@@ -208,6 +225,9 @@ PRETRAINING = Pretraining(
     "example",
     reads_words=True,
 )
+MASKED_WORDS = MaskedWords(
+    "masked_words", "ForMaskedLM", "fill-mask", ("masked_tokens",), "example", reads_words=True
+)
 # by what a vector is made of, and whether it has length 1
 EMBEDDINGS = {
     (pooling, normalizes): Embedding(
@@ -221,7 +241,8 @@ EMBEDDINGS = {
     for pooling in ("mean", "cls")
     for normalizes in (True, False)
 }
-HEADS = {head.name: head for head in (FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING)}
+ALL = (FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING, MASKED_WORDS)
+HEADS = {head.name: head for head in ALL}
 
 
 def head_in(names: Iterable[str], config: BertConfig) -> Head:

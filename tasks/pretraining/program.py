@@ -8,12 +8,10 @@ The shards come from `bert-corpus build`, or are Google's TFRecord files. Start 
 from dataclasses import replace
 from pathlib import Path
 
-from bert.heads import PRETRAINING
-from ringbase.errors import InputError
 from tasks.pretraining.details import filled_in
 from tasks.pretraining.settings import GOOGLES_WARMUP, PretrainingConfig
 from tasks.pretraining.shards import open_rows, tokenizer_of_shards
-from tasks.pretraining.task import evaluator
+from tasks.pretraining.task import evaluator, head_of
 from tasks.runs.details import REPORT
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import write_eval_results
@@ -39,10 +37,7 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         config.shards.max_seq_length, tokenizer=has_tokenizer, tokenizer_folder=tokenizer_folder
     )
     start = start_of_run(config, job, needs)
-    if (kind := start.bert_config.model_type) != "bert":
-        raise InputError(
-            f"bert-pretraining trains BERT, and this model's config.json says model_type {kind}"
-        )
+    head = head_of(start.bert_config)
     train_file = "--input_file", config.input_file
     eval_file = (
         ("--eval_input_file", config.eval_input_file) if config.eval_input_file else train_file
@@ -52,7 +47,7 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         trained = open_rows(config.shards, job, start, train_file, config.training.loop.seed)
     if evaluation.do_eval or evaluation.eval_steps is not None:
         evaluated = open_rows(config.shards, job, start, eval_file, EVALUATION_SEED)
-    model = start.model(PRETRAINING)
+    model = start.model(head)
     held_out = None
     if evaluated:
         held_out = evaluator(evaluation, job, model, evaluated[0], evaluated[1].rows)
