@@ -141,6 +141,7 @@ class BertConfig:
     global_rope_theta: float | None = None
     local_rope_theta: float | None = None
     classifier_pooling: str | None = None
+    class_name: str = ""  # of transformers' class that the file names
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
 
     @property
@@ -173,6 +174,7 @@ class BertConfig:
             {ours: theirs for theirs, ours in self.architecture.keys.items()},
         )
         labels = values.pop("labels")
+        del values["class_name"]
         labelled = {
             "id2label": dict(enumerate(labels)),
             "label2id": {name: n for n, name in enumerate(labels)},
@@ -191,7 +193,9 @@ MODERN = (
     "local_rope_theta",
     "classifier_pooling",
 )
-FIELDS = tuple(each.name for each in fields(BertConfig) if each.name != "labels")
+FIELDS = tuple(
+    each.name for each in fields(BertConfig) if each.name not in ("labels", "class_name")
+)
 
 
 def unnamed_labels(number: int) -> tuple[str, ...]:
@@ -268,7 +272,10 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
         )
     kept = {name: values[name] for name in FIELDS if name in values}
     kept |= {name: type(least)(kept[name]) for name, (least, _) in RANGES.items() if name in kept}
-    return BertConfig(**kept | {"labels": _labels(values), "pad_token_id": pad})
+    classes = values.get("architectures")
+    class_name = str(classes[0]) if isinstance(classes, list) and classes else ""
+    labels = _labels(values)
+    return BertConfig(**kept | {"labels": labels, "pad_token_id": pad, "class_name": class_name})
 
 
 def _modern(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -226,7 +226,7 @@ PRETRAINING = Pretraining(
     reads_words=True,
 )
 MASKED_WORDS = MaskedWords(
-    "masked_words", "ForMaskedLM", "fill-mask", ("masked_tokens",), "example", reads_words=True
+    "masked", "ForMaskedLM", "fill-mask", ("masked_tokens",), "example", reads_words=True
 )
 # by what a vector is made of, and whether it has length 1
 EMBEDDINGS = {
@@ -246,9 +246,11 @@ HEADS = {head.name: head for head in ALL}
 
 
 def head_in(names: Iterable[str], config: BertConfig) -> Head:
-    """The head that can predict with tensors of these names; FEATURES without one."""
+    """The head that can predict with tensors of these names; FEATURES without one. Where several
+    have the same tensors, config.json names the class."""
     present = set(names)
-    for head in (SPAN, CLASSIFIER, TAGGER):
-        if present.issuperset(head.shapes(config)):
+    heads = [head for head in (SPAN, CLASSIFIER, TAGGER) if present.issuperset(head.shapes(config))]
+    for head in heads:
+        if config.class_name.endswith(head.transformers):
             return head
-    return FEATURES
+    return heads[0] if heads else FEATURES
