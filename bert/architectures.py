@@ -16,6 +16,8 @@ class Pooler:
 
     activation: str = "tanh"
     drops_first: bool = False  # there is a dropout before it too
+    is_normalized: bool = False  # it has no bias, and a LayerNorm behind it
+    of_tokens: bool = False  # it stands before the scores of tokens too
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Architecture:
 
     transformers: str  # what the names of its classes begin with
     prefix: str  # of the encoder's tensors in Hugging Face files
+    encoder: str = "bert"  # of bert.model.ENCODERS
     tensors: Pairs = ()  # parts of tensors' names there, and in transformers' BERT
     classifier_tensors: Pairs = ()  # the same, of the layers above the encoder in a classifier
     keys: Mapping[str, str] = field(default_factory=dict)  # of config.json, and BertConfig's
@@ -64,7 +67,7 @@ ARCHITECTURES = {
     "distilbert": Architecture(
         "DistilBert",
         "distilbert.",
-        (
+        tensors=(
             ("pre_classifier.", "pooler.dense."),
             ("transformer.layer.", "encoder.layer."),
             (".attention.q_lin.", ".attention.self.query."),
@@ -90,5 +93,40 @@ ARCHITECTURES = {
         has_token_types=False,
         pooler=Pooler("relu"),
         unused=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
+    ),
+    "modernbert": Architecture(
+        "ModernBert",
+        "model.",
+        encoder="modern",
+        tensors=(
+            ("tok_embeddings.", "word_embeddings."),
+            ("embeddings.norm.", "embeddings.LayerNorm."),
+            ("layers.", "encoder.layer."),
+            (".attn_norm.", ".attention.LayerNorm."),
+            (".attn.Wqkv.", ".attention.self.query_key_value."),
+            (".attn.Wo.", ".attention.output.dense."),
+            (".mlp_norm.", ".intermediate.LayerNorm."),
+            (".mlp.Wi.", ".intermediate.dense."),
+            (".mlp.Wo.", ".output.dense."),
+            ("final_norm.", "encoder.LayerNorm."),
+            ("head.dense.", "pooler.dense."),
+            ("head.norm.", "pooler.LayerNorm."),
+            ("decoder.bias", "cls.predictions.bias"),
+            ("decoder.weight", "cls.predictions.decoder.weight"),
+        ),
+        keys={"norm_eps": "layer_norm_eps", "hidden_activation": "hidden_act"},
+        fixed={
+            "layer_norm_eps": 1e-5,
+            "pad_token_id": 50283,
+            "max_position_embeddings": 8192,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            "local_attention": 128,
+            "global_rope_theta": 160_000.0,
+            "local_rope_theta": 10_000.0,
+            "classifier_pooling": "cls",
+        },
+        has_token_types=False,
+        pooler=Pooler("gelu", is_normalized=True, of_tokens=True),
     ),
 }

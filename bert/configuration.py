@@ -36,6 +36,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "classifier_dropout": (0.0, 1),
     "initializer_range": (1e-10, 10),
     "layer_norm_eps": (1e-30, 1),  # a float32 is divided by its root
+    "local_attention": (2, IDS),
+    "global_rope_theta": (1.0, 1e12),
+    "local_rope_theta": (1.0, 1e12),
 }
 CHOICES: dict[str, tuple[Any, ...]] = {
     # of bert.ops.ACTIVATIONS
@@ -47,7 +50,24 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
+    "classifier_pooling": ("cls", "mean"),
 }
+# Of ModernBERT, whose published models have these values.
+MODERN_CHOICES: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "norm_bias": (False,),
+    "classifier_bias": (False,),
+    "decoder_bias": (True,),
+    "attention_dropout": (0.0,),
+    "embedding_dropout": (0.0,),
+    "mlp_dropout": (0.0,),
+    "classifier_activation": ("gelu",),
+    "causal_mask": (False,),
+    "is_causal": (False,),
+    "position_embedding_type": ("absolute", "sans_pos"),  # neither names what it has: rotary ones
+}
+FULL, SLIDING = "full_attention", "sliding_attention"
 # Of `transformers`, some of its older versions, and of Google's multilingual models; they change
 # nothing.
 HARMLESS = (
@@ -80,6 +100,14 @@ HARMLESS = (
     "summary_type",
     "summary_use_proj",
     "tie_weights_",
+    "cls_token_id",
+    "sep_token_id",
+    "deterministic_flash_attn",
+    "initializer_cutoff_factor",
+    "reference_compile",
+    "repad_logits_with_grad",
+    "sparse_prediction",
+    "sparse_pred_ignore_index",
 )
 
 
@@ -106,6 +134,14 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
     pad_token_id: int = 0
     problem_type: str | None = None
+    # of ModernBERT: the width of the window of local layers, which layers are local, the base of
+    # rotary positions in both, and what a classifier reads
+    local_attention: int | None = None
+    layer_types: tuple[str, ...] | None = None
+    global_rope_theta: float | None = None
+    local_rope_theta: float | None = None
+    classifier_pooling: str | None = None
+    class_name: str = ""  # of transformers' class that the file names
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
 
     @property
@@ -135,9 +171,10 @@ class BertConfig:
         """The content of config.json."""
         values = asdict(self)
         labels = values.pop("labels")
+        del values["class_name"]
         names = {ours: theirs for theirs, ours in self.architecture.keys.items()}
         # Under their own names, transformers knows no null for these.
-        for name in ("embedding_size", *names):
+        for name in ("embedding_size", *MODERN, *names):
             if values[name] is None:
                 del values[name]
         return {
@@ -147,7 +184,16 @@ class BertConfig:
         }
 
 
-FIELDS = tuple(each.name for each in fields(BertConfig) if each.name != "labels")
+MODERN = (
+    "local_attention",
+    "layer_types",
+    "global_rope_theta",
+    "local_rope_theta",
+    "classifier_pooling",
+)
+FIELDS = tuple(
+    each.name for each in fields(BertConfig) if each.name not in ("labels", "class_name")
+)
 
 
 def unnamed_labels(number: int) -> tuple[str, ...]:
@@ -174,6 +220,8 @@ def config_from_file(path: str | Path, say: Callable[[str], None] | None = None)
     stated = {k: v for k, v in values.items() if v is not None or k in REQUIRED}
     values = {**architecture.fixed, **stated}
     try:
+        if architecture.encoder == "modern":
+            values = _modern(values)
         config = _checked(values)
     except InputError as error:
         raise InputError(f"{path}: {error} {flags}") from error
@@ -199,12 +247,7 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
             raise InputError(
                 f"{name} must be {number} from {least:g} to less than {most:,}, got {shown(value)}"
             )
-    for name, allowed in CHOICES.items():
-        if values.get(name, allowed[0]) not in allowed:
-            words = ", ".join(json.dumps(value) for value in allowed)
-            raise InputError(
-                f"{name} must be {'one of ' * (len(allowed) > 1)}{words}, got {shown(values[name])}"
-            )
+    _check_choices(values, CHOICES)
     hidden, heads = values["hidden_size"], values["num_attention_heads"]
     pad = values.get("pad_token_id", 0)
     embedding = values.get("embedding_size", hidden)
@@ -218,7 +261,48 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
         raise InputError(f"embedding_size must be hidden_size {hidden}, got {embedding}")
     kept = {name: values[name] for name in FIELDS if name in values}
     kept |= {name: type(least)(kept[name]) for name, (least, _) in RANGES.items() if name in kept}
-    return BertConfig(**kept | {"labels": _labels(values), "pad_token_id": pad})
+    classes = values.get("architectures")
+    class_name = str(classes[0]) if isinstance(classes, list) and classes else ""
+    labels = _labels(values)
+    return BertConfig(**kept | {"labels": labels, "pad_token_id": pad, "class_name": class_name})
+
+
+def _modern(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a ModernBERT in one spelling: transformers 5 has dicts of rotary positions and
+    a list of layers, earlier versions a base for each kind and the distance of global layers."""
+    _check_choices(values, MODERN_CHOICES)
+    values = {name: value for name, value in values.items() if name not in MODERN_CHOICES}
+    rotary = values.pop("rope_parameters", {})
+    for kind, name in ((FULL, "global_rope_theta"), (SLIDING, "local_rope_theta")):
+        of_kind = rotary.get(kind, {}) if isinstance(rotary, dict) else None
+        if not isinstance(of_kind, dict) or of_kind.get("rope_type", "default") != "default":
+            raise InputError(
+                f"rope_parameters must have rope_type default for {FULL} and {SLIDING}, got"
+                f" {shown(rotary)}"
+            )
+        values[name] = of_kind.get("rope_theta", values[name])
+    every, number = values.pop("global_attn_every_n_layers", 3), values.get("num_hidden_layers")
+    if type(every) is not int or every < 1:
+        raise InputError(f"global_attn_every_n_layers must be at least 1, got {shown(every)}")
+    if "layer_types" not in values and type(number) is int:
+        values["layer_types"] = [SLIDING if place % every else FULL for place in range(number)]
+    kinds = values.get("layer_types")
+    is_known = isinstance(kinds, list) and all(kind in (FULL, SLIDING) for kind in kinds)
+    if not is_known or len(kinds) != number:
+        raise InputError(
+            f"layer_types must name {FULL} or {SLIDING} for each of num_hidden_layers"
+            f" {shown(number)}, got {shown(kinds)}"
+        )
+    return values | {"layer_types": tuple(kinds)}
+
+
+def _check_choices(values: Mapping[str, Any], choices: Mapping[str, tuple[Any, ...]]) -> None:
+    for name, allowed in choices.items():
+        if values.get(name, allowed[0]) not in allowed:
+            words = ", ".join(json.dumps(value) for value in allowed)
+            raise InputError(
+                f"{name} must be {'one of ' * (len(allowed) > 1)}{words}, got {shown(values[name])}"
+            )
 
 
 def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:

@@ -28,7 +28,8 @@ from bert.layers import (
 )
 from bert.ops import ACTIVATIONS
 
-POOLER, TRANSFORM = "bert/pooler/dense", "cls/predictions/transform"
+POOLER, POOLER_NORM = "bert/pooler/dense", "bert/pooler"
+TRANSFORM, WORDS_BIAS = "cls/predictions/transform", "cls/predictions/output_bias"
 
 
 class OnePass(Protocol):
@@ -58,6 +59,10 @@ class Head:
         """Its tensors: new when a training starts, and unused by models with other heads."""
         return {}
 
+    def read_by(self, config: BertConfig) -> tuple[str, ...]:
+        """`reads` in a model with this configuration."""
+        return self.reads
+
     def scores(self, states: Sequence[Tensor], tensors: Tensors, one_pass: OnePass) -> Any:
         """Float32 scores, from the rows of the last hidden state that are named in `reads`."""
         return states[0]
@@ -81,32 +86,50 @@ class Span(Head):
     """Start and end of each token [R, 2] (google-research/bert `run_squad.py`)."""
 
     def shapes(self, config):
-        return score_shapes("cls/squad/", 2, config.hidden_size)
+        own = score_shapes(self.scope(config), 2, config.hidden_size)
+        return own | pooler_of_tokens_shapes(config)
+
+    def scope(self, config: BertConfig) -> str:
+        return "" if config.architecture.pooler.of_tokens else "cls/squad/"
 
     def scores(self, states, tensors, one_pass):
-        return scores(states[0], tensors, "cls/squad/")
+        states_RH = states[0]
+        if one_pass.config.architecture.pooler.of_tokens:
+            states_RH = one_pass.dropped(pooled(states_RH, tensors, one_pass), 0)
+        return scores(states_RH, tensors, self.scope(one_pass.config))
 
 
 class Tagger(Head):
     """The labels of each token [R, L]."""
 
     def shapes(self, config):
-        return score_shapes("", len(config.labels), config.hidden_size)
+        own = score_shapes("", len(config.labels), config.hidden_size)
+        return own | pooler_of_tokens_shapes(config)
 
     def scores(self, states, tensors, one_pass):
-        return scores(one_pass.dropped(states[0], 0), tensors, "")
+        states_RH = states[0]
+        if one_pass.config.architecture.pooler.of_tokens:
+            states_RH = pooled(states_RH, tensors, one_pass)
+        return scores(one_pass.dropped(states_RH, 0), tensors, "")
 
 
+@dataclass(frozen=True)
 class Classifier(Head):
     """The labels of each example [B, L] (google-research/bert `run_classifier.py`)."""
 
     def shapes(self, config):
-        hidden = config.hidden_size
-        own = score_shapes("", len(config.labels), hidden)
-        return own | dense_shapes(POOLER, hidden, hidden)
+        own = score_shapes("", len(config.labels), config.hidden_size)
+        return own | pooler_shapes(config)
+
+    def read_by(self, config):
+        return () if config.classifier_pooling == "mean" else self.reads
 
     def scores(self, states, tensors, one_pass):
-        pooled_BH = pooled(states[0], tensors, one_pass)
+        first_BH = states[0]
+        if one_pass.config.classifier_pooling == "mean":
+            means_BH = mean_of_tokens(tf.cast(first_BH, tf.float32), one_pass.batch)
+            first_BH = tf.cast(means_BH, first_BH.dtype)
+        pooled_BH = pooled(first_BH, tensors, one_pass)
         return scores(one_pass.dropped(pooled_BH, 0), tensors, "")
 
 
@@ -115,7 +138,7 @@ class Pretraining(Head):
 
     def shapes(self, config):
         hidden = config.hidden_size
-        own: Shapes = {"cls/predictions/output_bias": (config.vocab_size,)}
+        own: Shapes = {WORDS_BIAS: (config.vocab_size,)}
         own |= score_shapes("cls/seq_relationship/", 2, hidden)
         own |= dense_shapes(f"{TRANSFORM}/dense", hidden, hidden) | norm_shapes(TRANSFORM, hidden)
         return own | dense_shapes(POOLER, hidden, hidden)
@@ -127,12 +150,29 @@ class Pretraining(Head):
         masked_MH, bias = product(masked_MH, tensors, f"{TRANSFORM}/dense")
         masked_MH = ops.activated(masked_MH, bias, ACTIVATIONS[config.hidden_act])
         masked_MH = normalized(masked_MH, tensors, TRANSFORM, config.layer_norm_eps)
-        words_VH = tf.cast(tensors["bert/embeddings/word_embeddings"], dtype)
-        scores_MV = tf.matmul(tf.cast(masked_MH, dtype), words_VH, transpose_b=True)
         return {
-            "mlm": tf.cast(scores_MV, tf.float32) + tensors["cls/predictions/output_bias"],
+            "mlm": scores_of_words(tf.cast(masked_MH, dtype), tensors),
             "nsp": scores(pooled_BH, tensors, "cls/seq_relationship/"),
         }
+
+
+class MaskedWords(Head):
+    """Masked words alone, behind the pooler of tokens: {"mlm": [M, V]}."""
+
+    def shapes(self, config):
+        own: Shapes = {WORDS_BIAS: (config.vocab_size,)}
+        return own | pooler_of_tokens_shapes(config)
+
+    def scores(self, states, tensors, one_pass):
+        masked_MH = pooled(states[0], tensors, one_pass)
+        return {"mlm": scores_of_words(masked_MH, tensors)}
+
+
+def scores_of_words(masked_MH: Tensor, tensors: Tensors) -> Tensor:
+    """float32 [M, V]. The embeddings of words are the weights."""
+    words_VH = tf.cast(tensors["bert/embeddings/word_embeddings"], masked_MH.dtype)
+    scores_MV = tf.matmul(masked_MH, words_VH, transpose_b=True)
+    return tf.cast(scores_MV, tf.float32) + tensors[WORDS_BIAS]
 
 
 def mean_of_tokens(states_RH: Tensor, batch: Batch) -> Tensor:
@@ -146,12 +186,29 @@ def mean_of_tokens(states_RH: Tensor, batch: Batch) -> Tensor:
     return tf.concat(means, 0)
 
 
+def pooler_shapes(config: BertConfig) -> Shapes:
+    hidden, pooler = config.hidden_size, config.architecture.pooler
+    shapes = dense_shapes(POOLER, hidden, hidden, has_bias=not pooler.is_normalized)
+    return shapes | (
+        norm_shapes(POOLER_NORM, hidden, has_bias=False) if pooler.is_normalized else {}
+    )
+
+
+def pooler_of_tokens_shapes(config: BertConfig) -> Shapes:
+    return pooler_shapes(config) if config.architecture.pooler.of_tokens else {}
+
+
 def pooled(first_BH: Tensor, tensors: Tensors, one_pass: OnePass) -> Tensor:
-    """The pooler's output for each example."""
-    pooler = one_pass.config.architecture.pooler
+    """The pooler's output for each example, or for each token."""
+    config, dtype = one_pass.config, first_BH.dtype
+    pooler = config.architecture.pooler
     if pooler.drops_first:
         first_BH = one_pass.dropped(first_BH, 1)
-    return ACTIVATIONS[pooler.activation](ops.biased(*product(first_BH, tensors, POOLER)))
+    result_BH = ACTIVATIONS[pooler.activation](ops.biased(*product(first_BH, tensors, POOLER)))
+    if pooler.is_normalized:
+        normed_BH = normalized(result_BH, tensors, POOLER_NORM, config.layer_norm_eps)
+        result_BH = tf.cast(normed_BH, dtype)
+    return result_BH
 
 
 FEATURES = Head("features", "Model", "feature-extraction", (), "token")
@@ -168,6 +225,9 @@ PRETRAINING = Pretraining(
     "example",
     reads_words=True,
 )
+MASKED_WORDS = MaskedWords(
+    "masked", "ForMaskedLM", "fill-mask", ("masked_tokens",), "example", reads_words=True
+)
 # by what a vector is made of, and whether it has length 1
 EMBEDDINGS = {
     (pooling, normalizes): Embedding(
@@ -181,13 +241,16 @@ EMBEDDINGS = {
     for pooling in ("mean", "cls")
     for normalizes in (True, False)
 }
-HEADS = {head.name: head for head in (FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING)}
+ALL = (FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING, MASKED_WORDS)
+HEADS = {head.name: head for head in ALL}
 
 
 def head_in(names: Iterable[str], config: BertConfig) -> Head:
-    """The head that can predict with tensors of these names; FEATURES without one."""
+    """The head that can predict with tensors of these names; FEATURES without one. Where several
+    have the same tensors, config.json names the class."""
     present = set(names)
-    for head in (SPAN, CLASSIFIER, TAGGER):
-        if present.issuperset(head.shapes(config)):
+    heads = [head for head in (SPAN, CLASSIFIER, TAGGER) if present.issuperset(head.shapes(config))]
+    for head in heads:
+        if config.class_name.endswith(head.transformers):
             return head
-    return FEATURES
+    return heads[0] if heads else FEATURES

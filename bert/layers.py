@@ -17,23 +17,30 @@ Shapes = dict[str, tuple[int, ...]]  # of tensors, by Google's names
 Tensors = dict[str, Any]  # Google's names, or what follows that of a layer -> values of variables
 
 
-def dense_shapes(scope: str, in_size: int, out_size: int) -> Shapes:
-    return {f"{scope}/kernel": (in_size, out_size), f"{scope}/bias": (out_size,)}
+def dense_shapes(scope: str, in_size: int, out_size: int, has_bias: bool = True) -> Shapes:
+    kernel: Shapes = {f"{scope}/kernel": (in_size, out_size)}
+    return kernel | ({f"{scope}/bias": (out_size,)} if has_bias else {})
 
 
 def product(x: Tensor, tensors: Tensors, scope: str) -> tuple[Tensor, Tensor]:
-    """x W of a linear layer, and its bias, which the next operation adds in its own pass over
-    memory."""
-    kernel, bias = (tf.cast(tensors[f"{scope}/{name}"], x.dtype) for name in ("kernel", "bias"))
-    return tf.matmul(x, kernel), bias
+    """x W of a linear layer, and its bias (0 where it has none), which the next operation adds in
+    its own pass over memory."""
+    kernel = tf.cast(tensors[f"{scope}/kernel"], x.dtype)
+    bias = tensors.get(f"{scope}/bias")
+    if bias is None:
+        bias = tf.zeros(kernel.shape[1:])
+    return tf.matmul(x, kernel), tf.cast(bias, x.dtype)
 
 
-def norm_shapes(scope: str, size: int) -> Shapes:
-    return {f"{scope}/LayerNorm/gamma": (size,), f"{scope}/LayerNorm/beta": (size,)}
+def norm_shapes(scope: str, size: int, has_bias: bool = True) -> Shapes:
+    gamma: Shapes = {f"{scope}/LayerNorm/gamma": (size,)}
+    return gamma | ({f"{scope}/LayerNorm/beta": (size,)} if has_bias else {})
 
 
 def norm_tensors(tensors: Tensors, scope: str) -> tuple[Tensor, Tensor]:
-    return tensors[f"{scope}/LayerNorm/gamma"], tensors[f"{scope}/LayerNorm/beta"]
+    """Factor and addend, which is 0 where there is none."""
+    gamma, beta = (tensors.get(f"{scope}/LayerNorm/{name}") for name in ("gamma", "beta"))
+    return gamma, tf.zeros_like(gamma) if beta is None else beta
 
 
 def normalized(x: Tensor, tensors: Tensors, scope: str, epsilon: float) -> Tensor:

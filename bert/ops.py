@@ -130,6 +130,12 @@ def row_means(x: Tensor) -> Tensor:
     return tf.reduce_mean(x, -1, keepdims=True)
 
 
+def gated(x: Tensor, activation: Activation) -> Tensor:
+    """activation(a) b of x = [a, b] (Shazeer 2020), computed in float32: [R, 2 I] -> [R, I]."""
+    first, second = tf.split(wide(x), 2, -1)
+    return tf.cast(activation(first) * second, x.dtype)
+
+
 def normalized(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
     """Layer normalisation over the last axis (Ba et al. 2016)."""
     centered = x - row_means(x)

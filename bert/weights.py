@@ -45,6 +45,8 @@ _TO_HUGGING_FACE = {
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
 }
 _TO_GOOGLE = {theirs: ours for ours, theirs in _TO_HUGGING_FACE.items()}
+# How the keys of the encoder's tensors begin in one of the architectures.
+ENCODER_KEYS = ("embeddings", "encoder", "transformer", "pooler", "layers.", "final_norm")
 _ENDS = (  # of all others, as Hugging Face and Google write them
     ("LayerNorm.weight", "LayerNorm.gamma"),
     ("LayerNorm.bias", "LayerNorm.beta"),
@@ -88,7 +90,7 @@ def hugging_face_name(
     own = architecture.classifier_tensors if head is CLASSIFIER else ()
     for theirs, ours in (*own, *architecture.tensors):
         key = key.replace(ours, theirs)
-    is_encoder = key.startswith(("embeddings", "encoder", "transformer", "pooler"))
+    is_encoder = key.startswith(ENCODER_KEYS)
     return f"{architecture.prefix}{key}" if is_encoder and head is not FEATURES else key
 
 

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import (
     AutoConfig,
+    AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -71,6 +72,8 @@ def make_models(only: str, published: Path | None) -> None:
         "roberta": small | {"type_vocab_size": 1},
         "electra": small | {"embedding_size": 8},
         "distilbert": {theirs: small[ours] for theirs, ours in DISTILBERT.items()},
+        # windows of 4 places on each side, and rows of up to 11: some tokens are far from others
+        "modernbert": small | {"num_hidden_layers": 3, "local_attention": 8, "pad_token_id": 0},
     }
     for model_type, values in others.items():
         for head, make_model, add_loss in (
@@ -80,6 +83,11 @@ def make_models(only: str, published: Path | None) -> None:
         ):
             config = AutoConfig.for_model(model_type, **values)
             make_one(f"{head}_{model_type}", make_model, add_loss, config)
+    config = AutoConfig.for_model("modernbert", **others["modernbert"])
+    make_one("masked_modernbert", AutoModelForMaskedLM.from_config, masked_loss, config)
+    config = AutoConfig.for_model("modernbert", **others["modernbert"], classifier_pooling="mean")
+    mean = "classifier_modernbert_mean"
+    make_one(mean, AutoModelForSequenceClassification.from_config, classifier_loss, config)
     make_one("tagger_gelu", BertForTokenClassification, tagger_loss, BertConfig(**small))
     if published:
         (FOLDER / "minilm.json").write_text(json.dumps(minilm(published), indent=1) + "\n")
@@ -96,7 +104,8 @@ def make(folder: Path, architecture, add_loss, config) -> None:
     # larger than initial values: attention prefers some tokens, and GELU's forms differ
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            centre = 1.0 if name.lower().replace("_", "").endswith("layernorm.weight") else 0.0
+            is_gamma = name.lower().replace("_", "").endswith("norm.weight")
+            centre = 1.0 if is_gamma else 0.0
             parameter.copy_(centre + 0.25 * torch.randn(parameter.shape))
         words = model.get_input_embeddings().weight
         words[config.pad_token_id] = 0.25 * torch.randn(words.shape[1])  # [PAD] as any other
@@ -171,21 +180,25 @@ def tagger_loss(outputs, inputs) -> dict[str, torch.Tensor]:
 
 def pretraining_loss(outputs, inputs) -> dict[str, torch.Tensor]:
     """Mean cross-entropy of the masked tokens plus that of the next-sentence labels."""
-    length = inputs["input_ids"].shape[1]
+    results = of_masked_tokens(outputs.prediction_logits)
+    nsp, labels = outputs.seq_relationship_logits, torch.tensor([1, 0, 1])
+    loss = results["loss"] + torch.nn.functional.cross_entropy(nsp, labels)
+    return results | {"nsp": nsp, "labels": labels, "loss": loss}
+
+
+def masked_loss(outputs, inputs) -> dict[str, torch.Tensor]:
+    """Mean cross-entropy of the masked tokens."""
+    return of_masked_tokens(outputs.logits)
+
+
+def of_masked_tokens(logits) -> dict[str, torch.Tensor]:
+    length = logits.shape[1]
     # indices into B*T
     masked_tokens = torch.tensor([2, 8, length + 1, 2 * length + 5, 2 * length + 7])
-    masked_ids, labels = torch.tensor([17, 5, 40, 59, 23]), torch.tensor([1, 0, 1])
-    mlm = outputs.prediction_logits.reshape(-1, VOCAB_SIZE)[masked_tokens]
-    nsp = outputs.seq_relationship_logits
-    cross_entropy = torch.nn.functional.cross_entropy
-    results = {
-        "mlm": mlm,
-        "nsp": nsp,
-        "masked_tokens": masked_tokens,
-        "masked_ids": masked_ids,
-        "labels": labels,
-    }
-    return results | {"loss": cross_entropy(mlm, masked_ids) + cross_entropy(nsp, labels)}
+    masked_ids = torch.tensor([17, 5, 40, 59, 23])
+    mlm = logits.reshape(-1, VOCAB_SIZE)[masked_tokens]
+    loss = torch.nn.functional.cross_entropy(mlm, masked_ids)
+    return {"mlm": mlm, "masked_tokens": masked_tokens, "masked_ids": masked_ids, "loss": loss}
 
 
 @torch.no_grad()

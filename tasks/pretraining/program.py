@@ -8,12 +8,11 @@ The shards come from `bert-corpus build`, or are Google's TFRecord files. Start 
 from dataclasses import replace
 from pathlib import Path
 
-from bert.heads import PRETRAINING
 from distributed.train import HeldOut
-from ringbase.errors import InputError
 from tasks.pretraining.evaluation import Evaluation
 from tasks.pretraining.settings import GOOGLES_WARMUP, PretrainingConfig
 from tasks.pretraining.shards import open_rows, tokenizer_of_shards
+from tasks.pretraining.task import head_of
 from tasks.runs.details import REPORT
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import write_eval_results
@@ -41,7 +40,7 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     evaluates = settings.do_eval or settings.eval_steps
     if evaluates:
         task, data = open_rows(config.shards, job, start, source, EVALUATION_SEED)
-    model = start.model(PRETRAINING)
+    model = start.model(head_of(start.bert_config))
     held_out = None
     if evaluates:
         evaluation = Evaluation(job, model, task, data.rows)
@@ -67,12 +66,7 @@ def start_of_pretraining(config: PretrainingConfig, job: Job) -> Start:
     """Where a run starts. TFRecord shards are ids already: Google's program has no tokenizer."""
     folder = job.world.on_first(tokenizer_of_shards, config.input_file)
     has_tokenizer = folder is not None
-    start = start_of_run(config, job, Needs(config.shards.max_seq_length, has_tokenizer, folder))
-    if (kind := start.bert_config.model_type) != "bert":
-        raise InputError(
-            f"bert-pretraining trains BERT, and this model's config.json says model_type {kind}"
-        )
-    return start
+    return start_of_run(config, job, Needs(config.shards.max_seq_length, has_tokenizer, folder))
 
 
 def train(

@@ -22,13 +22,14 @@ from bert.corpus.shards import (
     write_manifest,
     write_shard,
 )
+from bert.heads import MASKED_WORDS
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
 from ringbase.errors import InputError, one_line
 from ringbase.files import build_folder, digest
 from ringbase.ragged import Ragged, offsets_of
 from tasks.pretraining.settings import ShardSettings
-from tasks.pretraining.task import MaskedTask
+from tasks.pretraining.task import MaskedTask, head_of
 from tasks.runs.environment import cache_folder, writing_cache
 from tasks.runs.job import Job
 from tasks.runs.start import Start
@@ -91,7 +92,13 @@ def open_rows(
     job.run.say(f"{patterns}: {len(rows):,} examples, masks {drawn}")
     masking = None if is_static else Masking(start.words, **masks)
     most_masked = masks["max_predictions_per_seq"]
-    task = MaskedTask(settings.max_seq_length, masking, seed, most_masked, built["next_sentence"])
+    has_next, head = built["next_sentence"], head_of(start.bert_config)
+    if has_next and head is MASKED_WORDS:
+        raise InputError(
+            f"{flag}: the shards have next sentences, which ModernBERT does not predict: build them"
+            " with --nonext_sentence"
+        )
+    task = MaskedTask(settings.max_seq_length, masking, seed, most_masked, has_next, head)
     return task, TrainingData(rows, key, BlockOrder, given)
 
 

@@ -10,12 +10,25 @@ import numpy as np
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, is_fixed, num_examples
+from bert.configuration import BertConfig
 from bert.corpus.masking import Masking, example_keys, mask
-from bert.heads import PRETRAINING
+from bert.heads import MASKED_WORDS, PRETRAINING, Head
+from ringbase.errors import InputError
 from ringbase.ragged import padded
 from tasks.runs.task import Tensors, Trains
 
 NOT_MASKED = -1  # the id of padding among the masked tokens of a batch
+
+
+def head_of(config: BertConfig) -> Head:
+    """The head for pretraining. Raises InputError for a model that is not pretrained here."""
+    heads = {"bert": PRETRAINING, "modernbert": MASKED_WORDS}
+    if config.model_type not in heads:
+        raise InputError(
+            "bert-pretraining trains BERT and ModernBERT, and this model's config.json says"
+            f" model_type {config.model_type}"
+        )
+    return heads[config.model_type]
 
 
 @dataclass(frozen=True)
@@ -28,7 +41,8 @@ class MaskedTask(Trains):
     seed: int
     max_predictions_per_seq: int = 20
     has_next_sentence: bool = True
-    head, metric = PRETRAINING, "masked_lm_accuracy"
+    head: Head = PRETRAINING
+    metric = "masked_lm_accuracy"
 
     @property
     def terms(self) -> tuple[str, ...]:

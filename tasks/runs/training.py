@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from bert import weights
 from bert.batch import Layouts, by_length, in_one_group, rounded_up, with_checked_ids
-from bert.heads import PRETRAINING
 from bert.model import Bert, Tracing
 from bert.optimizer import make_optimizer
 from bert.trained_words import AllWords, TrainedWords
@@ -296,7 +295,7 @@ class Training:
                 f"warning: the warmup of {plan.warmup_steps:,} steps does not end within"
                 f" {plan.steps:,} steps"
             )
-        if self._task.head is not PRETRAINING and (warning := rate_warning(plan)):
+        if not self._task.head.reads_words and (warning := rate_warning(plan)):
             say(warning)
         if self._config.step.compression != "none" and not job.collectives.compresses:
             say(

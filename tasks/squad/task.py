@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
 from bert.heads import SPAN
-from bert.model import in_places, split_groups
+from bert.layers import in_places, split_groups
 from distributed.rows import ragged
 from distributed.run import Run
 from ringbase.errors import shortened

@@ -267,3 +267,45 @@ WRONG = [
 def test_a_wrong_value_is_named(tmp_path, changes):
     named = tmp_path / "config.json", next(iter(changes)), "--bert_config_file"
     refused(lambda: configured(tmp_path, GOOGLE | MORE | changes), *named)
+
+
+MODERN = SIZES | {"model_type": "modernbert", "pad_token_id": 0, "num_hidden_layers": 4}
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def test_both_spellings_of_modernberts_configuration_are_read_and_written(tmp_path):
+    """transformers 4 and 5 write the same model so."""
+    old = MODERN | {"global_attn_every_n_layers": 2, "local_rope_theta": 160000.0}
+    theta = {"rope_type": "default", "rope_theta": 160000.0}
+    layers = [FULL, SLIDING, FULL, SLIDING]
+    new = MODERN | {"layer_types": layers, "rope_parameters": {FULL: theta, SLIDING: theta}}
+    config = configured(tmp_path, old)
+    assert config == configured(tmp_path, new)
+    assert config == configured(tmp_path, config.as_json())
+    assert (config.global_rope_theta, config.local_rope_theta) == (160_000, 160_000)
+    assert config.layer_types == tuple(layers)
+    assert (config.local_attention, config.layer_norm_eps) == (128, 1e-5)
+    published = configured(tmp_path, MODERN)
+    assert published.layer_types == (FULL, SLIDING, SLIDING, FULL)
+    assert published.local_rope_theta == 10_000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention_bias": True},
+        {"mlp_dropout": 0.1},
+        {"is_causal": True},
+        {"classifier_pooling": "max"},
+        {"layer_types": [FULL]},
+        {"layer_types": [FULL, "chunked", FULL, FULL]},
+        {"global_attn_every_n_layers": 0},
+        {"local_attention": 1},
+        {"rope_parameters": {FULL: {"rope_type": "yarn"}}},
+        {"local_rope_theta": -1.0},
+    ],
+    ids=str,
+)
+def test_what_no_modernbert_has_is_named(tmp_path, changes):
+    named = tmp_path / "config.json", next(iter(changes)), "--bert_config_file"
+    refused(lambda: configured(tmp_path, MODERN | changes), *named)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert import batch as batches
 from bert.batch import by_length, in_one_group, rounded_up
+from bert.heads import MASKED_WORDS
 from bert.model import Bert, Tracing
 from distributed.gradient import traced_once
 from ringbase.ragged import joined
@@ -24,6 +25,7 @@ TASKS: dict[str, Trains] = {
     "classifier": LabelTask(),
     "tagger": TagTask(),
     "pretraining": MaskedTask(0, None, 1, max_predictions_per_seq=1 << 16),
+    "masked": MaskedTask(0, None, 1, 1 << 16, has_next_sentence=False, head=MASKED_WORDS),
 }
 
 
@@ -95,13 +97,14 @@ def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
         "sentence_a_tokens": heads,
         "question_tokens": heads,
         "label": labels,
-        "is_random_next": labels,
         "start_position": array(row.span[0] for row in rows),
         "end_position": array(row.span[1] for row in rows),
         "masked_lm_positions": ragged(row.masked for row in rows),
         "masked_lm_ids": ragged(row.masked.values() for row in rows),
         "tags": ragged(row.tags or [0] * len(row.input_ids) for row in rows),
     }
+    if head == "pretraining":
+        fields["is_random_next"] = labels
     make = TASKS[head].batch if head in TASKS else lambda *rows: batches.batch_of(*rows)[1]
     return make(fields, grouping_of(grouping))
 
@@ -157,9 +160,10 @@ class Computer:
         for place, number in enumerate(order.tolist()):
             if self.head == "classifier":
                 found[number] = scores[place].numpy()
-            elif self.head == "pretraining":
+            elif isinstance(scores, dict):
                 here = scores["mlm"][masked : masked + len(rows[number].masked)].numpy()
-                found[number] = np.concatenate([here.ravel(), scores["nsp"][place]])
+                next_sentence = scores["nsp"][place] if "nsp" in scores else here[:0, 0]
+                found[number] = np.concatenate([here.ravel(), next_sentence])
                 masked += len(here)
             else:
                 first = batch["first_tokens"][place]

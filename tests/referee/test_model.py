@@ -20,13 +20,17 @@ from bert.model import Bert
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 OF_BERT = ["span_gelu", "classifier_gelu", "tagger_gelu", "pretraining_gelu"]
-FAMILY = ["roberta", "electra", "distilbert"]
+FAMILY = ["roberta", "electra", "distilbert", "modernbert"]
 SLOW = [
     ("pretraining_gelu_new", "by length", False, "float32"),
     ("pretraining_gelu", "compiled", True, "float32"),
     ("span_electra", "padded", False, "mixed_bfloat16"),
     ("span_electra", "by length", True, "mixed_bfloat16"),
     ("span_electra", "compiled", True, "mixed_bfloat16"),
+    ("span_modernbert", "compiled", True, "float32"),
+    ("span_modernbert", "by length", True, "mixed_bfloat16"),
+    ("classifier_modernbert_mean", "padded", True, "float32"),
+    ("masked_modernbert", "by length", True, "float32"),
 ]
 # Of scores and loss, and of gradients. Two float32 programs that sum in different orders differ by
 # some units of 6e-8 per operation, over the dozens of dependent operations of two layers by about
@@ -75,9 +79,8 @@ def scores_there(there: dict[str, np.ndarray], rows: list[Row]) -> list[np.ndarr
         ]
     ends = np.cumsum([len(row.masked) for row in rows])
     mlm = np.split(there["mlm"], ends[:-1])
-    return [
-        np.concatenate([part.ravel(), nsp]) for part, nsp in zip(mlm, there["nsp"], strict=True)
-    ]
+    nsp = there.get("nsp", [[]] * len(rows))
+    return [np.concatenate([part.ravel(), of_row]) for part, of_row in zip(mlm, nsp, strict=True)]
 
 
 def gradients_off(found: dict[str, np.ndarray], there: dict, model: Bert) -> dict[str, float]:
@@ -123,11 +126,13 @@ def test_scores_and_gradients_are_those_of_pytorch(name, grouping, trains, preci
     that is all padding."""
     monkeypatch.setattr("bert.model.COMPILED_WIDTH", 16)
     monkeypatch.setattr("bert.ops_cpu.IN_TURNS_FROM", 12)
+    # ModernBERT's local layers see 4 places on each side, in blocks of 8 places.
+    monkeypatch.setattr("bert.modern.BLOCKS_FROM", 1)
     model, there, rows = golden(name, precision)
     to_scores, to_gradients = TOLERANCES[precision]
     # A row that is longer than the run expects is computed too: without the loop over heads of long
-    # rows.
-    for more in ({}, {"longest": 8}) if trains and name == "span_gelu" else ({},):
+    # rows, or the blocks of local layers.
+    for more in ({}, {"longest": 8}) if trains and name.startswith("span_") else ({},):
         compute = Computer(model, **more)
         computed = compute(rows, grouping, KEY if trains else None)
         for ours, theirs in zip(computed.scores, scores_there(there, rows), strict=True):

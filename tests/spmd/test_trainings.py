@@ -41,6 +41,7 @@ FAMILY = {
     "roberta": {"type_vocab_size": 1, "pad_token_id": 0, "max_position_embeddings": 129},
     "electra": {"embedding_size": 24},
     "distilbert": {"classifier_dropout": 0.0},
+    "modernbert": {"local_attention": 8, "pad_token_id": 0, "num_hidden_layers": 3},
 }
 
 

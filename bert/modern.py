@@ -1,0 +1,231 @@
+"""ModernBERT's encoder (Warner et al. 2024, "Smarter, Better, Faster, Longer"), as transformers'
+`modeling_modernbert.py` computes it: LayerNorm before each branch, rotary positions, a gated
+feed-forward, no biases, no dropout. Some layers attend to all tokens, the others only to those
+nearby.
+
+Shapes, as suffixes, are those of bert/encoder.py; also K keys, E = D / 2 pairs of dimensions that
+are rotated together, W the width of the window on each side.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+from tensorflow import Tensor
+
+from bert import ops
+from bert.batch import is_fixed
+from bert.configuration import BertConfig
+from bert.encoder import MASKED_SCORE, Pass
+from bert.layers import (
+    Shapes,
+    Tensors,
+    dense_shapes,
+    from_places,
+    in_places,
+    norm_shapes,
+    normalized,
+    rows_of,
+)
+from bert.ops import ACTIVATIONS, Heads
+
+LOCAL = "sliding_attention"  # of `layer_types`; all other layers attend to all tokens
+# From how many windows on rows are cut into blocks; below, whole matrices take less time.
+BLOCKS_FROM = 8
+EMBEDDINGS, FINAL = "bert/embeddings", "bert/encoder"
+
+
+def encoder_shapes(config: BertConfig) -> Shapes:
+    """The tensors of the encoder. The order stays: checkpoints number the optimizer's moments by
+    it."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes: Shapes = {f"{EMBEDDINGS}/word_embeddings": (config.vocab_size, hidden)}
+    shapes |= norm_shapes(EMBEDDINGS, hidden, has_bias=False)
+    for number in range(config.num_hidden_layers):
+        layer = f"bert/encoder/layer_{number}"
+        if number > 0:  # the embeddings are normalised already
+            shapes |= norm_shapes(f"{layer}/attention", hidden, has_bias=False)
+        matrices = {
+            "attention/self/query_key_value": (hidden, 3 * hidden),
+            "attention/output/dense": (hidden, hidden),
+            "intermediate/dense": (hidden, 2 * inner),
+            "output/dense": (inner, hidden),
+        }
+        for part, (in_size, out_size) in matrices.items():
+            shapes |= dense_shapes(f"{layer}/{part}", in_size, out_size, has_bias=False)
+        shapes |= norm_shapes(f"{layer}/intermediate", hidden, has_bias=False)
+    return shapes | norm_shapes(FINAL, hidden, has_bias=False)
+
+
+class ModernPass(Pass):
+    """One pass through the encoder."""
+
+    def embedded(self, tensors: Tensors) -> Tensor:
+        """The words' embeddings, normalised in float32 -> [R, H]."""
+        words_RH = tf.gather(tensors[f"{EMBEDDINGS}/word_embeddings"], self.batch["input_ids"])
+        return self.normalized(words_RH, tensors, EMBEDDINGS)
+
+    def options(self, number: int) -> Mapping[str, bool]:
+        return {"is_local": self.config.layer_types[number] == LOCAL}
+
+    def layer(
+        self,
+        hidden_RH: Tensor,
+        tensors: Tensors,
+        place: int | Tensor,
+        rows: Tensor | None = None,
+        is_local: bool = False,
+    ) -> Tensor:
+        """Attention and feed-forward, each behind a LayerNorm and with a residual. Returns all
+        rows, or these, int32 [S]."""
+        normed_RH = hidden_RH
+        if "attention/LayerNorm/gamma" in tensors:
+            normed_RH = self.normalized(hidden_RH, tensors, "attention")
+        context_RH = self.attention_in(normed_RH, tensors, is_local)
+        if rows is not None:
+            hidden_RH, context_RH = rows_of(hidden_RH, rows), rows_of(context_RH, rows)
+        hidden_RH += self.product(context_RH, tensors, "attention/output/dense")
+        normed_RH = self.normalized(hidden_RH, tensors, "intermediate")
+        expanded_R2I = self.product(normed_RH, tensors, "intermediate/dense")
+        gated_RI = ops.gated(expanded_R2I, ACTIVATIONS[self.config.hidden_act])
+        return hidden_RH + self.product(gated_RI, tensors, "output/dense")
+
+    def finished(self, hidden_RH: Tensor, tensors: Tensors) -> Tensor:
+        return self.normalized(hidden_RH, tensors, FINAL)
+
+    def normalized(self, x_RH: Tensor, tensors: Tensors, scope: str) -> Tensor:
+        normed_RH = normalized(x_RH, tensors, scope, self.config.layer_norm_eps)
+        return tf.cast(normed_RH, self.dtype)
+
+    def product(self, x: Tensor, tensors: Tensors, scope: str) -> Tensor:
+        return tf.matmul(x, tf.cast(tensors[f"{scope}/kernel"], self.dtype))
+
+    def attention_in(self, normed_RH: Tensor, tensors: Tensors, is_local: bool) -> Tensor:
+        """Multi-head attention within each example, or within the window of a token -> the context
+        [R, H]."""
+        config, batch = self.config, self.batch
+        heads, hidden = config.num_attention_heads, config.hidden_size
+        size = hidden // heads
+        product_R3H = self.product(normed_RH, tensors, "attention/self/query_key_value")
+        query_RND, key_RND, value_RND = tf.unstack(
+            tf.reshape(product_R3H, [-1, 3, heads, size]), axis=1
+        )
+        theta = config.local_rope_theta if is_local else config.global_rope_theta
+        angles_R1E = angles(batch["position_ids"], size, theta)
+        rotated = [rotated_by(x_RND, angles_R1E) for x_RND in (query_RND, key_RND)]
+        joined_R3ND = tf.stack([*rotated, value_RND], 1)
+        parts = in_places(tf.reshape(joined_R3ND, [-1, 3 * hidden]), batch)
+
+        contexts_BTH: list[Tensor] = []
+        for number, group in enumerate(batch["groups"]):
+            rows, length = group[0], group[1]
+            split = tf.reshape(parts[number], [rows, length, 3, heads, size])
+            query_key_value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
+            attention = self.local_attention if is_local else self.attention_over
+            context_BNTD = attention(query_key_value, self.masks[number], length)
+            context_BTND = tf.transpose(context_BNTD, [0, 2, 1, 3])
+            contexts_BTH.append(tf.reshape(context_BTND, [rows, length, hidden]))
+        return from_places(contexts_BTH, batch)
+
+    def attention_over(self, heads: Heads, mask: Tensor, length: int | Tensor) -> Tensor:
+        """[B, N, T, D]; `mask`, [B, 1, 1 or T, K], is added to the scores."""
+        dropout = self.dropout(0.0, place=0)
+        return self.ops.attention(heads, mask, None, dropout, self.batch.get("longest"))
+
+    def local_attention(self, heads: Heads, mask_B11T: Tensor, length: int | Tensor) -> Tensor:
+        """Attention of each token to those at most W places away."""
+        window = self.config.local_attention // 2
+
+        def whole() -> Tensor:
+            near_TT = near(tf.range(length), tf.range(length), window, self.dtype)
+            return self.attention_over(heads, mask_B11T + near_TT, length)
+
+        def blocks() -> Tensor:
+            return in_blocks(self.attention_over, heads, mask_B11T, window)
+
+        is_long = self.has_long_rows(length, BLOCKS_FROM * window)
+        if isinstance(is_long, bool):
+            return blocks() if is_long else whole()
+        return tf.cond(is_long, blocks, whole)
+
+    def has_long_rows(self, length: int | Tensor, limit: int) -> bool | Tensor:
+        """Whether a group's rows are longer than the limit. A training decides it once, by the
+        run's longest row: TensorFlow has no gradient of a custom gradient with branches of its own
+        within a branch."""
+        longest = length if is_fixed(self.batch) else self.batch.get("longest")
+        if longest is None and self.dropout_key is None:
+            return length > limit
+        return longest is not None and longest > limit
+
+
+ENCODER_PASS = ModernPass
+
+
+def angles(position_ids: Tensor, size: int, theta: float) -> Tensor:
+    """The angles of rotary positions (Su et al. 2021, section 3.2.2), float32 [R, 1, E]."""
+    # Rounded as transformers rounds: the angle of place 8,000 has an error of 5e-4 in float32.
+    exponents_E = np.arange(0, size, 2, np.float32) / np.float32(size)
+    frequencies_E = np.float32(1) / np.float32(theta) ** exponents_E
+    return tf.cast(position_ids, tf.float32)[:, None, None] * frequencies_E
+
+
+def rotated_by(x_RND: Tensor, angles_R1E: Tensor) -> Tensor:
+    """Each pair (d, d + E) of dimensions turned by its angle, in float32."""
+    first_RNE, second_RNE = tf.split(ops.wide(x_RND), 2, -1)
+    cosines, sines = tf.cos(angles_R1E), tf.sin(angles_R1E)
+    turned_RND = tf.concat(
+        [first_RNE * cosines - second_RNE * sines, second_RNE * cosines + first_RNE * sines], -1
+    )
+    return tf.cast(turned_RND, x_RND.dtype)
+
+
+def near(queries: Tensor, keys: Tensor, window: int, dtype: str) -> Tensor:
+    """[T, K]: 0 where the places of query and key are at most W apart, else MASKED_SCORE."""
+    is_far = tf.abs(queries[:, None] - keys) > window
+    return tf.cast(is_far, dtype) * tf.cast(MASKED_SCORE, dtype)
+
+
+def in_blocks(
+    attention: Callable[[Heads, Tensor, int], Tensor],
+    heads: Heads,
+    mask_B11T: Tensor,
+    window: int,
+) -> Tensor:
+    """Attention within windows, [B, N, T, D], whose cost grows with T and not with its square:
+    2 W queries at a time, with the 4 W keys that they may see."""
+    query_BNTD, key_BNTD, value_BNTD = heads
+    rows, num_heads, length, size = (
+        tf.shape(query_BNTD)[0],
+        query_BNTD.shape[1],
+        tf.shape(query_BNTD)[2],
+        query_BNTD.shape[3],
+    )
+    num_blocks = (length + 2 * window - 1) // (2 * window)
+    missing = num_blocks * 2 * window - length
+
+    def of_blocks(x_BNTD: Tensor, num_places: int) -> Tensor:
+        """[B, N, blocks, places, D] -> [B blocks, N, places, D]."""
+        transposed = tf.transpose(x_BNTD, [0, 2, 1, 3, 4])
+        return tf.reshape(transposed, [rows * num_blocks, -1, num_places, x_BNTD.shape[-1]])
+
+    def with_neighbours(x_BNTD: Tensor, padding: float) -> Tensor:
+        """Each block's places with the half blocks before and behind it."""
+        width = x_BNTD.shape[-1]
+        edges = [[0, 0], [0, 0], [window, missing + window], [0, 0]]
+        padded = tf.pad(x_BNTD, edges, constant_values=tf.cast(padding, x_BNTD.dtype))
+        halves = tf.reshape(padded, [rows, x_BNTD.shape[1], 2 * num_blocks + 2, window, width])
+        last = 2 * num_blocks
+        parts = [halves[:, :, start : start + last : 2] for start in range(4)]
+        return of_blocks(tf.concat(parts, 3), 4 * window)
+
+    padded_query = tf.pad(query_BNTD, [[0, 0], [0, 0], [0, missing], [0, 0]])
+    split_query = tf.reshape(padded_query, [rows, num_heads, num_blocks, 2 * window, size])
+    keys, values = (with_neighbours(x, 0.0) for x in (key_BNTD, value_BNTD))
+    mask_B1T1 = tf.transpose(mask_B11T, [0, 1, 3, 2])
+    mask = tf.transpose(with_neighbours(mask_B1T1, MASKED_SCORE), [0, 1, 3, 2])
+    places = tf.range(4 * window)
+    near_QK = near(places[window : 3 * window], places, window, query_BNTD.dtype)
+    context = attention([of_blocks(split_query, 2 * window), keys, values], mask + near_QK, length)
+    context = tf.reshape(context, [rows, num_blocks, num_heads, 2 * window, size])
+    context_BNTD = tf.reshape(tf.transpose(context, [0, 2, 1, 3, 4]), [rows, num_heads, -1, size])
+    return context_BNTD[:, :, :length]
