@@ -67,6 +67,8 @@ MODERN_CHOICES: dict[str, tuple[Any, ...]] = {
     "is_causal": (False,),
     "position_embedding_type": ("absolute", "sans_pos"),  # neither names what it has: rotary ones
 }
+# Its keys for which there are fields of other names, or none.
+MODERN_ONLY = ("rope_parameters", "global_attn_every_n_layers")
 FULL, SLIDING = "full_attention", "sliding_attention"
 # Of `transformers`, some of its older versions, and of Google's multilingual models; they change
 # nothing.
@@ -217,22 +219,29 @@ def config_from_file(path: str | Path, say: Callable[[str], None] | None = None)
     the published BERT."""
     flags = "(--bert_config_file, --model)"
     values = read_object(Path(path), f"{path} {flags}")
-    architecture = architecture_of(values)
-    values = {architecture.keys.get(name, name): value for name, value in values.items()}
-    values = dict(architecture.fixed) | {
-        k: v for k, v in values.items() if v is not None or k in REQUIRED
-    }
     try:
-        if architecture.encoder == "modern":
-            values = _modern(values)
-        config = _checked(values)
+        config = config_of(values)
     except InputError as error:
         raise InputError(f"{path}: {error} {flags}") from error
-    known = {*FIELDS, *CHOICES, *HARMLESS}
+    keys = architecture_of(values).keys
+    known = {*FIELDS, *CHOICES, *HARMLESS, *MODERN_CHOICES, *MODERN_ONLY, *keys}
     unknown = [name for name in values if name not in known and not name.startswith("pooler_")]
     if say and unknown:
         say(f"warning: {path}: BERT's configuration has no {shortened(unknown)}: not used")
     return config
+
+
+def config_of(values: Mapping[str, Any]) -> BertConfig:
+    """The configuration with these values, by the keys of config.json. Raises InputError as
+    `config_from_file` does."""
+    architecture = architecture_of(values)
+    given = {
+        architecture.keys.get(name, name): value
+        for name, value in values.items()
+        if value is not None or name in REQUIRED
+    }
+    given = dict(architecture.fixed) | given
+    return _checked(_modern(given) if architecture.encoder == "modern" else given)
 
 
 def architecture_of(values: Mapping[str, Any]) -> Architecture:
