@@ -67,6 +67,8 @@ MODERN_CHOICES: dict[str, tuple[Any, ...]] = {
     "is_causal": (False,),
     "position_embedding_type": ("absolute", "sans_pos"),  # neither names what it has: rotary ones
 }
+# Its keys for which there are fields of other names, or none.
+MODERN_ONLY = ("rope_parameters", "global_attn_every_n_layers")
 FULL, SLIDING = "full_attention", "sliding_attention"
 # Of `transformers`, some of its older versions, and of Google's multilingual models; they change
 # nothing.
@@ -136,11 +138,11 @@ class BertConfig:
     problem_type: str | None = None
     # of ModernBERT: the width of the window of local layers, which layers are local, the base of
     # rotary positions in both, and what a classifier reads
-    local_attention: int | None = None
-    layer_types: tuple[str, ...] | None = None
-    global_rope_theta: float | None = None
-    local_rope_theta: float | None = None
-    classifier_pooling: str | None = None
+    local_attention: int = 0
+    layer_types: tuple[str, ...] = ()
+    global_rope_theta: float = 0.0
+    local_rope_theta: float = 0.0
+    classifier_pooling: str = "cls"
     class_name: str = ""  # of transformers' class that the file names
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
 
@@ -174,9 +176,11 @@ class BertConfig:
         del values["class_name"]
         names = {ours: theirs for theirs, ours in self.architecture.keys.items()}
         # Under their own names, transformers knows no null for these.
-        for name in ("embedding_size", *MODERN, *names):
+        for name in ("embedding_size", *names):
             if values[name] is None:
                 del values[name]
+        if self.architecture.encoder == "bert":
+            values = {name: value for name, value in values.items() if name not in MODERN}
         return {
             **{names.get(name, name): value for name, value in values.items()},
             "id2label": dict(enumerate(labels)),
@@ -215,21 +219,29 @@ def config_from_file(path: str | Path, say: Callable[[str], None] | None = None)
     the published BERT."""
     flags = "(--bert_config_file, --model)"
     values = read_object(Path(path), f"{path} {flags}")
-    architecture = architecture_of(values)
-    values = {architecture.keys.get(name, name): value for name, value in values.items()}
-    stated = {k: v for k, v in values.items() if v is not None or k in REQUIRED}
-    values = {**architecture.fixed, **stated}
     try:
-        if architecture.encoder == "modern":
-            values = _modern(values)
-        config = _checked(values)
+        config = config_of(values)
     except InputError as error:
         raise InputError(f"{path}: {error} {flags}") from error
-    known = {*FIELDS, *CHOICES, *HARMLESS}
+    keys = architecture_of(values).keys
+    known = {*FIELDS, *CHOICES, *HARMLESS, *MODERN_CHOICES, *MODERN_ONLY, *keys}
     unknown = [name for name in values if name not in known and not name.startswith("pooler_")]
     if say and unknown:
         say(f"warning: {path}: BERT's configuration has no {shortened(unknown)}: not used")
     return config
+
+
+def config_of(values: Mapping[str, Any]) -> BertConfig:
+    """The configuration with these values, by the keys of config.json. Raises InputError as
+    `config_from_file` does."""
+    architecture = architecture_of(values)
+    given = {
+        architecture.keys.get(name, name): value
+        for name, value in values.items()
+        if value is not None or name in REQUIRED
+    }
+    given = dict(architecture.fixed) | given
+    return _checked(_modern(given) if architecture.encoder == "modern" else given)
 
 
 def architecture_of(values: Mapping[str, Any]) -> Architecture:
@@ -286,7 +298,7 @@ def _modern(values: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"global_attn_every_n_layers must be at least 1, got {shown(every)}")
     if "layer_types" not in values and type(number) is int:
         values["layer_types"] = [SLIDING if place % every else FULL for place in range(number)]
-    kinds = values.get("layer_types")
+    kinds: Any = values.get("layer_types")
     is_known = isinstance(kinds, list) and all(kind in (FULL, SLIDING) for kind in kinds)
     if not is_known or len(kinds) != number:
         raise InputError(

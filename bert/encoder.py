@@ -7,10 +7,11 @@ M gathered tokens. bert/batch.py describes the input and its padding.
 Every variable has its name in Google's checkpoints, with `.` for `/` because Keras refuses slashes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 import tensorflow as tf
 from tensorflow import Tensor
@@ -122,7 +123,7 @@ class Pass:
             return embedded_RE
         return ops.biased(*product(embedded_RE, tensors, PROJECTION))
 
-    def options(self, number: int) -> Mapping[str, bool]:
+    def options(self, number: int) -> dict[str, Any]:
         """What `layer` needs to know of the layer with this number, while it is traced."""
         return {}
 

@@ -5,6 +5,7 @@ Shapes, as suffixes, are those of bert/encoder.py.
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -153,7 +154,9 @@ class Bert(keras.Model):
             }
             needed = rows if number == last else None
             options = one_pass.options(number)
-            call = partial(layer, place=tf.constant(1 + 3 * number), rows=needed, **options)
+            call: Callable[..., Tensor] = partial(
+                layer, place=tf.constant(1 + 3 * number), rows=needed, **options
+            )
             if recomputes:
                 call = tf.recompute_grad(call)
             states.append(call(states[-1], own))

@@ -7,7 +7,8 @@ Shapes, as suffixes, are those of bert/encoder.py; also K keys, E = D / 2 pairs 
 are rotated together, W the width of the window on each side.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -65,7 +66,7 @@ class ModernPass(Pass):
         words_RH = tf.gather(tensors[f"{EMBEDDINGS}/word_embeddings"], self.batch["input_ids"])
         return self.normalized(words_RH, tensors, EMBEDDINGS)
 
-    def options(self, number: int) -> Mapping[str, bool]:
+    def options(self, number: int) -> dict[str, Any]:
         return {"is_local": self.config.layer_types[number] == LOCAL}
 
     def layer(
@@ -164,7 +165,7 @@ ENCODER_PASS = ModernPass
 def angles(position_ids: Tensor, size: int, theta: float) -> Tensor:
     """The angles of rotary positions (Su et al. 2021, section 3.2.2), float32 [R, 1, E]."""
     # Rounded as transformers rounds: the angle of place 8,000 has an error of 5e-4 in float32.
-    exponents_E = np.arange(0, size, 2, np.float32) / np.float32(size)
+    exponents_E = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     frequencies_E = np.float32(1) / np.float32(theta) ** exponents_E
     return tf.cast(position_ids, tf.float32)[:, None, None] * frequencies_E
 

@@ -11,13 +11,14 @@ SIZES = {
     "minilm": (384, 6, 12, 1536),
     "base": (768, 12, 12, 3072),
     "large": (1024, 24, 16, 4096),
+    "modernbert-base": (768, 22, 12, 1152),
 }
 
 
 class LoadSettings(Settings):
     """What a measured step computes: a model without trained weights, on full rows."""
 
-    model_size: Literal["tiny", "minilm", "base", "large"] = setting(
+    model_size: Literal["tiny", "minilm", "base", "large", "modernbert-base"] = setting(
         "minilm", "published model size", "model"
     )
     bert_config_file: str | None = setting(

@@ -118,7 +118,11 @@ def config_of(load: LoadSettings) -> BertConfig:
 def model_config(size: str, **others: Any) -> BertConfig:
     """The configuration of a published size, uncased."""
     names = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
-    return BertConfig(**others | dict(zip(names, SIZES[size], strict=True)))
+    values: dict[str, Any] = dict(zip(names, SIZES[size], strict=True))
+    values["vocab_size"] = 30522
+    if size == "modernbert-base":
+        values |= {"model_type": "modernbert", "vocab_size": 50368}
+    return configuration.config_of(values | others)
 
 
 def random_training(config: BertConfig, length: int, settings: dict, job: Job) -> Training:
@@ -148,7 +152,14 @@ def model_flop(config: BertConfig, length: int) -> float:
     """Floating-point operations of the matrix products of a row's training, forward and backward.
     Counted as in Narayanan et al. 2021 (Megatron-LM, appendix) for the layers, without
     recomputation and the vocabulary."""
-    hidden = config.hidden_size
-    linear = 2 * length * (4 * hidden * hidden + 2 * hidden * config.intermediate_size)
-    attention = 2 * 2 * length**2 * hidden
-    return float(3 * config.num_hidden_layers * (linear + attention))
+    kernels = [
+        math.prod(shape)
+        for name, shape in encoder_shapes(config).items()
+        if name.startswith("bert/encoder/") and name.endswith("kernel")
+    ]
+    keys = [
+        min(length, config.local_attention or length) if kind == "sliding_attention" else length
+        for kind in config.layer_types or ["full_attention"] * config.num_hidden_layers
+    ]
+    attention = 2 * 2 * length * sum(keys) * config.hidden_size
+    return float(3 * (2 * length * sum(kernels) + attention))

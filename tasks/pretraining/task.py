@@ -41,7 +41,7 @@ class MaskedTask(Trains):
     seed: int
     max_predictions_per_seq: int = 20
     has_next_sentence: bool = True
-    head: Head = PRETRAINING
+    head: Head = PRETRAINING  # type: ignore[misc]
     metric = "masked_lm_accuracy"
 
     @property
