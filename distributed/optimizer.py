@@ -45,13 +45,13 @@ class StepResult:
         "gradient_norm" is that before clipping, and there is a "loss_scale" for float16 only. Waits
         until the device has finished the step."""
         norm, rate, applied, scale, *sums = self.numbers.numpy().tolist()
-        losses = dict[str, float]()
+        losses = {}
         for loss_sum, (term, weight) in zip(sums, self.weights.items(), strict=True):
             losses[term] = loss_sum / weight if weight else math.nan
         facts = {"learning_rate": rate, "gradient_norm": norm, "applied": applied}
-        return {"loss": sum(losses.values()), **losses, **facts} | (
-            {"loss_scale": scale} if scale else {}
-        )
+        if scale:
+            facts["loss_scale"] = scale
+        return {"loss": sum(losses.values()), **losses, **facts}
 
 
 class AllreduceOptimizer:
@@ -76,12 +76,16 @@ class AllreduceOptimizer:
         compression: Literal["none", "bf16"] = "none",
     ):
         (self.dtype,) = {variable.dtype for variable in variables}
-        self.optimizer, self.trainable = optimizer, list(variables)
-        self.world, self.collectives = world, collectives
-        self.loss_terms, self.compresses = tuple(loss_terms), compression == "bf16"
+        self.optimizer = optimizer
+        self.trainable = list(variables)
+        self.world = world
+        self.collectives = collectives
+        self.loss_terms = tuple(loss_terms)
+        self.compresses = compression == "bf16"
         optimizer.build(self.trainable)
-        loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
-        self._loss_scale = loss_scale if scales_loss else None
+        self._loss_scale = None
+        if scales_loss:
+            self._loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
         # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of
         # its own.
         self.update = tf.function(self.apply, jit_compile=world.device.is_gpu, autograph=False)
@@ -105,7 +109,7 @@ class AllreduceOptimizer:
     ) -> tuple[dict[str, float], list[bool]]:
         """Each loss term's weight summed over ranks (in float64), and which of the requests any
         rank makes. Raises ValueError when a weight is negative or NaN."""
-        local = np.array([*(weights[term] for term in self.loss_terms), *requests], np.float64)
+        local = [*(weights[term] for term in self.loss_terms), *requests]
         totals = self.world.all_reduce_sum(local, "the sum of a step's weights").tolist()
         total = dict(zip(self.loss_terms, totals, strict=False))
         for term, weight in total.items():
@@ -117,11 +121,15 @@ class AllreduceOptimizer:
         """The factor of each loss sum in the backward pass, [terms]: loss scale / weight over all
         ranks."""
         inverse = tf.constant([1 / totals[term] for term in self.loss_terms], self.dtype)
-        return (
-            inverse
-            if self._loss_scale is None
-            else inverse * tf.cast(self._loss_scale.value[0], self.dtype)
-        )
+        return inverse if self._loss_scale is None else inverse * self._scale()
+
+    def _scale(self) -> tf.Tensor:
+        """That of the losses, or 0 if they have none."""
+        value = tf.zeros([]) if self._loss_scale is None else self._loss_scale.value[0]
+        return tf.cast(value, self.dtype)
+
+    def _rate(self) -> tf.Tensor:
+        return tf.cast(self.optimizer.learning_rate, self.dtype)
 
     def all_reduce(self, own: Tensors) -> Tensors:
         """The sums over ranks, with the same bits on all of them."""
@@ -132,9 +140,10 @@ class AllreduceOptimizer:
         """Checks, clips and applies sums; what is not finite, or not `is_valid`, is skipped on
         every rank. Returns the numbers of `StepResult`. `update` is this, compiled."""
         *gradients, sums = total
-        rate, scale = tf.cast(self.optimizer.learning_rate, self.dtype), tf.ones([], self.dtype)
+        rate = self._rate()
+        scale = tf.ones([], self.dtype)
         if self._loss_scale is not None:
-            scale /= tf.cast(self._loss_scale.value[0], self.dtype)
+            scale /= self._scale()
         norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])) * scale
         finite = tf.math.is_finite(norm) & is_valid
         clip = tf.constant(CLIP_NORM, self.dtype)  # as in tf.clip_by_global_norm
@@ -149,21 +158,17 @@ class AllreduceOptimizer:
             return tf.constant(True)
 
         tf.cond(finite, apply, lambda: tf.constant(False))
-        loss_scale = tf.zeros([], self.dtype)
         if self._loss_scale is not None:
             changed = next_loss_scale(self._loss_scale.value, finite)
             self._loss_scale.assign(tf.where(is_valid, changed, self._loss_scale.value))
-            loss_scale = tf.cast(self._loss_scale.value[0], self.dtype)
-        return tf.concat([tf.stack([norm, rate, tf.cast(finite, self.dtype), loss_scale]), sums], 0)
+        numbers = tf.stack([norm, rate, tf.cast(finite, self.dtype), self._scale()])
+        return tf.concat([numbers, sums], 0)
 
     def skip(self) -> tf.Tensor:
         """The numbers of `StepResult` of a step that computes and changes nothing."""
-        rate = tf.cast(self.optimizer.learning_rate, self.dtype)
-        zero, scale = tf.zeros([], self.dtype), tf.zeros([], self.dtype)
-        if self._loss_scale is not None:
-            scale = tf.cast(self._loss_scale.value[0], self.dtype)
-        loss_sums = tf.zeros([len(self.loss_terms)], self.dtype)
-        return tf.concat([tf.stack([zero, rate, zero, scale]), loss_sums], 0)
+        zero = tf.zeros([], self.dtype)
+        loss_sums = [zero] * len(self.loss_terms)
+        return tf.stack([zero, self._rate(), zero, self._scale(), *loss_sums])
 
     def check_replicas(self) -> None:
         """Raises InputError on every rank unless the ranks' trainable variables are
@@ -173,10 +178,8 @@ class AllreduceOptimizer:
             for variable in self.trainable:
                 raw = host_view(tf.convert_to_tensor(variable.value)).reshape(-1).view(np.uint8)
                 total.update(google_crc32c.value(raw).to_bytes(4, "little"))
-            step = int(self.optimizer.iterations.numpy())
-            self.world.agree(
-                {f"the trainable variables after {step} steps": total.hexdigest()[:24]}
-            )
+            what = f"the trainable variables after {self.optimizer.iterations.numpy()} steps"
+            self.world.agree({what: total.hexdigest()[:24]})
 
 
 def terms_without_targets(weights: Mapping[str, float]) -> list[str]:
@@ -198,5 +201,5 @@ def next_loss_scale(state: tf.Tensor, applied: tf.Tensor) -> tf.Tensor:
     that is not finite halves the scale; 2,000 finite ones in a row double it."""
     scale, finite_steps = tf.unstack(state)
     grows = tf.equal(finite_steps + 1, STEPS_TO_GROW)
-    after_finite = tf.where(grows, tf.stack([scale * 2, 0.0]), tf.stack([scale, finite_steps + 1]))
-    return tf.where(applied, after_finite, tf.stack([tf.maximum(scale / 2, LEAST_LOSS_SCALE), 0.0]))
+    after_finite = tf.where(grows, [scale * 2, 0.0], [scale, finite_steps + 1])
+    return tf.where(applied, after_finite, [tf.maximum(scale / 2, LEAST_LOSS_SCALE), 0.0])

@@ -51,11 +51,11 @@ class Call(NamedTuple):
     """What all ranks do together, and must agree on: everything but the values."""
 
     what: str  # the function of hvd
-    name: str = ""  # which the user gave it, or what it is for
+    name: str | None = None  # which the user gave it, or what it is for
     kind: tuple = ()  # options, and dtype and shape of each tensor
 
     def __str__(self) -> str:
-        return f"{self.what} {self.name}".strip()
+        return f"{self.what} {self.name or ''}".strip()
 
 
 @dataclass(eq=False)
