@@ -140,7 +140,7 @@ class Checkpoints:
             written.result()
 
     def _write(self, write_model: WriteModel, state: State) -> None:
-        def fill(folder: Path) -> None:
+        def fill(folder):
             write_model(folder)
             save_file(self._moments, folder / "optimizer.safetensors")
             write_json(folder / "state.json", asdict(state))

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import tensorflow as tf
+from tensorflow import Tensor
 
 from distributed.optimizer import (
     AllreduceOptimizer,
@@ -52,7 +53,7 @@ class StepClock:
         self._parts: dict[str, float] = defaultdict(float)
         self._seconds, self._steps, self._timed_steps = 0.0, 0, 0
 
-    def mark(self, part: str, result: tf.Tensor | None = None) -> None:
+    def mark(self, part: str, result: Tensor | None = None) -> None:
         """Adds the time since the last mark to `part`, which computed `result`; "apply_s" ends a
         step."""
         ends = part == "apply_s"
@@ -102,7 +103,7 @@ class TrainingStep:
 
     def __init__(
         self,
-        loss: Callable[[Batch, tf.Tensor], Mapping[str, tf.Tensor]],
+        loss: Callable[[Batch, Tensor], Mapping[str, Tensor]],
         weights: Callable[[Batch], Mapping[str, float]],
         optimizer: AllreduceOptimizer,
         write_back: Callable[[], None] = lambda: None,
@@ -156,7 +157,7 @@ class TrainingStep:
             clock.mark(part, numbers)
         return StepResult(numbers, weights), wanted
 
-    def _own(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Tensors:
+    def _own(self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence) -> Tensors:
         """[*gradients, loss sums] over this rank's micro-batches."""
         total: Tensors = []
         for batch, key in zip(batches, keys, strict=True):
@@ -165,9 +166,7 @@ class TrainingStep:
                 total = added(total, part) if total else part
         return total
 
-    def _backward(
-        self, batch: dict[str, tf.Tensor], inverse_weights: tf.Tensor, key: tf.Tensor
-    ) -> Tensors:
+    def _backward(self, batch: dict[str, Tensor], inverse_weights: Tensor, key: Tensor) -> Tensors:
         """[*gradients, loss sums] of one batch, in the graph."""
         optimizer = self.optimizer
         with tf.GradientTape() as tape:
@@ -178,7 +177,7 @@ class TrainingStep:
         return [*self._gradients(tape, total), sums]
 
     def _gradients(
-        self, tape: tf.GradientTape, target: tf.Tensor, slopes: tf.Tensor | None = None
+        self, tape: tf.GradientTape, target: Tensor, slopes: Tensor | None = None
     ) -> Tensors:
         """Those of the trainable variables, for these gradients of the target; sparse ones become
         dense."""
@@ -186,9 +185,7 @@ class TrainingStep:
         gradients = tape.gradient(target, variables, slopes, unconnected_gradients="zero")
         return [*map(tf.convert_to_tensor, gradients)]
 
-    def _whole(
-        self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence
-    ) -> tf.Tensor:
+    def _whole(self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence) -> Tensor:
         """A step as one function of its last micro-batch. Returns the numbers of `StepResult`."""
         before = self._own(batches[:-1], inverse_weights, keys[:-1])
         with (
@@ -198,8 +195,8 @@ class TrainingStep:
             return self._step(batches[-1], inverse_weights, keys[-1], before)
 
     def _whole_step(
-        self, batch: Batch, inverse_weights: tf.Tensor, key: tf.Tensor, before: Tensors
-    ) -> tf.Tensor:
+        self, batch: Batch, inverse_weights: Tensor, key: Tensor, before: Tensors
+    ) -> Tensor:
         own = self._backward(batch, inverse_weights, key)
         total = self.optimizer.all_reduce(added(before, own) if before else own)
         return self.optimizer.apply(total, tf.reduce_all(tf.math.is_finite(inverse_weights)))

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy import ndarray
+from tensorflow import Tensor
 
 from distributed.gradient import TrainingStep, added, by_xla, naming_memory, traced_once
 from distributed.optimizer import Tensors
@@ -35,23 +37,23 @@ class Texts(NamedTuple):
     """Texts of a step by role: arrays [n] of the row that each belongs to, of its slot in it, and
     int64 digests of the text itself and of its row's anchor and positive: equal for equal texts."""
 
-    row: np.ndarray
-    slot: np.ndarray
-    digest: np.ndarray
-    anchor: np.ndarray
-    positive: np.ndarray
+    row: ndarray
+    slot: ndarray
+    digest: ndarray
+    anchor: ndarray
+    positive: ndarray
 
-    def chosen(self, which: np.ndarray) -> "Texts":
+    def chosen(self, which: ndarray) -> "Texts":
         return Texts(*(array[which] for array in self))
 
 
 class Vectors(NamedTuple):
     """Vectors [n, W], and what texts they are of."""
 
-    values: np.ndarray
+    values: ndarray
     texts: Texts
 
-    def chosen(self, which: np.ndarray) -> "Vectors":
+    def chosen(self, which: ndarray) -> "Vectors":
         return Vectors(self.values[which], self.texts.chosen(which))
 
 
@@ -73,7 +75,7 @@ class InBatchLoss:
     temperature: float = 0.05
     both_ways: bool = False
 
-    def gradient(self, own: Vectors, world: World) -> tuple[np.ndarray, float]:
+    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, float]:
         """The gradient of the loss over all ranks with respect to the own vectors, [n, W], and the
         loss of the own anchors. All ranks call it together."""
         everyone = joined(world.all_gather(own))
@@ -104,7 +106,7 @@ class InBatchLoss:
         result[~is_anchor] = slopes_NC.T @ all_a.values / self.temperature
         return result, float(loss)
 
-    def _scores(self, anchors: Vectors, candidates: Vectors) -> np.ndarray:
+    def _scores(self, anchors: Vectors, candidates: Vectors) -> ndarray:
         """float32 [anchors, candidates]; those that are no negatives have `MASKED`."""
         scores = anchors.values @ candidates.values.T / np.float32(self.temperature)
         texts = candidates.texts
@@ -115,13 +117,13 @@ class InBatchLoss:
         return np.where(is_masked, np.float32(MASKED), scores)
 
 
-def _pairs(anchors: Vectors, candidates: Vectors) -> np.ndarray:
+def _pairs(anchors: Vectors, candidates: Vectors) -> ndarray:
     """Whether a candidate is the positive of an anchor's row, bool [anchors, candidates]."""
     same_row = candidates.texts.row == anchors.texts.row[:, None]
     return same_row & (candidates.texts.slot == POSITIVE)
 
 
-def log_sums(scores: np.ndarray, axis: int) -> np.ndarray:
+def log_sums(scores: ndarray, axis: int) -> ndarray:
     """log sum exp, float64; MASKED where nothing is summed."""
     highest = scores.max(axis, initial=MASKED, keepdims=True)
     sums = np.exp(scores - highest).sum(axis, dtype=np.float64)
@@ -137,8 +139,8 @@ class JointStep(TrainingStep):
     def __init__(
         self,
         loss: InBatchLoss,
-        vectors: Callable[[Batch, tf.Tensor], tf.Tensor],
-        texts: Callable[[Batch], tuple[Texts, np.ndarray]],
+        vectors: Callable[[Batch, Tensor], Tensor],
+        texts: Callable[[Batch], tuple[Texts, ndarray]],
         weights: Callable[[Batch], Mapping[str, float]],
         *others: Any,
     ):
@@ -151,7 +153,7 @@ class JointStep(TrainingStep):
         self._vectors = traced(vectors)
         self._pull = traced(self._pulled)
 
-    def _own(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Tensors:
+    def _own(self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence) -> Tensors:
         """[*gradients, loss sums] over this rank's micro-batches."""
         parts, places = [], []
         is_one = len(batches) == 1
@@ -179,7 +181,7 @@ class JointStep(TrainingStep):
                     total = added(total, part) if total else part
         return [*total, tf.constant([loss], self.optimizer.dtype)]
 
-    def _pulled(self, batch: Batch, key: tf.Tensor) -> Tensors:
+    def _pulled(self, batch: Batch, key: Tensor) -> Tensors:
         """The gradients of the sum of vectors times slopes, in the graph."""
         with tf.GradientTape() as tape:
             total = tf.reduce_sum(self._plain_vectors(batch, key) * batch[SLOPES])

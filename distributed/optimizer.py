@@ -16,6 +16,7 @@ import google_crc32c
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow import Tensor
 
 from distributed.arrays import broadcast, host_view
 from distributed.collectives import Collectives
@@ -29,7 +30,7 @@ LOSS_SCALE = "loss_scale"
 START_OF_SCALE = (2.0**15, 0.0)  # the scale, and the number of finite steps in a row
 STEPS_TO_GROW, LEAST_LOSS_SCALE = 2000, 1.0
 
-Tensors = list[tf.Tensor]  # the gradient of each variable, and last the loss sums [terms]
+Tensors = list[Tensor]  # the gradient of each variable, and last the loss sums [terms]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class StepResult:
     """The numbers of a step, and the weight of each loss term over all ranks."""
 
     # [gradient norm, rate, 1 if applied else 0, loss scale or 0, loss sums…], on the device
-    numbers: tf.Tensor
+    numbers: Tensor
     weights: Mapping[str, float]
 
     def read(self) -> dict[str, float]:
@@ -117,18 +118,18 @@ class AllreduceOptimizer:
                 raise ValueError(f"the weight of loss term {term!r} over all ranks is {weight}")
         return total, [wanted > 0 for wanted in totals[len(total) :]]
 
-    def inverse_weights(self, totals: Mapping[str, float]) -> tf.Tensor:
+    def inverse_weights(self, totals: Mapping[str, float]) -> Tensor:
         """The factor of each loss sum in the backward pass, [terms]: loss scale / weight over all
         ranks."""
         inverse = tf.constant([1 / totals[term] for term in self.loss_terms], self.dtype)
         return inverse if self._loss_scale is None else inverse * self._scale()
 
-    def _scale(self) -> tf.Tensor:
+    def _scale(self) -> Tensor:
         """That of the losses, or 0 if they have none."""
         value = tf.zeros([]) if self._loss_scale is None else self._loss_scale.value[0]
         return tf.cast(value, self.dtype)
 
-    def _rate(self) -> tf.Tensor:
+    def _rate(self) -> Tensor:
         return tf.cast(self.optimizer.learning_rate, self.dtype)
 
     def all_reduce(self, own: Tensors) -> Tensors:
@@ -136,7 +137,7 @@ class AllreduceOptimizer:
         with self.world.operation("the sum of the gradients"):
             return self.collectives.all_reduce_sum(own, self.compresses)
 
-    def apply(self, total: Tensors, is_valid: tf.Tensor | bool = True) -> tf.Tensor:
+    def apply(self, total: Tensors, is_valid: Tensor | bool = True) -> Tensor:
         """Checks, clips and applies sums; what is not finite, or not `is_valid`, is skipped on
         every rank. Returns the numbers of `StepResult`. `update` is this, compiled."""
         *gradients, sums = total
@@ -164,7 +165,7 @@ class AllreduceOptimizer:
         numbers = tf.stack([norm, rate, tf.cast(finite, self.dtype), self._scale()])
         return tf.concat([numbers, sums], 0)
 
-    def skip(self) -> tf.Tensor:
+    def skip(self) -> Tensor:
         """The numbers of `StepResult` of a step that computes and changes nothing."""
         zero = tf.zeros([], self.dtype)
         loss_sums = [zero] * len(self.loss_terms)
@@ -196,7 +197,7 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
                 variable.assign(values)
 
 
-def next_loss_scale(state: tf.Tensor, applied: tf.Tensor) -> tf.Tensor:
+def next_loss_scale(state: Tensor, applied: Tensor) -> Tensor:
     """The loss scale and the number of finite steps in a row, float32 [2], after a step. A gradient
     that is not finite halves the scale; 2,000 finite ones in a row double it."""
     scale, finite_steps = tf.unstack(state)

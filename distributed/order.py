@@ -9,6 +9,7 @@ import heapq
 import math
 
 import numpy as np
+from numpy import ndarray
 
 from ringbase.ragged import mixed
 
@@ -25,7 +26,7 @@ class Order:
         self.num_rows, self.seed = num_rows, seed
         self._permutation = functools.lru_cache(2)(self._permutation_of)
 
-    def rows_at(self, start: int, stop: int) -> np.ndarray:
+    def rows_at(self, start: int, stop: int) -> ndarray:
         """Row numbers (int64) of the positions start, …, stop - 1 of the endless stream."""
         epochs, within = np.divmod(np.arange(start, stop, dtype=np.int64), self.num_rows)
         parts = [
@@ -34,10 +35,10 @@ class Order:
         ]
         return np.concatenate(parts or [within])
 
-    def _rows_of_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+    def _rows_of_epoch(self, epoch: int, positions: ndarray) -> ndarray:
         return self._permutation(epoch)[positions]
 
-    def _permutation_of(self, epoch: int) -> np.ndarray:
+    def _permutation_of(self, epoch: int) -> ndarray:
         return np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(
             self.num_rows
         )
@@ -65,7 +66,7 @@ class BlockOrder(Order):
         first = math.isqrt(max(self._num_blocks - 1, 0)) + 1
         self._halves = (np.uint64(first), np.uint64(-(-self._num_blocks // first)))
 
-    def _rows_of_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+    def _rows_of_epoch(self, epoch: int, positions: ndarray) -> ndarray:
         seeds = np.array([self.seed & _WORD, epoch], np.uint64)
         keys = mixed(
             mixed(seeds[:1]) + seeds[1:] * _ODD + np.arange(1, _ROUNDS + 2, dtype=np.uint64)
@@ -86,16 +87,14 @@ class BlockOrder(Order):
         block_index = slots - slots[0]
         return rows[block_index, order[block_index, within]]
 
-    def _permuted(
-        self, blocks: np.ndarray, keys: np.ndarray, backwards: bool = False
-    ) -> np.ndarray:
+    def _permuted(self, blocks: ndarray, keys: ndarray, backwards: bool = False) -> ndarray:
         """π of each number, or the inverse of π."""
         permuted = self._through_rounds(blocks.astype(np.uint64), keys, backwards)
         while len(outside := np.flatnonzero(permuted >= self._num_blocks)):
             permuted[outside] = self._through_rounds(permuted[outside], keys, backwards)
         return permuted.astype(np.int64)
 
-    def _through_rounds(self, numbers: np.ndarray, keys: np.ndarray, backwards: bool) -> np.ndarray:
+    def _through_rounds(self, numbers: ndarray, keys: ndarray, backwards: bool) -> ndarray:
         sizes = self._halves
         halves = [numbers % sizes[0], numbers // sizes[0]]
         for number in reversed(range(_ROUNDS)) if backwards else range(_ROUNDS):
@@ -105,7 +104,7 @@ class BlockOrder(Order):
         return halves[0] + halves[1] * sizes[0]
 
 
-def balanced(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
+def balanced(lengths: ndarray, num_parts: int) -> list[ndarray]:
     """Divides rows into parts with nearly equal numbers of tokens, whose numbers of rows differ by
     at most one: the longest remaining row goes to the part with the fewest tokens so far (Graham
     1969, LPT), of those that still need rows. Returns places in `lengths`, ascending."""
@@ -123,7 +122,7 @@ def balanced(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
     return [np.sort(np.array(part, np.int64)) for part in parts]
 
 
-def divided(lengths: np.ndarray, num_ranks: int, accumulation: int) -> list[list[np.ndarray]]:
+def divided(lengths: ndarray, num_ranks: int, accumulation: int) -> list[list[ndarray]]:
     """The rows of a step for each rank and micro-batch, as places in `lengths`."""
     ranks = balanced(lengths, num_ranks)
     return [[mine[part] for part in balanced(lengths[mine], accumulation)] for mine in ranks]

@@ -38,7 +38,7 @@ def predict(
     bar = run.progress(len(mine), label, "batch")
     kept: list[Future] = []
 
-    def digest_of(number: int, output: Any) -> Any:
+    def digest_of(number, output):
         # waits for the device
         return digest(number, tf.nest.map_structure(lambda tensor: tensor.numpy(), output))
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy import ndarray
 
 from distributed.order import Order, divided
 from distributed.plan import Plan, State
@@ -33,7 +34,7 @@ class BatchRows:
     def __len__(self) -> int:
         return int(self._first_rows[-1])
 
-    def take(self, indices: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+    def take(self, indices: ndarray) -> dict[str, ndarray | Ragged]:
         """The columns of some rows in the stored types: a column of numbers as an array [n], one of
         lists as a ragged array (`ringbase.ragged`)."""
         pieces, places = [], []
@@ -50,7 +51,7 @@ class BatchRows:
             chosen = chosen.combine_chunks().take(_indices(np.argsort(np.concatenate(places))))
         return {name: _to_numpy(chosen.column(name)) for name in chosen.column_names}
 
-    def lengths_at(self, name: str, indices: np.ndarray) -> np.ndarray:
+    def lengths_at(self, name: str, indices: ndarray) -> ndarray:
         """The number of values in a list column for some rows, int64 [n]; reads only their
         offsets."""
         lengths = np.empty(len(indices), np.int64)
@@ -59,9 +60,7 @@ class BatchRows:
             lengths[places] = offsets[within + 1] - offsets[within]
         return lengths
 
-    def _by_batch(
-        self, indices: np.ndarray
-    ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
+    def _by_batch(self, indices: ndarray) -> Iterator[tuple[pa.RecordBatch, ndarray, ndarray]]:
         """The rows by batch: the batch, the rows within it, and their places in `indices`."""
         rows = np.asarray(indices, np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
@@ -90,12 +89,12 @@ class Rows(BatchRows):
     def batch(self, number: int) -> pa.RecordBatch:
         return self._batches[number]
 
-    def column(self, name: str) -> np.ndarray | Ragged:
+    def column(self, name: str) -> ndarray | Ragged:
         """A whole column, in the same form as from `take`."""
         return _to_numpy(self.table.column(name))
 
 
-def _groups(numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+def _groups(numbers: ndarray) -> Iterator[tuple[int, ndarray]]:
     """Each number that occurs, and its places."""
     return ((number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist())
 
@@ -106,7 +105,7 @@ def write_rows(path: Path, table: pa.Table) -> None:
         writer.write_table(table, max_chunksize=1 << 14)
 
 
-def ragged(arrays: Iterable[np.ndarray], kind: pa.DataType) -> pa.Array:
+def ragged(arrays: Iterable[ndarray], kind: pa.DataType) -> pa.Array:
     """A list column of values of this type, from one array per row."""
     values, offsets = joined(arrays)
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(values, kind))
@@ -115,11 +114,11 @@ def ragged(arrays: Iterable[np.ndarray], kind: pa.DataType) -> pa.Array:
 # pyarrow's own conversions import pandas, which takes 0.3 s.
 
 
-def _indices(rows: np.ndarray) -> pa.Array:
+def _indices(rows: ndarray) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
 
 
-def _to_numpy(column: pa.ChunkedArray) -> np.ndarray | Ragged:
+def _to_numpy(column: pa.ChunkedArray) -> ndarray | Ragged:
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(column.type, pa.LargeListType):
         offsets = np.from_dlpack(array.offsets)
@@ -141,7 +140,7 @@ class Feed:
     # the fields of a micro-batch's rows -> the model's input, a batch axis first
     collate: Callable[..., Batch]
     # Row numbers -> tokens of each row, of which ranks and micro-batches get nearly equal numbers.
-    lengths: Callable[[np.ndarray], np.ndarray] = np.ones_like
+    lengths: Callable[[ndarray], ndarray] = np.ones_like
     # Fields -> a batch of one shape, for each of the few shapes that XLA compiles for.
     collates_of_shapes: Sequence[Callable[..., Batch]] = ()
 
@@ -164,7 +163,7 @@ class Feed:
         return (collate(fields_of(self.rows, none, none)) for collate in self.collates_of_shapes)
 
 
-def fields_of(rows: BatchRows, numbers: np.ndarray, positions: np.ndarray) -> dict[str, Any]:
+def fields_of(rows: BatchRows, numbers: ndarray, positions: ndarray) -> dict[str, Any]:
     """The columns of these rows, their numbers as "row" and, of their positions in the stream,
     their "epoch"."""
     return rows.take(numbers) | {"row": numbers, "epoch": positions // len(rows)}

@@ -254,7 +254,7 @@ class World:
         return self
 
     def __exit__(self, kind, error, trace) -> Literal[False]:
-        status = error.code if isinstance(error, SystemExit) else error
+        status: Any = error.code if isinstance(error, SystemExit) else error
         if isinstance(error, Preempted) or not status:
             self.leave(status or 0)
         elif self.comm is not None:

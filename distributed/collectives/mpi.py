@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy import ndarray
 
 from distributed.arrays import host_view
 from distributed.collectives import Collectives
@@ -103,7 +104,7 @@ class MpiCollectives(Collectives):
         return list(sums)
 
     def _sum_on_machine(
-        self, own: Sequence[np.ndarray], starts: tuple[int, ...], total: np.ndarray
+        self, own: Sequence[ndarray], starts: tuple[int, ...], total: ndarray
     ) -> None:
         """Adds up the vectors of this machine's ranks, in order of rank. `own` are the parts of
         this rank's."""
@@ -130,7 +131,7 @@ class MpiCollectives(Collectives):
             self._large_left[0] = large_left - 1 if large_left else TRIED_EVERY if is_slow else 0
         comm.Barrier()
 
-    def _exchange(self, total: np.ndarray, pack: Any, unpack: Any) -> None:
+    def _exchange(self, total: ndarray, pack: Any, unpack: Any) -> None:
         """Replaces each machine's sum by the sum over machines."""
         if total.size:
             sent = pack(total)
@@ -140,7 +141,7 @@ class MpiCollectives(Collectives):
             self._heads.Allgather(pack(added), received)
             total[:] = unpack(received)
 
-    def _layout_of(self, parts: Sequence[np.ndarray], compresses: bool) -> tuple:
+    def _layout_of(self, parts: Sequence[ndarray], compresses: bool) -> tuple:
         """How these arrays are parts of one vector: where each begins, at a cache line; where those
         begin that are sent as bfloat16; memory for the sum, which all calls reuse; and tensors of
         the same memory."""
@@ -176,7 +177,7 @@ def pieces_of(
     """Where each piece of `step` numbers begins, what this rank passes to the others, and what it
     adds itself: which parts, from where to where in them, and where in the piece."""
 
-    def segments(piece: int, low: int, high: int) -> list[tuple[int, int, int, int]]:
+    def segments(piece, low, high):
         return [
             (place, max(low - start, 0), min(high - start, size), max(low, start) - piece)
             for place, (start, size) in enumerate(zip(starts, sizes, strict=True))
@@ -192,7 +193,7 @@ def pieces_of(
     return pieces
 
 
-def shared_bytes(comm: Any, size: int) -> np.ndarray:
+def shared_bytes(comm: Any, size: int) -> ndarray:
     """Zeros, uint8 [size], the same memory on every rank of a machine. Raises OSError on every rank
     if they cannot share memory, as in different containers.
 
@@ -220,10 +221,10 @@ def shared_bytes(comm: Any, size: int) -> np.ndarray:
     return memory
 
 
-def _rounded(values: np.ndarray) -> np.ndarray:
+def _rounded(values: ndarray) -> ndarray:
     """The bits of float32 values as bfloat16: uint16."""
     return tf.bitcast(tf.cast(values, tf.bfloat16), tf.uint16).numpy()
 
 
-def _widened(bits: np.ndarray) -> np.ndarray:
+def _widened(bits: ndarray) -> ndarray:
     return tf.cast(tf.bitcast(bits, tf.bfloat16), tf.float32).numpy()

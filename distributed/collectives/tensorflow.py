@@ -14,6 +14,7 @@ import socket
 from collections.abc import Sequence
 
 import tensorflow as tf
+from tensorflow import Tensor
 from tensorflow.core.protobuf import tensorflow_server_pb2
 
 # There is no public name for this; the public MultiWorkerMirroredStrategy calls the same functions.
@@ -57,12 +58,10 @@ class TensorflowCollectives(Collectives):
             f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0"
         )
 
-    def all_reduce_sum(
-        self, tensors: Sequence[tf.Tensor], compresses: bool = False
-    ) -> list[tf.Tensor]:
+    def all_reduce_sum(self, tensors: Sequence[Tensor], compresses: bool = False) -> list[Tensor]:
         return self._compiled(list(tensors))
 
-    def _sums(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    def _sums(self, tensors: list[Tensor]) -> list[Tensor]:
         total = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
         # The ranks' calls find each other by a key. All sums of one dtype and size share one, as
         # every rank makes them in the same order: TensorFlow never forgets a key, so new ones would

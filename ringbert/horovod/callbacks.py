@@ -165,7 +165,7 @@ def LearningRateWarmupCallback(
     has no effect.
     """
 
-    def multiplier(epoch: float) -> float:
+    def multiplier(epoch):
         # At the end of the call: the rate which is logged belongs to a whole number of epochs.
         call = schedule.model.steps_per_execution / (schedule.steps_per_epoch or 1)
         end, size = min(epoch + call, math.floor(epoch) + 1), current().world.size

@@ -73,7 +73,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes `function(state, …)` start with rank 0's state on all ranks."""
 
     @functools.wraps(function)
-    def synchronized(state: TensorFlowState, *args: Any, **options: Any) -> Any:
+    def synchronized(state, *args, **options):
         current().world.say(
             "hvd.elastic replaces no ranks: bert-launch --restarts N starts a job again when one"
             " dies"
@@ -87,7 +87,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
 def CommitStateCallback(state: Any, batches_per_commit: int = 1) -> keras.callbacks.Callback:
     """Commits the state after every `batches_per_commit` batches and after each epoch."""
 
-    def after_batch(batch: int, logs: Any) -> None:
+    def after_batch(batch, logs):
         if (batch + 1) % batches_per_commit == 0:
             state.commit()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from tensorflow import Tensor
 
 from distributed import arrays
 from ringbase.errors import InputError
@@ -33,13 +34,13 @@ class Compressor:
 
     half: tf.DType | None = None
 
-    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
         """The tensor to send, and what `decompress` needs."""
         if self.half is None or not tensor.dtype.is_floating:
             return tensor, None
         return tf.cast(tensor, self.half), tensor.dtype
 
-    def decompress(self, tensor: tf.Tensor, context: Any) -> tf.Tensor:
+    def decompress(self, tensor: Tensor, context: Any) -> Tensor:
         return tensor if context is None else tf.cast(tensor, context)
 
 
@@ -109,7 +110,7 @@ def grouped_allreduce(
     return results
 
 
-def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
+def _scaled(value: Tensor, factor: float) -> Tensor:
     if factor == 1:
         return value
     wide = tf.cast(value, tf.float64) if value.dtype.is_integer else value
@@ -126,7 +127,7 @@ def _gathered(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
     return tf.IndexedSlices(sums, indices, slices.dense_shape)
 
 
-def _reduced(op: str, is_half: bool, *tensors: tf.Tensor) -> list[tf.Tensor]:
+def _reduced(op: str, is_half: bool, *tensors: Tensor) -> list[Tensor]:
     """Each tensor, of a dtype that MPI knows, reduced over ranks; float ones in one sum.
 
     Averages are over the ranks that have not joined, those of integers without their fraction. With
@@ -175,7 +176,7 @@ def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options: An
 
 
 @as_written
-def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
+def allgather(tensor: Any, name: str | None = None) -> Tensor:
     """The tensors of all ranks one after the other; their first dimensions may differ.
 
     Gradients are averaged over the ranks, as in Horovod: what all ranks compute from the same
@@ -192,11 +193,11 @@ def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     return collective(Call("hvd.allgather", name), _gather, gradient, own, resizes=True)[0]
 
 
-def _gather(value: tf.Tensor, _: Any) -> Sequence:
+def _gather(value: Tensor, _: Any) -> Sequence:
     return arrays.gathered(current().world.comm, value.numpy())
 
 
-def _with_rows(tensor: Any, what: str) -> tf.Tensor:
+def _with_rows(tensor: Any, what: str) -> Tensor:
     value = tf.convert_to_tensor(tensor)
     if value.shape.rank == 0:
         raise InputError(f"{what}: a tensor with at least one dimension is needed, got a scalar")
@@ -212,7 +213,7 @@ def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
 @as_written
 def grouped_broadcast(
     tensors: Sequence, root_rank: int = 0, name: str | None = None
-) -> list[tf.Tensor]:
+) -> list[Tensor]:
     """The tensors of rank `root_rank` on every rank. Their gradient is the mean of the ranks'
     gradients."""
     world, root_rank = current().world, checked_root(root_rank)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
+from tensorflow import Tensor
 from tensorflow.python.eager import context
 from tensorflow.python.ops import control_flow_util  # there is no public name for what it tells
 
@@ -224,9 +225,9 @@ def collective(
     call: Call,
     function: Callable[..., Sequence],
     gradient: Callable[..., Any],
-    tensors: Sequence[tf.Tensor],
+    tensors: Sequence[Tensor],
     resizes: bool = False,
-) -> list[tf.Tensor]:
+) -> list[Tensor]:
     """The results of `function(*tensors)` on all ranks, cast to the tensors' dtypes.
 
     One rank alone keeps its tensors. The ranks meet for `call` first: its kind are the options, to
@@ -236,7 +237,7 @@ def collective(
     """
     session, is_eager = current(), tf.executing_eagerly()
 
-    def meet(*values: tf.Tensor) -> list[tf.Tensor]:
+    def meet(*values):
         kinds = ((value.dtype.name, tuple(value.shape[int(resizes) :])) for value in values)
         try:
             complete = Call(call.what, call.name, (*call.kind, *kinds))
@@ -270,9 +271,7 @@ def collective(
     return list(run(*tensors)) if tensors else []
 
 
-def _in_graph(
-    function: Callable, tensors: Sequence[tf.Tensor], what: str
-) -> tuple[list[tf.Tensor], int]:
+def _in_graph(function: Callable, tensors: Sequence[Tensor], what: str) -> tuple[list[Tensor], int]:
     """The results of `function(*tensors)`, as one operation of a graph on the CPU, and its number
     in the graph.
 

@@ -375,7 +375,7 @@ def distributed_again(original: Callable) -> Any:
     Copies, pickles and files all go through it.
     """
 
-    def from_config(cls: Any, config: dict[str, Any], custom_objects: Any = None) -> Any:
+    def from_config(cls, config, custom_objects=None):
         cls = getattr(cls, "keras_class", cls)
         name, mark, options = str(config.get("name", "")).rpartition(MARK)
         if not mark:

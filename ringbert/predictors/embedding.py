@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy import ndarray
 
 from bert.configuration import BertConfig
 from bert.heads import EMBEDDINGS, Head
@@ -58,7 +59,7 @@ class Embedder(TrainedPredictor):
     def make_task(self, bert_config: BertConfig) -> EmbedTask:
         return EmbedTask(self.settings)
 
-    def __call__(self, texts: str | Iterable[str]) -> np.ndarray:
+    def __call__(self, texts: str | Iterable[str]) -> ndarray:
         """The vectors of texts, in their order."""
         items, is_single = checked_texts(texts, "texts", takes_empty=False)
         pairs = Pairs(items)
@@ -67,7 +68,7 @@ class Embedder(TrainedPredictor):
         found = vectors[[place_of[text] for (text,) in items]]
         return found[0] if is_single else found
 
-    def similarities(self, texts: Iterable[str], others: Iterable[str]) -> np.ndarray:
+    def similarities(self, texts: Iterable[str], others: Iterable[str]) -> ndarray:
         """The cosines of texts with others, float32 [texts, others]."""
         one, other = (_units(self([*part])) for part in (texts, others))
         return one @ other.T
@@ -83,5 +84,5 @@ class Embedder(TrainedPredictor):
         return found
 
 
-def _units(vectors: np.ndarray) -> np.ndarray:
+def _units(vectors: ndarray) -> ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy import ndarray
 
 from bert.configuration import BertConfig
 from bert.heads import FEATURES
@@ -43,9 +44,9 @@ class TextFeatures:
     """
 
     tokens: tuple[str, ...]
-    offsets: np.ndarray
-    vectors: np.ndarray
-    pooled: np.ndarray
+    offsets: ndarray
+    vectors: ndarray
+    pooled: ndarray
 
 
 @dataclass(kw_only=True, eq=False)
@@ -91,7 +92,7 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
         special = np.zeros((1, 2), np.int32)
         (ids, offsets), heads = data.rows.column("input_ids"), data.rows.column("sentence_a_tokens")
 
-        def features(number: int, states_T1H: np.ndarray) -> TextFeatures:
+        def features(number, states_T1H):
             tokens = tokenizer.pieces(ids[offsets[number] : offsets[number + 1]])
             first, *second = tokenizer.encode(items[number])[1]
             parts = [special, first[: heads[number] - 2], special]
@@ -109,7 +110,7 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
         found: Any = self._predictor(data.rows, self.settings.batch_size, features, "features")
         return found
 
-    def pooled(self, texts: TextOrPair | Iterable[TextOrPair]) -> np.ndarray:
+    def pooled(self, texts: TextOrPair | Iterable[TextOrPair]) -> ndarray:
         """Only the pooled vectors, float32 [H] for a single text, [n, H] for a list. Token vectors
         are dropped at once, so that long lists fit in memory."""
         items, is_single = checked_texts(texts, "texts", takes_pairs=True, takes_empty=True)
@@ -117,5 +118,5 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
         found: Any = self._predictor(rows, batch_size, self._pooled, "features")
         return found[0] if is_single else np.stack(found)
 
-    def _pooled(self, _: int, states_T1H: np.ndarray) -> np.ndarray:
+    def _pooled(self, _: int, states_T1H: ndarray) -> ndarray:
         return states_T1H[0, 0].copy() if self.pooling == "cls" else states_T1H[:, 0].mean(0)
