@@ -39,7 +39,7 @@ class FirstRankError(Exception):
     """`World.on_first` failed on rank 0, which reports it and ends the job."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class World:
     """This process among the ranks of a job; `World()` is alone. `elastic.py` changes it after a
     death."""
@@ -51,18 +51,18 @@ class World:
     node: int = 0  # the number of this machine
     num_nodes: int = 1
     # mpi4py's communicator of the ranks; None for one rank
-    comm: Any = field(default=None, repr=False)
+    comm: Any = None
     device: Device = field(default_factory=Device)
     program: str = "python"
     # a user's own: OSErrors keep their traceback; alone, it keeps its signals' handlers
     is_script: bool = False
-    stop_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
+    stop_wanted: threading.Event = field(default_factory=threading.Event)
     can_save: bool = False  # a training runs, which saves and stops when that is wanted
-    watchdog: Watchdog = field(default_factory=Watchdog, repr=False)
+    watchdog: Watchdog = field(default_factory=Watchdog)
     launched_size: int = 1  # how many ranks there were at the start
     # of the living ranks at the start; only if the job goes on without those that die
     names: tuple[str, ...] = ()
-    derived: list[Any] = field(default_factory=list, repr=False)  # communicators made from `comm`
+    derived: list[Any] = field(default_factory=list)  # communicators made from `comm`
 
     def __str__(self) -> str:
         ranks = f"{self.size} rank{'s' * (self.size > 1)}"

@@ -35,7 +35,7 @@ ADVICE = (
 JOB = "worker"
 # The key of the group of ranks, and how many parts of a sum are sent at once: a ring is slow with
 # -1, the default.
-GROUP_KEYS, SUBDIVISIONS = {"nccl": 1, "ring": 2}, {"nccl": -1, "ring": 16}
+GROUPS = {"nccl": (1, -1), "ring": (2, 16)}
 CONNECT_S = 20  # time limit for a rank to accept a connection
 PORTS = range(15000, 32000)  # below those that Linux assigns to connections
 # NCCL refuses two ranks on one card of one host. Under these variables each rank is a host, and
@@ -54,9 +54,8 @@ class TensorflowCollectives(Collectives):
         # XLA compiles NCCL's sums, not those of the ring
         self.name, self.in_graph = name, name == "nccl"
         self._compiled, self._size = tf.function(self._sums, autograph=False), world.size
-        self._device = tf.device(
-            f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0"
-        )
+        kind = "GPU" if self.in_graph else "CPU"
+        self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{kind}:0")
 
     def all_reduce_sum(self, tensors: Sequence[Tensor], compresses: bool = False) -> list[Tensor]:
         return self._compiled(list(tensors))
@@ -67,6 +66,8 @@ class TensorflowCollectives(Collectives):
         # every rank makes them in the same order: TensorFlow never forgets a key, so new ones would
         # fill the memory.
         kind = (self.name, total.dtype, total.shape[0])
+        key = _instance_keys.setdefault(kind, len(_instance_keys) + 1)
+        group_key, subdivisions = GROUPS[self.name]
         if total.shape[0]:
             with self._device:
                 total = tf.raw_ops.CollectiveReduceV2(
@@ -75,10 +76,10 @@ class TensorflowCollectives(Collectives):
                     final_op="Id",
                     ordering_token=[],
                     communication_hint=self.name,
-                    max_subdivs_per_device=SUBDIVISIONS[self.name],
+                    max_subdivs_per_device=subdivisions,
                     group_size=self._size,
-                    group_key=GROUP_KEYS[self.name],
-                    instance_key=_instance_keys.setdefault(kind, len(_instance_keys) + 1),
+                    group_key=group_key,
+                    instance_key=key,
                 )
         parts = tf.split(total, [tensor.shape.num_elements() for tensor in tensors])
         return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
@@ -183,7 +184,9 @@ def _check_reachable(world: World, servers: Sequence[str]) -> set[str]:
                 sources.add(connection.getsockname()[0])
     except OSError as error:
         refused = f"{socket.gethostname()} cannot reach {server} ({error})"
-    gathered = world.all_gather((refused, sources))
-    if refusals := [reason for reason, _ in gathered if reason]:
-        raise InputError(f"{refusals[0]}: {ADVICE}")
-    return set().union(*(sources for _, sources in gathered))
+    everywhere = set[str]()
+    for reason, of_rank in world.all_gather((refused, sources)):
+        if reason:
+            raise InputError(f"{reason}: {ADVICE}")
+        everywhere |= of_rank
+    return everywhere

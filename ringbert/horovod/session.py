@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import keras
@@ -88,10 +87,8 @@ class Session:
             yield call
             return
         # A rank in `join` knows no other name for the call.
-        with (
-            self._one_meets,
-            self.world.operation("a sum or message of hvd, for which all ranks are needed"),
-        ):
+        name = "a sum or message of hvd, for which all ranks are needed"
+        with self._one_meets, self.world.operation(name):
             made = [other for other in self.world.comm.allgather(call) if other is not None]
             if len(set(made)) > 1:
                 self._refuse(call or Call("hvd.join"))
@@ -101,9 +98,11 @@ class Session:
 
     def _refuse(self, call: Call) -> None:
         """Raises RanksDiffer, with what each rank does, or the first tensor that differs."""
-        parts = {f"part {n} of {call}": part for n, part in enumerate(call.kind)}
+        facts: dict[str, object] = {"the next call": call}
+        for number, part in enumerate(call.kind):
+            facts[f"part {number} of {call}"] = part
         try:
-            self.world.agree({"the next call": call} | parts)
+            self.world.agree(facts)
         except InputError as error:
             raise RanksDiffer(
                 f"{error}. Give all ranks the same model, optimizer and steps (steps_per_epoch,"
@@ -133,7 +132,8 @@ def is_initialized() -> bool:
 
 def checked_root(rank: int) -> int:
     """The number of a rank. Raises WrongValue for any other."""
-    if rank not in range(size := current().world.size):
+    size = current().world.size
+    if rank not in range(size):
         raise WrongValue(f"root_rank must be from 0 to {size - 1}, got {rank}")
     return rank
 
@@ -174,17 +174,17 @@ def _started(comm: Any) -> Session:
         stall_warning=float(os.environ.get("HOROVOD_STALL_CHECK_TIME_SECONDS", 60)),
         stall_timeout=float(os.environ.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0)),
     )
-    world = World.join(
-        None if is_late else DeviceSettings(), None, stalls, is_script=True, comm=comm
-    )
+    device = None if is_late else DeviceSettings()
+    world = World.join(device, None, stalls, is_script=True, comm=comm)
     if is_late and world.size > 1:
         world.say(
             "note: TensorFlow was used before hvd.init(), so each rank has a thread for every core"
         )
     atexit.register(_at_exit, world)
-    collectives = open_collectives(world, os.environ.get("RINGBERT_BACKEND", "auto"))
-    is_host = collectives.name in ("mpi", "local")
-    return Session(world, collectives, collectives if is_host else open_collectives(world, "mpi"))
+    collectives = host = open_collectives(world, os.environ.get("RINGBERT_BACKEND", "auto"))
+    if collectives.name not in ("mpi", "local"):
+        host = open_collectives(world, "mpi")
+    return Session(world, collectives, host)
 
 
 def shutdown() -> None:
@@ -208,14 +208,12 @@ def _at_exit(world: World) -> None:
     world.leave()
 
 
-def _on_exception(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
+def _on_exception(*raised: Any) -> None:
     """An uncaught exception ends all ranks; an InputError is shown as one line."""
     atexit.unregister(_at_exit)
     world = _session.world if _session else World(program=Path(sys.argv[0]).name, is_script=True)
-    world.__exit__(kind, error, trace)  # returns on a single rank, if the error is no InputError
-    _show_traceback(kind, error, trace)
+    world.__exit__(*raised)  # returns on a single rank, if the error is no InputError
+    _show_traceback(*raised)
 
 
 _show_traceback, sys.excepthook = sys.excepthook, _on_exception

@@ -79,10 +79,10 @@ class GradientMean:
                 continue
             if id(variable) not in self.local:
                 is_sparse = isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense
-                is_large = (
-                    is_sparse and np.prod(variable.shape) * gradient.dtype.size > MOST_DENSE_BYTES
-                )
-                own[place] = gradient if is_large else tf.convert_to_tensor(gradient)
+                if is_sparse and np.prod(variable.shape) * gradient.dtype.size > MOST_DENSE_BYTES:
+                    own[place] = gradient
+                else:
+                    own[place] = tf.convert_to_tensor(gradient)
             elif self.scale_local_gradients:
                 results[place] = tf.math.scalar_mul(1 / current().world.size, gradient)
         for place, mean in zip(own, self._means([*own.values()]), strict=True):
@@ -92,15 +92,15 @@ class GradientMean:
     def _means(self, own: list) -> list:
         session = current()
         is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
-        if own and not (is_sparse or tf.executing_eagerly() or session.collectives is session.host):
-            wide = tf.float64 if any(value.dtype == tf.float64 for value in own) else tf.float32
-            totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
-            divisor = session.world.size if self.op == Average else 1
-            return [
-                tf.cast(total / divisor, value.dtype)
-                for total, value in zip(totals, own, strict=True)
-            ]
-        return grouped_allreduce(own, op=self.op, compression=self.compression, name="gradients")
+        is_on_host = tf.executing_eagerly() or session.collectives is session.host
+        if is_sparse or is_on_host or not own:
+            options = {"op": self.op, "compression": self.compression, "name": "gradients"}
+            return grouped_allreduce(own, **options)
+        dtypes = [value.dtype for value in own]
+        wide = tf.float64 if tf.float64 in dtypes else tf.float32
+        totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
+        divisor = session.world.size if self.op == Average else 1
+        return [tf.cast(total / divisor, dtype) for total, dtype in zip(totals, dtypes, strict=True)]
 
 
 class DistributedTape(tf.GradientTape):
@@ -127,11 +127,12 @@ class DistributedTape(tf.GradientTape):
         self, target: Any, sources: Any, *args: Any
     ) -> tuple[list, list]:
         """Pairs of variable and gradient: of variables of this rank, and of those of all ranks."""
-        flat, ids = tf.nest.flatten(sources), self.gradient_mean.local
-        pairs = list(zip(flat, self.gradient(target, flat, *args), strict=True))
-        return [pair for pair in pairs if id(pair[0]) in ids], [
-            pair for pair in pairs if id(pair[0]) not in ids
-        ]
+        flat = tf.nest.flatten(sources)
+        local, shared = [], []
+        for source, gradient in zip(flat, self.gradient(target, flat, *args), strict=True):
+            of_rank = local if id(source) in self.gradient_mean.local else shared
+            of_rank.append((source, gradient))
+        return local, shared
 
 
 @as_written
@@ -249,9 +250,12 @@ def DistributedOptimizer(
         inner.gradient_accumulation_steps = passes * (inner.gradient_accumulation_steps or 1)
     # With `_unpickle_model` a pickle names Keras' class.
     names = ("__module__", "__qualname__", "__doc__", "_unpickle_model")
-    attributes = {name: getattr(keras_class, name) for name in names}
-    attributes |= {"keras_class": keras_class, "gradient_mean": GradientMean(**options)}
-    attributes |= {"passes": passes, "factor": factor}
+    attributes = {name: getattr(keras_class, name) for name in names} | {
+        "keras_class": keras_class,
+        "gradient_mean": GradientMean(**options),
+        "passes": passes,
+        "factor": factor,
+    }
     inner.__class__ = type(keras_class.__name__, (Distributed, keras_class), attributes)
     registered = object_registration.GLOBAL_CUSTOM_NAMES
     if keras_class in registered:  # a user's own, which files and copies name so
@@ -293,8 +297,8 @@ def load_model(
 
     `custom_optimizers`: classes of optimizers that the file names. `legacy_opts` is without effect.
     """
-    objects = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})
-    model = keras.models.load_model(filepath, custom_objects=objects)
+    objects = {kind.__name__: kind for kind in custom_optimizers or ()} | (custom_objects or {})
+    model = keras.models.load_model(filepath, objects)
     if getattr(model, "optimizer", None) is not None:
         if Path(filepath).suffix in (".h5", ".hdf5"):
             _restore_optimizer(model, filepath)
@@ -327,11 +331,12 @@ class CallableList(list):
 def _replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
     """Lets `owner.name` be `wrapper(original, …)`."""
     original = getattr(owner, name)
-    setattr(
-        owner,
-        name,
-        functools.wraps(original)(lambda *args, **options: wrapper(original, *args, **options)),
-    )
+
+    @functools.wraps(original)
+    def wrapped(*args, **options):
+        return wrapper(original, *args, **options)
+
+    setattr(owner, name, wrapped)
 
 
 def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
@@ -342,18 +347,16 @@ def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
     return not sums_on_host and original(model)
 
 
-def _without_obsolete(
-    original: Callable[..., Any], model: keras.Model, *args: Any, **options: Any
-) -> Any:
+def _without_obsolete(original: Callable, *args: Any, **options: Any) -> Any:
     """Arguments of `compile` and `fit` that Keras 3 has dropped are ignored with a note."""
     obsolete = {"experimental_run_tf_function", "workers", "use_multiprocessing", "max_queue_size"}
     dropped = sorted(obsolete & options.keys())
     if dropped and not (is_initialized() and current().world.rank):
         place = f"{original.__name__}(…, {', '.join(dropped)}=…)"
         print(f"note: {place} does not exist in Keras 3: ignored", file=sys.stderr)
-    return original(
-        model, *args, **{name: value for name, value in options.items() if name not in dropped}
-    )
+    for name in dropped:
+        del options[name]
+    return original(*args, **options)
 
 
 def _averaged_first(
