@@ -3,7 +3,6 @@ alike."""
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +19,7 @@ def host_view(tensor: tf.Tensor) -> ndarray:
     return tensor.numpy() if "GPU" in tensor.device else np.from_dlpack(tensor)
 
 
-def reduced(comm: Any, values: ndarray, operation: str) -> ndarray:
+def reduced(comm, values: ndarray, operation: str) -> ndarray:
     """The "SUM", "PROD", "MIN" or "MAX" over ranks of each element; MPI knows no float16 and
     bfloat16."""
     values = np.asarray(values, order="C")
@@ -29,7 +28,7 @@ def reduced(comm: Any, values: ndarray, operation: str) -> ndarray:
     return result
 
 
-def broadcast(comm: Any, values: ndarray, root: int) -> ndarray:
+def broadcast(comm, values: ndarray, root: int) -> ndarray:
     """The array of rank `root`: there the same array if it is contiguous, elsewhere in memory of
     its own."""
     result = (
@@ -41,7 +40,7 @@ def broadcast(comm: Any, values: ndarray, root: int) -> ndarray:
     return result
 
 
-def gathered(comm: Any, values: ndarray) -> tuple[ndarray, list[int]]:
+def gathered(comm, values: ndarray) -> tuple[ndarray, list[int]]:
     """The arrays [rows of a rank, …] of all ranks one after the other, and how many rows each rank
     has."""
     rows = comm.allgather(len(values))
@@ -50,7 +49,7 @@ def gathered(comm: Any, values: ndarray) -> tuple[ndarray, list[int]]:
     return result, rows
 
 
-def exchanged(comm: Any, values: ndarray, rows_to: Sequence[int]) -> tuple[ndarray, list[int]]:
+def exchanged(comm, values: ndarray, rows_to: Sequence[int]) -> tuple[ndarray, list[int]]:
     """The rows that the ranks send to this one, in order of rank, and how many each sends. `values`
     are [sum of rows_to, …]: first those for rank 0."""
     rows_from = comm.alltoall(list(rows_to))
@@ -63,7 +62,7 @@ def _bytes_of(values: ndarray) -> ndarray:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
-def _in_rows(values: ndarray, rows: Any) -> list:
+def _in_rows(values: ndarray, rows) -> list:
     """An array of any dtype for MPI, which counts in 32 bits: `rows` are how many rows for each
     rank."""
     return [
@@ -74,5 +73,5 @@ def _in_rows(values: ndarray, rows: Any) -> list:
 
 
 @functools.cache
-def _row_of(num_bytes: int) -> Any:
+def _row_of(num_bytes: int):
     return started().BYTE.Create_contiguous(num_bytes).Commit()

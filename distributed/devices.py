@@ -46,7 +46,7 @@ class Device:
         return self.kind == "gpu"
 
 
-def own_cores(world: Any) -> Device:
+def own_cores(world) -> Device:
     """The cores of this rank: its share of those that the ranks of its machine may use."""
     masks = world.on_node(os.sched_getaffinity(0))
     mine, total = masks[world.local_rank], os.cpu_count() or 1
@@ -57,7 +57,7 @@ def own_cores(world: Any) -> Device:
     return Device("cpu", threads, notes=(note,) if is_bound else ())
 
 
-def use_device(world: Any, settings: DeviceSettings) -> Device:
+def use_device(world, settings: DeviceSettings) -> Device:
     """The device that the settings ask for, which becomes the only one that TensorFlow sees: on all
     ranks, before its first operation. Raises InputError: a GPU cannot be used, or ranks would share
     one."""
@@ -130,7 +130,7 @@ def name_and_bus_id() -> tuple[str, str]:
     )
 
 
-def imported_tensorflow() -> Any:
+def imported_tensorflow():
     """The module. Raises InputError when it is not installed."""
     # for what the driver compiles, in ~/.nv; else 1 GiB
     os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))

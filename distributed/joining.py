@@ -35,7 +35,7 @@ def communicator() -> tuple[Any, str]:
     )
 
 
-def started() -> Any:
+def started():
     """The module mpi4py.MPI, whose first import starts MPI and waits for all ranks.
 
     SIGALRM ends a rank that waits too long for others. Raises ImportError without mpi4py,
@@ -59,7 +59,7 @@ def started() -> Any:
     return MPI
 
 
-def place_in(comm: Any) -> dict[str, Any]:
+def place_in(comm) -> dict[str, Any]:
     """This process's rank, size, local rank and size, node and number of nodes, by their names in
     `World`."""
     MPI = started()

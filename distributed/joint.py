@@ -16,7 +16,7 @@ ranks, W the width of a vector.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -142,7 +142,7 @@ class JointStep(TrainingStep):
         vectors: Callable[[Batch, Tensor], Tensor],
         texts: Callable[[Batch], tuple[Texts, ndarray]],
         weights: Callable[[Batch], Mapping[str, float]],
-        *others: Any,
+        *others,
     ):
         """`others` are those of `TrainingStep` behind `weights`."""
         super().__init__(lambda batch, key: {}, weights, *others)

@@ -201,7 +201,7 @@ class Run:
                 given = {name: value for name, value in values.items() if value is not None}
                 self._write_summary(summary_v2.hparams_pb(given), 0)
 
-    def _write_summary(self, event: Any, step: int) -> None:
+    def _write_summary(self, event, step: int) -> None:
         tf = imported_tensorflow()
         if self._events is None:
             self._events = tf.summary.create_file_writer(str(self.folder / "tensorboard"))
@@ -241,7 +241,7 @@ class Unwritten(Run):
         return False
 
 
-def replaced(path: Path, replace: Callable[[Path, Any], None], content: Any) -> None:
+def replaced(path: Path, replace: Callable[[Path, Any], None], content) -> None:
     """`replace(path, content)`. Raises InputError, which names the path, if it cannot be written (a
     full disk)."""
     try:

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -74,7 +73,7 @@ class Seen:
     still_s: float = 0.0
     silent_s: float = 0.0
 
-    def hear(self, *place: Any) -> None:
+    def hear(self, *place) -> None:
         if WORKING in place or place != (self.count, self.name, self.activity):
             self.still_s = 0.0
         self.silent_s, (self.count, self.name, self.activity) = 0.0, place
@@ -115,7 +114,7 @@ class Watchdog:
         finally:
             self.now = (*self.now[:2], before)
 
-    def start(self, comm: Any, fail: Callable[[Exception], None]) -> None:
+    def start(self, comm, fail: Callable[[Exception], None]) -> None:
         """Watches over the ranks of `comm`, which all call it; again after a death. `fail` ends the
         job."""
         self.stop()
@@ -142,7 +141,7 @@ class Watchdog:
             self._thread.join(10)
 
     def _watch(
-        self, comm: Any, settings: StallSettings, fail: Callable, leaving: threading.Event
+        self, comm, settings: StallSettings, fail: Callable, leaving: threading.Event
     ) -> None:
         """What the thread does. Rank 0's watches over all ranks, another's over itself and rank
         0."""
@@ -172,7 +171,7 @@ class Watchdog:
             listen(comm, ranks)  # the last messages, so that none is left over when MPI ends
 
 
-def listen(comm: Any, ranks: Mapping[int, Seen]) -> None:
+def listen(comm, ranks: Mapping[int, Seen]) -> None:
     while (message := comm.improbe()) is not None:
         rank, *place = message.recv()
         ranks[rank].hear(*place)

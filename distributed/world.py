@@ -76,7 +76,7 @@ class World:
         program: str | None = None,
         stalls: StallSettings | None = StallSettings(),  # noqa: B008
         is_script: bool = False,
-        comm: Any = None,
+        comm=None,
     ) -> "World":
         """Joins MPI and gives each local rank its GPU and cores; call it before the first
         TensorFlow operation.
@@ -164,7 +164,7 @@ class World:
         """Every rank's value on every rank, in order of rank (pickled)."""
         return [value] if self.comm is None else of_each_rank(self._exchanged("allgather", value))
 
-    def _exchanged(self, method: str, value: Any) -> list[Any]:
+    def _exchanged(self, method: str, value) -> list[Any]:
         """What a method of MPI returns for the pickled value, piece by piece: MPI counts the bytes
         of a message, of all ranks together, in 32 bits."""
         raw = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)

@@ -49,7 +49,7 @@ class LaunchedJob:
     output_dir: str
     do_train: bool
 
-    def __init_subclass__(cls, program: str, settings: Any, **parts: tuple[str, ...]) -> None:
+    def __init_subclass__(cls, program: str, settings, **parts: tuple[str, ...]) -> None:
         """`parts`: each part of the work and the arguments that imply it, unless the job names
         parts itself."""
         cls.program, cls.settings, cls.parts = program, settings, parts
@@ -63,7 +63,7 @@ class LaunchedJob:
         # for help and editors
         cls.__signature__ = Signature([*map(parameter_of, fields)])
 
-    def __init__(self, /, **arguments: Any) -> None:
+    def __init__(self, /, **arguments) -> None:
         self._read(arguments)
         try:
             given = flags.read_command_line(self.argv, fields_of(self.settings))
@@ -214,7 +214,7 @@ class Script(LaunchedJob, program="", settings=None):
     Script: own_task --output_dir=stars --do_train=True --train_file=reviews.csv
     """
 
-    def __init__(self, path: str | os.PathLike[str], /, **arguments: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], /, **arguments) -> None:
         self.path = Path(path).expanduser()
         if not self.path.is_file():
             raise InputError(f"{path}: no such file")

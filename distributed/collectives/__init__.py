@@ -44,7 +44,7 @@ class Collectives:
         return list(tensors)
 
 
-def open_collectives(world: Any, backend: str = "auto") -> Collectives:
+def open_collectives(world, backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU,
     else "mpi"."""
     if backend == "auto":
@@ -73,7 +73,7 @@ def open_collectives(world: Any, backend: str = "auto") -> Collectives:
         )
 
 
-def own_gpus(world: Any) -> bool:
+def own_gpus(world) -> bool:
     """Whether every rank computes on a card of its own; NCCL also refuses two instances (MIG) of
     one card."""
     return (

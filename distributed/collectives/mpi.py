@@ -15,7 +15,6 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -71,7 +70,7 @@ class MpiCollectives(Collectives):
         self._num_machines = self._machine.bcast(self._heads.size)
         self.compresses = self._num_machines > 1
 
-    def _part_of(self, comm: Any, color: int) -> Any:
+    def _part_of(self, comm, color: int):
         part = comm.Split(color)
         self._world.derived.append(part)
         return part
@@ -131,7 +130,7 @@ class MpiCollectives(Collectives):
                 self._large_left[0] = TRIED_EVERY
         comm.Barrier()
 
-    def _exchange(self, total: ndarray, pack: Any, unpack: Any) -> None:
+    def _exchange(self, total: ndarray, pack, unpack) -> None:
         """Replaces each machine's sum by the sum over machines."""
         if total.size:
             sent = pack(total)
@@ -201,7 +200,7 @@ def pieces_of(
     return pieces
 
 
-def shared_bytes(comm: Any, size: int) -> ndarray:
+def shared_bytes(comm, size: int) -> ndarray:
     """Zeros, uint8 [size], the same memory on every rank of a machine. Raises OSError on every rank
     if they cannot share memory, as in different containers.
 

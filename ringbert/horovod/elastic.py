@@ -20,12 +20,12 @@ class TensorFlowState:
     """Variables and attributes (`epoch`) that all ranks share, and copies of them as of the last
     `commit`."""
 
-    def __init__(self, variables: Sequence[Any] = (), **attributes: Any):
+    def __init__(self, variables: Sequence[Any] = (), **attributes):
         self.variables, self._names = list(variables), tuple(attributes)
         vars(self).update(attributes)
         self.commit()
 
-    def register_reset_callbacks(self, callbacks: Any = ()) -> None:
+    def register_reset_callbacks(self, callbacks=()) -> None:
         """Does nothing: the callbacks are for the time when the ranks change, which they do not."""
 
     check_host_updates = register_reset_callbacks
@@ -54,9 +54,7 @@ class TensorFlowState:
 class TensorFlowKerasState(TensorFlowState):
     """A state that holds a model's weights and its optimizer's variables too."""
 
-    def __init__(
-        self, model: keras.Model, optimizer: Any = None, backend: Any = None, **attributes: Any
-    ):
+    def __init__(self, model: keras.Model, optimizer=None, backend=None, **attributes):
         if not model.built:
             raise InputError("the model must be built first: call model.build(input_shape)")
         if (optimizer := optimizer or getattr(model, "optimizer", None)) is None:
@@ -84,7 +82,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
     return synchronized
 
 
-def CommitStateCallback(state: Any, batches_per_commit: int = 1) -> keras.callbacks.Callback:
+def CommitStateCallback(state, batches_per_commit: int = 1) -> keras.callbacks.Callback:
     """Commits the state after every `batches_per_commit` batches and after each epoch."""
 
     def after_batch(batch, logs):
@@ -96,7 +94,7 @@ def CommitStateCallback(state: Any, batches_per_commit: int = 1) -> keras.callba
     )
 
 
-def UpdateBatchStateCallback(state: Any) -> keras.callbacks.Callback:
+def UpdateBatchStateCallback(state) -> keras.callbacks.Callback:
     """Keeps the number of the batch in `state.batch`; 0 after each epoch."""
     return LambdaCallback(
         on_train_batch_end=lambda batch, logs: setattr(state, "batch", batch),
@@ -104,7 +102,7 @@ def UpdateBatchStateCallback(state: Any) -> keras.callbacks.Callback:
     )
 
 
-def UpdateEpochStateCallback(state: Any) -> keras.callbacks.Callback:
+def UpdateEpochStateCallback(state) -> keras.callbacks.Callback:
     """Keeps the number of epochs that are done, also by earlier calls of `fit`, in
     `state.epoch`."""
     return LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(state, "epoch", state.epoch + 1))

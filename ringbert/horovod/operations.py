@@ -40,7 +40,7 @@ class Compressor:
             return tensor, None
         return tf.cast(tensor, self.half), tensor.dtype
 
-    def decompress(self, tensor: Tensor, context: Any) -> Tensor:
+    def decompress(self, tensor: Tensor, context) -> Tensor:
         return tensor if context is None else tf.cast(tensor, context)
 
 
@@ -57,7 +57,7 @@ def grouped_allreduce(
     average: bool | str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression=Compression.none,
     op: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -148,7 +148,7 @@ def _reduced(op: str, is_half: bool, *tensors: Tensor) -> list[Tensor]:
 
 
 @as_written
-def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options: Any) -> list:
+def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options) -> list:
     """This rank's parts of averages (or `op` `Sum`) over ranks, cut along the first dimension.
 
     The first ranks get one row more if the rows do not divide evenly. The gradient of a `Sum` is
@@ -176,7 +176,7 @@ def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options: An
 
 
 @as_written
-def allgather(tensor: Any, name: str | None = None) -> Tensor:
+def allgather(tensor, name: str | None = None) -> Tensor:
     """The tensors of all ranks one after the other; their first dimensions may differ.
 
     Gradients are averaged over the ranks, as in Horovod: what all ranks compute from the same
@@ -193,11 +193,11 @@ def allgather(tensor: Any, name: str | None = None) -> Tensor:
     return collective(Call("hvd.allgather", name), _gather, gradient, own, resizes=True)[0]
 
 
-def _gather(value: Tensor, _: Any) -> Sequence:
+def _gather(value: Tensor, _) -> Sequence:
     return arrays.gathered(current().world.comm, value.numpy())
 
 
-def _with_rows(tensor: Any, what: str) -> Tensor:
+def _with_rows(tensor, what: str) -> Tensor:
     value = tf.convert_to_tensor(tensor)
     if value.shape.rank == 0:
         raise InputError(f"{what}: a tensor with at least one dimension is needed, got a scalar")
@@ -259,7 +259,7 @@ def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None)
 
 
 @as_written
-def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
+def alltoall(tensor, splits=None, name: str | None = None):
     """Sends `splits[r]` rows to each rank r, and returns those that this rank receives, in order of
     rank.
 
@@ -293,7 +293,7 @@ def barrier() -> None:
 
 
 @as_written
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+def broadcast_object(obj, root_rank: int = 0, name: str | None = None):
     """The object of rank `root_rank` on every rank (pickled)."""
     session, root_rank = current(), checked_root(root_rank)
     with session.meeting(Call("hvd.broadcast_object", name, (root_rank,))):
@@ -302,7 +302,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
 
 
 @as_written
-def allgather_object(obj: Any, name: str | None = None) -> list:
+def allgather_object(obj, name: str | None = None) -> list:
     """The objects of all ranks (pickled), in order of rank."""
     with current().meeting(Call("hvd.allgather_object", name)):
         return current().world.all_gather(obj)

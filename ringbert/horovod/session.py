@@ -138,7 +138,7 @@ def checked_root(rank: int) -> int:
     return rank
 
 
-def init(comm: Any = None, process_sets: Any = None) -> None:
+def init(comm=None, process_sets=None) -> None:
     """Joins the other ranks. Call it first: before TensorFlow computes anything.
 
     TensorFlow then uses this rank's GPU, or its share of the machine's cores, and no others. The
@@ -155,7 +155,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         _session = _started(comm) if comm is not None else _ended or _started(None)
 
 
-def _started(comm: Any) -> Session:
+def _started(comm) -> Session:
     if os.environ.get("RINGBERT_ELASTIC", "0") != "0":
         raise InputError(
             "a script with hvd cannot lose ranks: start it by bert-launch --restarts, not --elastic"
@@ -208,7 +208,7 @@ def _at_exit(world: World) -> None:
     world.leave()
 
 
-def _on_exception(*raised: Any) -> None:
+def _on_exception(*raised) -> None:
     """An uncaught exception ends all ranks; an InputError is shown as one line."""
     atexit.unregister(_at_exit)
     world = _session.world if _session else World(program=Path(sys.argv[0]).name, is_script=True)

@@ -100,7 +100,7 @@ class GradientMean:
         wide = tf.float64 if tf.float64 in dtypes else tf.float32
         totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
         divisor = session.world.size if self.op == Average else 1
-        return [tf.cast(total / divisor, dtype) for total, dtype in zip(totals, dtypes, strict=True)]
+        return [tf.cast(total / divisor, dtypes[n]) for n, total in enumerate(totals)]
 
 
 class DistributedTape(tf.GradientTape):
@@ -108,14 +108,12 @@ class DistributedTape(tf.GradientTape):
 
     gradient_mean: GradientMean
 
-    def register_local_source(self, source: Any) -> None:
+    def register_local_source(self, source) -> None:
         """Lets the gradients of a variable stay on their rank."""
         self.gradient_mean.local[id(source)] = source
 
     @as_written
-    def gradient(
-        self, target: Any, sources: Any, output_gradients: Any = None, **options: Any
-    ) -> Any:
+    def gradient(self, target, sources, output_gradients=None, **options):
         """As `tf.GradientTape.gradient`, averaged over ranks; the same on every rank."""
         gradients = super().gradient(target, sources, output_gradients, **options)
         flat = tf.nest.flatten(gradients, expand_composites=False)
@@ -123,20 +121,16 @@ class DistributedTape(tf.GradientTape):
         means_of_tapes.update({id(mean): mean for mean in means if mean is not None})
         return tf.nest.pack_sequence_as(sources, means)
 
-    def get_local_and_global_gradients(
-        self, target: Any, sources: Any, *args: Any
-    ) -> tuple[list, list]:
+    def get_local_and_global_gradients(self, target, sources, *args) -> tuple[list, list]:
         """Pairs of variable and gradient: of variables of this rank, and of those of all ranks."""
-        flat = tf.nest.flatten(sources)
-        local, shared = [], []
-        for source, gradient in zip(flat, self.gradient(target, flat, *args), strict=True):
-            of_rank = local if id(source) in self.gradient_mean.local else shared
-            of_rank.append((source, gradient))
-        return local, shared
+        flat, ids = tf.nest.flatten(sources), self.gradient_mean.local
+        pairs = list(zip(flat, self.gradient(target, flat, *args), strict=True))
+        local = [pair for pair in pairs if id(pair[0]) in ids]
+        return local, [pair for pair in pairs if id(pair[0]) not in ids]
 
 
 @as_written
-def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> DistributedTape:
+def DistributedGradientTape(gradtape: tf.GradientTape, **options) -> DistributedTape:
     """A tape, new or recorded, whose `gradient` averages over ranks. The options are those of
     `GradientMean`."""
     tape = DistributedTape.__new__(DistributedTape)
@@ -157,34 +151,34 @@ class Distributed:
     _to_average: Sequence | None = None  # the variables whose gradients `_clip_gradients` averages
 
     @property
-    def iterations(self: Any) -> keras.Variable:
+    def iterations(self: Any):
         """As Horovod, all passes; Keras counts the updates."""
         return self._iterations if self.passes > 1 else super().iterations  # type: ignore[misc]
 
-    def averaged(self: Any, grads: Sequence, trainable_variables: Sequence | None) -> list:
+    def averaged(self: Any, grads, trainable_variables) -> list:
         """The means over ranks of gradients that `apply` gets, unless they are means already."""
         if self.is_averaged(grads):
             return list(grads)
         known = self._trainable_variables if trainable_variables is None else trainable_variables
         return self.gradient_mean(list(grads), list(known))
 
-    def is_averaged(self, grads: Sequence) -> bool:
+    def is_averaged(self, grads) -> bool:
         return self.has_means or all(means_of_tapes.get(id(grad)) is grad for grad in grads)
 
-    def apply(self: Any, grads: Sequence, trainable_variables: Sequence | None = None) -> None:
+    def apply(self: Any, grads, trainable_variables=None):
         if isinstance(self, MultiOptimizer):  # its parts clip and update, it does not
             grads = self.averaged(grads, trainable_variables)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     @as_written
-    def _backend_apply_gradients(self: Any, grads: Sequence, trainable_variables: Sequence) -> None:
+    def _backend_apply_gradients(self: Any, grads, trainable_variables):
         to_average = None if self.is_averaged(grads) else trainable_variables
         object.__setattr__(self, "_to_average", to_average)
         if self.gradient_accumulation_steps:  # Keras adds no sparse gradients
             grads = [tf.convert_to_tensor(grad) for grad in grads]
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
-    def _clip_gradients(self: Any, grads: Sequence) -> Sequence:
+    def _clip_gradients(self: Any, grads):
         """Keras calls it right before it uses gradients, so not in steps that only accumulate
         them."""
         if self.factor != 1:
@@ -193,11 +187,11 @@ class Distributed:
             grads = self.gradient_mean(grads, self._to_average)
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
-    def register_local_var(self, var: Any) -> None:
+    def register_local_var(self, var) -> None:
         """Lets the gradients of a variable stay on their rank."""
         self.gradient_mean.local[id(var)] = var
 
-    def get_config(self: Any) -> dict[str, Any]:
+    def get_config(self: Any):
         """That of the Keras optimizer, with the options in its name for `distributed_again`."""
         options = f"{self.gradient_mean.op}.{self.passes}.{self.factor}"
         return super().get_config() | {"name": f"{self.name}{MARK}{options}"}  # type: ignore[misc]
@@ -210,7 +204,7 @@ def DistributedOptimizer(
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     use_locking: bool = False,
-    **options: Any,
+    **options,
 ) -> keras.optimizers.Optimizer:
     """Makes a Keras optimizer average gradients over ranks before it applies them, in `fit` and
     `apply_gradients`.
@@ -272,10 +266,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     without effect.
     """
 
-    def __init__(self, fused: bool = False, **options: Any):
+    def __init__(self, fused: bool = False, **options):
         super().__init__(**options)
 
-    def _moments(self, inputs: tf.Tensor, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def _moments(self, inputs, mask):
         mean, variance = super()._moments(inputs, mask)
         if current().world.size == 1:
             return mean, variance
@@ -286,10 +280,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
 
 def load_model(
-    filepath: Any,
-    custom_optimizers: Any = None,
-    custom_objects: Any = None,
-    compression: Any = Compression.none,
+    filepath,
+    custom_optimizers=None,
+    custom_objects=None,
+    compression=Compression.none,
     legacy_opts: bool = False,
 ) -> keras.Model:
     """As `keras.models.load_model`, with an optimizer that is distributed, in the state in which it
@@ -307,15 +301,15 @@ def load_model(
     return model
 
 
-def _restore_optimizer(model: keras.Model, path: Any) -> None:
+def _restore_optimizer(model: keras.Model, path) -> None:
     """Keras 3.15 builds the optimizer of an HDF5 file for no variables, so that `fit` fails."""
     model.optimizer = optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
     optimizer.build(model.trainable_variables)
+    variables = optimizer.variables  # set_weights forgets those in a LossScaleOptimizer
     with h5py.File(path) as file:
         saved = load_optimizer_weights_from_hdf5_group(file) if "optimizer_weights" in file else []
         # If not, the file is of another Keras, and Keras has warned that the optimizer starts anew.
-        variables = optimizer.variables  # set_weights forgets those in a LossScaleOptimizer
-        if [value.shape for value in saved] == [tuple(variable.shape) for variable in variables]:
+        if [value.shape for value in saved] == [variable.shape for variable in variables]:
             for variable, value in zip(variables, saved, strict=True):
                 variable.assign(value[()])
 
@@ -328,7 +322,7 @@ class CallableList(list):
         return self
 
 
-def _replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+def _replace(owner, name: str, wrapper: Callable[..., Any]) -> None:
     """Lets `owner.name` be `wrapper(original, …)`."""
     original = getattr(owner, name)
 
@@ -343,11 +337,12 @@ def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
     """XLA cannot compile a sum that MPI computes on the host."""
     optimizer = getattr(model, "optimizer", None)
     is_distributed = isinstance(getattr(optimizer, "inner_optimizer", optimizer), Distributed)
-    sums_on_host = is_distributed and is_initialized() and not current().collectives.in_graph
-    return not sums_on_host and original(model)
+    if is_distributed and is_initialized() and not current().collectives.in_graph:
+        return False
+    return original(model)
 
 
-def _without_obsolete(original: Callable, *args: Any, **options: Any) -> Any:
+def _without_obsolete(original: Callable, *args, **options):
     """Arguments of `compile` and `fit` that Keras 3 has dropped are ignored with a note."""
     obsolete = {"experimental_run_tf_function", "workers", "use_multiprocessing", "max_queue_size"}
     dropped = sorted(obsolete & options.keys())
@@ -360,7 +355,7 @@ def _without_obsolete(original: Callable, *args: Any, **options: Any) -> Any:
 
 
 def _averaged_first(
-    original: Callable, optimizer: Any, grads: Sequence, trainable_variables: Any = None
+    original: Callable, optimizer, grads: Sequence, trainable_variables=None
 ) -> None:
     """The ranks' gradients are averaged before one looks whether they are finite, so that all ranks
     agree."""
@@ -372,7 +367,7 @@ def _averaged_first(
     original(optimizer, grads, trainable_variables)
 
 
-def distributed_again(original: Callable) -> Any:
+def distributed_again(original: Callable):
     """A `from_config` that makes a distributed optimizer from the configuration of one.
 
     Copies, pickles and files all go through it.
@@ -384,14 +379,15 @@ def distributed_again(original: Callable) -> Any:
         if not mark:
             return original(cls, config, custom_objects)
         op, passes, factor = options.split(".")
+        num_passes = int(passes)
         config = config | {"name": name}
-        if int(passes) > 1:
-            steps = config["gradient_accumulation_steps"] // int(passes)
+        if num_passes > 1:
+            steps = config["gradient_accumulation_steps"] // num_passes
             config["gradient_accumulation_steps"] = steps if steps > 1 else None
         return DistributedOptimizer(
             original(cls, config, custom_objects),
             op=op,
-            backward_passes_per_step=int(passes),
+            backward_passes_per_step=num_passes,
             average_aggregated_gradients=factor == "1",
         )
 

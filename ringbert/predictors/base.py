@@ -100,7 +100,7 @@ class TrainedPredictor:
         """What is computed instead of the head's scores; see `Predictor`."""
         return None
 
-    def set_of(self, examples: Any) -> DataSet:
+    def set_of(self, examples) -> DataSet:
         """The rows of examples. Warns, where the programs stop, when many of their tokens are
         [UNK]: a single text may well hold some."""
         data = set_of(self.task, examples, self._preparation)
@@ -114,7 +114,7 @@ class TrainedPredictor:
             )
         return data
 
-    def results(self, data: DataSet) -> Any:
+    def results(self, data: DataSet):
         return self._predictor.results(self.task, data, self.settings.batch_size)
 
 
@@ -143,12 +143,12 @@ class TaskPredictor(TrainedPredictor):
     def make_task(self, bert_config: BertConfig) -> Task:
         return self.task_of(self.options)
 
-    def __call__(self, examples: Any) -> Any:
+    def __call__(self, examples):
         return self.results(self.set_of(examples))
 
 
 def checked_texts(
-    value: Any, name: str, takes_pairs: bool = False, takes_empty: bool = False
+    value, name: str, takes_pairs: bool = False, takes_empty: bool = False
 ) -> tuple[list[tuple[str, ...]], bool]:
     """The texts, or pairs of texts, of the argument `name`, and whether it is a single one: a
     string, or a tuple of two strings. Lists with `takes_empty` may have empty texts, of which it
@@ -161,13 +161,9 @@ def checked_texts(
     is_single = isinstance(value, str) or (takes_pairs and is_pair)
     # its items would be names
     is_table = isinstance(value, Mapping | Set) or hasattr(value, "columns")
-    items = (
-        [value]
-        if is_single
-        else list(value)
-        if isinstance(value, Iterable) and not is_table
-        else []
-    )
+    if is_single:
+        value = [value]
+    items = list(value) if isinstance(value, Iterable) and not is_table else []
     if not items:
         raise InputError(f"{name} must be a text or a list of texts, got {shown(value)}")
     texts, takes_empty, num_empty = [], takes_empty and not is_single, 0

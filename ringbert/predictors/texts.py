@@ -50,7 +50,7 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
         results = self.results_of(items, self.rows_of(items))
         return results[0] if is_single else results
 
-    def frame(self, texts: Any) -> "pandas.DataFrame":
+    def frame(self, texts) -> "pandas.DataFrame":
         """The results as a data frame of pandas: `text`, of pairs also `text_pair`, and what a
         result has, with a column `probabilities_LABEL` for each label. A row is a text, or of
         `Tagger` an entity.
