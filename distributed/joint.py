@@ -90,17 +90,19 @@ class InBatchLoss:
 
         is_own_AM, is_own_NC = _pairs(own_a, all_c), _pairs(all_a, own_c)
         way = 0.5 if self.both_ways else 1.0
-        slopes_AM = way * (np.exp(scores_AM - sums_A[:, None]) - is_own_AM)
-        slopes_NC = way * (np.exp(scores_NC - sums_N[:, None]) - is_own_NC)
         loss = way * (sums_A.sum() - scores_AM[is_own_AM].sum(dtype=np.float64))
+        is_positive_M, is_positive_C = all_c.texts.slot == POSITIVE, own_c.texts.slot == POSITIVE
         if self.both_ways:
-            is_positive_M = all_c.texts.slot == POSITIVE
-            is_positive_C = own_c.texts.slot == POSITIVE
-            back_AM = np.exp(scores_AM - sums_M) * is_positive_M - is_own_AM
-            back_NC = np.exp(scores_NC - sums_C) * is_positive_C - is_own_NC
-            slopes_AM = slopes_AM + way * back_AM
-            slopes_NC = slopes_NC + way * back_NC
             loss += way * (sums_C[is_positive_C].sum() - scores_NC[is_own_NC].sum(dtype=np.float64))
+
+        def slopes(scores, is_own, sums_of_anchors, sums_of_candidates, is_positive):
+            there = way * (np.exp(scores - sums_of_anchors[:, None]) - is_own)
+            if not self.both_ways:
+                return there
+            return there + way * (np.exp(scores - sums_of_candidates) * is_positive - is_own)
+
+        slopes_AM = slopes(scores_AM, is_own_AM, sums_A, sums_M, is_positive_M)
+        slopes_NC = slopes(scores_NC, is_own_NC, sums_N, sums_C, is_positive_C)
         result = np.zeros_like(own.values)
         result[is_anchor] = slopes_AM @ all_c.values / self.temperature
         result[~is_anchor] = slopes_NC.T @ all_a.values / self.temperature

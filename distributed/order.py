@@ -29,19 +29,17 @@ class Order:
     def rows_at(self, start: int, stop: int) -> ndarray:
         """Row numbers (int64) of the positions start, …, stop - 1 of the endless stream."""
         epochs, within = np.divmod(np.arange(start, stop, dtype=np.int64), self.num_rows)
-        parts = [
-            self._rows_of_epoch(epoch, within[epochs == epoch])
-            for epoch in np.unique(epochs).tolist()
-        ]
-        return np.concatenate(parts or [within])
+        parts = [within[:0]]
+        for epoch in np.unique(epochs).tolist():
+            parts.append(self._rows_of_epoch(epoch, within[epochs == epoch]))
+        return np.concatenate(parts)
 
     def _rows_of_epoch(self, epoch: int, positions: ndarray) -> ndarray:
         return self._permutation(epoch)[positions]
 
     def _permutation_of(self, epoch: int) -> ndarray:
-        return np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(
-            self.num_rows
-        )
+        bits = np.random.Philox(key=[self.seed, epoch])
+        return np.random.Generator(bits).permutation(self.num_rows)
 
 
 class BlockOrder(Order):

@@ -39,10 +39,8 @@ class BatchRows:
         lists as a ragged array (`ringbase.ragged`)."""
         pieces, places = [], []
         for batch, within, of_batch in self._by_batch(indices):
-            # A slice costs a tenth of a take.
-            pieces.append(
-                batch.slice(within[0], 1) if len(within) == 1 else batch.take(_indices(within))
-            )
+            is_one = len(within) == 1  # a slice costs a tenth of a take
+            pieces.append(batch.slice(within[0], 1) if is_one else batch.take(_indices(within)))
             places.append(of_batch)
         chosen = pa.Table.from_batches(pieces or [self._parts[0].batch(0).slice(0, 0)])
         if len(pieces) > 1:
@@ -60,14 +58,15 @@ class BatchRows:
             lengths[places] = offsets[within + 1] - offsets[within]
         return lengths
 
-    def _by_batch(self, indices: ndarray) -> Iterator[tuple[pa.RecordBatch, ndarray, ndarray]]:
+    def _by_batch(self, indices: ndarray) -> Iterator[tuple]:
         """The rows by batch: the batch, the rows within it, and their places in `indices`."""
         rows = np.asarray(indices, np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
-        for number, places in _groups(np.searchsorted(self._first_rows, rows, side="right") - 1):
-            part, within = self._parts[number], rows[places] - self._first_rows[number]
-            for batch, here in _groups(np.searchsorted(part.starts, within, side="right") - 1):
+        for number, places in _groups(rows, self._first_rows):
+            part = self._parts[number]
+            within = rows[places] - self._first_rows[number]
+            for batch, here in _groups(within, part.starts):
                 yield part.batch(batch), within[here] - part.starts[batch], places[here]
 
 
@@ -94,8 +93,9 @@ class Rows(BatchRows):
         return _to_numpy(self.table.column(name))
 
 
-def _groups(numbers: ndarray) -> Iterator[tuple[int, ndarray]]:
-    """Each number that occurs, and its places."""
+def _groups(rows: ndarray, starts: ndarray) -> Iterator[tuple[int, ndarray]]:
+    """The number of each interval with some of the rows, and their places."""
+    numbers = np.searchsorted(starts, rows, side="right") - 1
     return ((number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist())
 
 
@@ -124,11 +124,9 @@ def _to_numpy(column: pa.ChunkedArray) -> ndarray | Ragged:
         offsets = np.from_dlpack(array.offsets)
         return np.from_dlpack(array.values)[offsets[0] : offsets[-1]], offsets - offsets[0]
     are_numbers = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    return (
-        np.from_dlpack(array)
-        if are_numbers and not array.null_count
-        else array.to_numpy(zero_copy_only=False)
-    )
+    if are_numbers and not array.null_count:
+        return np.from_dlpack(array)
+    return array.to_numpy(zero_copy_only=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,9 +39,8 @@ class Timeline:
             return
         events: list[dict[str, Any]] = []
         for rank, own in enumerate(gathered):
-            events.append(
-                {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
-            )
+            label = {"args": {"name": f"rank {rank}"}}
+            events.append({"ph": "M", "name": "process_name", "pid": rank, **label})
             for name, began_s, seconds in own:
                 times = {"ts": round(1e6 * began_s), "dur": round(1e6 * seconds)}
                 events.append({"ph": "X", "name": name, "pid": rank, "tid": 0, **times})
@@ -57,8 +56,10 @@ class Profile:
     `profile`."""
 
     def __init__(self, steps: str | None, run: Run, step: int):
-        first, last = map(int, steps.split(":")) if steps and run.is_writer else (0, -1)
-        self._first, self._last, self._run, self._is_on = max(first, step + 1), last, run, False
+        first, self._last = map(int, steps.split(":")) if steps and run.is_writer else (0, -1)
+        self._first = max(first, step + 1)
+        self._run = run
+        self._is_on = False
         self.after(step)
 
     def after(self, step: int) -> None:
