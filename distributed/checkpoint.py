@@ -82,7 +82,8 @@ class Checkpoints:
         0."""
         positions = [manifest.position_of(path) or 0 for path in _checkpoints(self.folder)]
         newest = max(positions, default=0)
-        known = [each for each in state.evaluations if each[0] <= newest or each[0] == state.position]
+        here = state.position
+        known = [each for each in state.evaluations if each[0] <= newest or each[0] == here]
         return replace(state, evaluations=known)
 
     def close(self) -> None:
