@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,12 +98,11 @@ def visible_gpus(device: str = "auto") -> list[Any]:
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
     is_unusable = not is_hidden and Path("/dev/nvidia0").exists()
     if not gpus and (device == "gpu" or (device == "auto" and is_unusable)):
-        reason = (
-            "its driver or CUDA's libraries do not answer"
-            if tf.test.is_built_with_cuda()
-            else "a CPU build"
-        )
-        reason = f"cannot use the GPU /dev/nvidia0 ({reason})" if is_unusable else "sees no GPU"
+        reason = "sees no GPU"
+        if is_unusable:
+            is_silent = tf.test.is_built_with_cuda()
+            why = "its driver or CUDA's libraries do not answer" if is_silent else "a CPU build"
+            reason = f"cannot use the GPU /dev/nvidia0 ({why})"
         raise InputError(
             f"--device {device}: TensorFlow {tf.__version__} {reason}; pip install '.[gpu]' in the"
             " checkout, or give --device cpu"
@@ -116,18 +116,11 @@ def name_and_bus_id() -> tuple[str, str]:
     from tensorflow.python.eager import context
 
     # "device: 0, name: NVIDIA H100, pci bus id: 0000:3b:00.0, compute capability: 9.0"
-    listed = [
-        device.physical_device_desc
-        for device in device_lib.list_local_devices(context.context().config)
-    ]
-    facts = dict(
-        part.split(": ", 1)
-        for part in next(text for text in listed if "pci bus id" in text).split(", ")
-    )
-    return (
-        f"{facts['name']}, compute capability {facts.get('compute capability')}",
-        facts["pci bus id"],
-    )
+    listed = device_lib.list_local_devices(context.context().config)
+    text = "\n".join(device.physical_device_desc for device in listed)
+    pattern = "name: (.+), pci bus id: (.+), compute capability: (.+)"
+    name, bus_id, capability = re.findall(pattern, text)[0]
+    return f"{name}, compute capability {capability}", bus_id
 
 
 def imported_tensorflow():

@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -32,19 +33,21 @@ class OutOfMemory(InputError):
     """The device has not enough memory for a micro-batch."""
 
 
+@dataclass(eq=False)
 class StepClock:
     """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks.
     On a GPU operations return before they are done: there, with `waits`, every `every`-th step is
     timed part by part, by waits that leave the GPU idle in between. All steps count for the rows
     per second. `see` gets each part with its begin and end."""
 
-    def __init__(
-        self, rows_per_step: int, waits: bool = False, every: int = 1, see: See = lambda *_: None
-    ):
-        self._see = see
-        self._rows_per_step = rows_per_step
-        self._waits = waits
-        self._every = every if waits else 1
+    rows_per_step: int
+    waits: bool = False
+    every: int = 1
+    see: See = lambda *_: None
+
+    def __post_init__(self) -> None:
+        if not self.waits:
+            self.every = 1
         self._number = 0  # of steps
         self._last_s = time.perf_counter()
         self._reset()
@@ -57,10 +60,10 @@ class StepClock:
         """Adds the time since the last mark to `part`, which computed `result`; "apply_s" ends a
         step."""
         ends = part == "apply_s"
-        is_timed = (self._number + 1) % self._every == 0
+        is_timed = (self._number + 1) % self.every == 0
         # The step before a timed one is awaited too: its work must not count as the timed one's.
-        is_before = ends and (self._number + 2) % self._every == 0
-        if self._waits and result is not None and (is_timed or is_before):
+        is_before = ends and (self._number + 2) % self.every == 0
+        if self.waits and result is not None and (is_timed or is_before):
             result[:1].numpy()
         seconds = self.skip(part.removesuffix("_s"))
         self._seconds += seconds
@@ -73,7 +76,7 @@ class StepClock:
     def skip(self, name: str = "pause") -> float:
         """Ignores the time since the last mark, in which this was done, and returns it."""
         began_s, self._last_s = self._last_s, time.perf_counter()
-        self._see(name, began_s, self._last_s)
+        self.see(name, began_s, self._last_s)
         return self._last_s - began_s
 
     def read(self, resets: bool = True) -> dict[str, float]:
@@ -81,13 +84,14 @@ class StepClock:
         all steps."""
         num_timed = max(self._timed_steps, 1)
         values = {name: round(total_s / num_timed, 5) for name, total_s in self._parts.items()}
-        num_rows = self._steps * self._rows_per_step
+        num_rows = self._steps * self.rows_per_step
         values["examples_per_s"] = round(num_rows / max(self._seconds, 1e-9), 5)
         if resets:
             self._reset()
         return values
 
 
+@dataclass(eq=False)
 class TrainingStep:
     """The steps of a training, and in `state` how far it is: what the variables of model and
     optimizer stand for.
@@ -101,22 +105,16 @@ class TrainingStep:
     rank alone on its GPU, or a backend with `in_graph`.
     """
 
-    def __init__(
-        self,
-        loss: Callable[[Batch, Tensor], Mapping[str, Tensor]],
-        weights: Callable[[Batch], Mapping[str, float]],
-        optimizer: AllreduceOptimizer,
-        write_back: Callable[[], None] = lambda: None,
-        compiled: Literal["graph", "as traced", "gradient", "step"] = "graph",
-        seed: int = 0,
-    ):
-        self.optimizer = optimizer
-        self.seed = seed
-        self.compiled = compiled
-        self.write_back = write_back
+    loss: Callable[[Batch, Tensor], Mapping[str, Tensor]]
+    weights: Callable[[Batch], Mapping[str, float]]
+    optimizer: AllreduceOptimizer
+    write_back: Callable[[], None] = lambda: None
+    compiled: Literal["graph", "as traced", "gradient", "step"] = "graph"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
         self.state = START
-        self._loss, self._weights = loss, weights
-        traced = by_xla if compiled in ("gradient", "step") else traced_once
+        traced = by_xla if self.compiled in ("gradient", "step") else traced_once
         self._gradient = traced(self._backward)
         self._step = by_xla(self._whole_step)
 
@@ -134,7 +132,7 @@ class TrainingStep:
         none of it.
         """
         optimizer = self.optimizer
-        own_weights = [self._weights(batch) for batch in batches]
+        own_weights = [self.weights(batch) for batch in batches]
         own_sums = {term: sum(own[term] for own in own_weights) for term in optimizer.loss_terms}
         weights, wanted = optimizer.reduce_weights(own_sums, requests)
         rank = optimizer.world.rank
@@ -170,7 +168,7 @@ class TrainingStep:
         """[*gradients, loss sums] of one batch, in the graph."""
         optimizer = self.optimizer
         with tf.GradientTape() as tape:
-            terms = self._loss(batch, key)
+            terms = self.loss(batch, key)
             in_order = [tf.cast(terms[term], optimizer.dtype) for term in optimizer.loss_terms]
             sums = tf.stack(in_order)
             total = tf.reduce_sum(sums * inverse_weights)

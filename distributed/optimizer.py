@@ -55,41 +55,35 @@ class StepResult:
         return {"loss": sum(losses.values()), **losses, **facts}
 
 
+@dataclass(eq=False)
 class AllreduceOptimizer:
     """Wraps a Keras optimizer: one sum over ranks, finite check, clip to the global norm 1, one
     compiled update.
 
     `optimizer` is any that does not clip. If it has a method `update(gradients, scale, rate)`, that
-    method applies the factor of clipping, which saves a pass over memory. `variables` are the
-    trainable ones, in the order of the gradients, all of one dtype. `scales_loss` multiplies the
+    method applies the factor of clipping, which saves a pass over memory. `trainable` are its
+    variables, in the order of the gradients, all of one dtype. `scales_loss` multiplies the
     losses by an adaptive scale, for a model that computes in float16. The compression "bf16" sends
     gradients (not losses) between machines as bfloat16.
     """
 
-    def __init__(
-        self,
-        optimizer: keras.optimizers.Optimizer,
-        variables: Sequence[keras.Variable],
-        world: World,
-        collectives: Collectives,
-        loss_terms: Sequence[str] = ("loss",),
-        scales_loss: bool = False,
-        compression: Literal["none", "bf16"] = "none",
-    ):
-        (self.dtype,) = {variable.dtype for variable in variables}
-        self.optimizer = optimizer
-        self.trainable = list(variables)
-        self.world = world
-        self.collectives = collectives
-        self.loss_terms = tuple(loss_terms)
-        self.compresses = compression == "bf16"
-        optimizer.build(self.trainable)
+    optimizer: keras.optimizers.Optimizer
+    trainable: Sequence[keras.Variable]
+    world: World
+    collectives: Collectives
+    loss_terms: Sequence[str] = ("loss",)
+    scales_loss: bool = False
+    compression: Literal["none", "bf16"] = "none"
+
+    def __post_init__(self) -> None:
+        (self.dtype,) = {variable.dtype for variable in self.trainable}
+        self.optimizer.build(self.trainable)
         self._loss_scale = None
-        if scales_loss:
+        if self.scales_loss:
             self._loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
         # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of
         # its own.
-        self.update = tf.function(self.apply, jit_compile=world.device.is_gpu, autograph=False)
+        self.update = tf.function(self.apply, jit_compile=self.world.device.is_gpu, autograph=False)
 
     def state(self) -> dict[str, keras.Variable]:
         """The optimizer's variables except the learning rate, numbered in order, and the loss
@@ -135,7 +129,7 @@ class AllreduceOptimizer:
     def all_reduce(self, own: Tensors) -> Tensors:
         """The sums over ranks, with the same bits on all of them."""
         with self.world.operation("the sum of the gradients"):
-            return self.collectives.all_reduce_sum(own, self.compresses)
+            return self.collectives.all_reduce_sum(own, self.compression == "bf16")
 
     def apply(self, total: Tensors, is_valid: Tensor | bool = True) -> Tensor:
         """Checks, clips and applies sums; what is not finite, or not `is_valid`, is skipped on

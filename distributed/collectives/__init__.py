@@ -47,21 +47,19 @@ class Collectives:
 def open_collectives(world, backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU,
     else "mpi"."""
-    if backend == "auto":
-        backend = "local" if world.size == 1 else "mpi"
-        if world.size > 1 and not world.is_elastic and own_gpus(world):
-            backend = "nccl"
-    if world.size > 1 if backend == "local" else world.comm is None:
-        needed = (
-            "one rank"
-            if backend == "local"
-            else "several ranks, which mpirun or bert-launch starts"
-        )
+    if backend == "auto" and world.size == 1:
+        backend = "local"
+    elif backend == "auto":
+        backend = "nccl" if not world.is_elastic and own_gpus(world) else "mpi"
+    if backend == "local" and world.size == 1:
+        return Collectives()
+    if backend == "local" or world.comm is None:
+        needed = "several ranks, which mpirun or bert-launch starts"
+        if backend == "local":
+            needed = "one rank"
         raise InputError(
             f"--backend {backend} needs {needed}, and there are {world.size}: use --backend auto"
         )
-    if backend == "local":
-        return Collectives()
     if world.is_elastic and backend != "mpi":
         raise InputError(
             f"--elastic needs --backend mpi, got {backend}, which cannot lose a rank: use"
