@@ -69,17 +69,14 @@ class BlockOrder(Order):
         keys = mixed(
             mixed(seeds[:1]) + seeds[1:] * _ODD + np.arange(1, _ROUNDS + 2, dtype=np.uint64)
         )
-        short = int(self._permuted(np.array([self._num_blocks - 1]), keys, backwards=True)[0])
+        short = self._permuted(np.array([self._num_blocks - 1]), keys, backwards=True)
         missing = self.block - self._last_rows
-        positions = positions + np.where(
-            positions >= short * self.block + self._last_rows, missing, 0
-        )
-        slots, within = np.divmod(positions, self.block)
+        shift = np.where(positions >= short * self.block + self._last_rows, missing, 0)
+        slots, within = np.divmod(positions + shift, self.block)
         blocks = self._permuted(np.arange(slots[0], slots[-1] + 1), keys)
         rows = blocks[:, None] * self.block + np.arange(self.block)
-        hashes = np.where(
-            rows < self.num_rows, mixed(rows.astype(np.uint64) * _ODD + keys[-1]), _WORD
-        )
+        hashes = mixed(rows.astype(np.uint64) * _ODD + keys[-1])
+        hashes[rows >= self.num_rows] = _WORD
         # stable, so that even equal hashes have a fixed order
         order = np.argsort(hashes, axis=1, kind="stable")
         block_index = slots - slots[0]
@@ -93,13 +90,14 @@ class BlockOrder(Order):
         return permuted.astype(np.int64)
 
     def _through_rounds(self, numbers: ndarray, keys: ndarray, backwards: bool) -> ndarray:
-        sizes = self._halves
-        halves = [numbers % sizes[0], numbers // sizes[0]]
+        first = self._halves[0]
+        halves = [numbers % first, numbers // first]
         for number in reversed(range(_ROUNDS)) if backwards else range(_ROUNDS):
-            changed, size = number % 2, sizes[number % 2]
+            changed = number % 2
+            size = self._halves[changed]
             gain = mixed(halves[1 - changed] * _ODD + keys[number]) % size
             halves[changed] = (halves[changed] + (size - gain if backwards else gain)) % size
-        return halves[0] + halves[1] * sizes[0]
+        return halves[0] + halves[1] * first
 
 
 def balanced(lengths: ndarray, num_parts: int) -> list[ndarray]:

@@ -268,11 +268,12 @@ def first_state(
 ) -> State:
     """Where a training by the plan begins: at row 0, or at a saved state, perhaps of another number
     of ranks. The checkpoints of its evaluations are there only if a run `continues`."""
-    step, saved = plan.steps, saved or START
-    if saved.step < saved.steps:
-        is_same = saved.global_batch_size == plan.global_batch_size
-        step = min(
-            plan.steps, saved.step if is_same else -(-saved.position // plan.global_batch_size)
-        )
-    evaluations, rows = saved.evaluations if continues else [], plan.global_batch_size
+    saved, rows = saved or START, plan.global_batch_size
+    step = saved.step
+    if saved.global_batch_size != rows:
+        step = -(-saved.position // rows)
+    if saved.step >= saved.steps:
+        step = plan.steps
+    evaluations = saved.evaluations if continues else []
+    step = min(step, plan.steps)
     return State(saved.position, step, plan.steps, rows, settings, evaluations, saved.evaluated)

@@ -34,10 +34,8 @@ def listening(ports: range) -> socket.socket:
     """A socket on a free port of all networks, by IPv6 too where there is any, as gRPC's servers
     listen. A server of this user can share the port, as gRPC's do under TF_GRPC_REUSE_PORT=1."""
     both = socket.has_dualstack_ipv6()
-    kind: dict[str, Any] = {
-        "family": socket.AF_INET6 if both else socket.AF_INET,
-        "dualstack_ipv6": both,
-    }
+    family = socket.AF_INET6 if both else socket.AF_INET
+    kind: dict[str, Any] = {"family": family, "dualstack_ipv6": both}
     for port in random.SystemRandom().sample(ports, 100):
         with contextlib.suppress(OSError):  # the port is taken
             # one that shares the port would not notice

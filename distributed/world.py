@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypeVar, cast
+from typing import Any, Literal, TextIO, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -203,7 +203,8 @@ class World:
         failed."""
         if self.size == 1:
             return function(*args)
-        result, failure, reason = None, None, ""
+        result: Any = None
+        failure, reason = None, ""
         with self.operation(f"the work of rank 0 ({getattr(function, '__name__', '')})"):
             if self.rank == 0:
                 try:
@@ -214,7 +215,7 @@ class World:
             result, reason = self.broadcast((result, reason))
         if reason:
             raise failure or FirstRankError(reason)
-        return cast(T, result)
+        return result
 
     def on_each_machine(self, function: Callable[..., T], *args) -> T:
         """Calls `function` on rank 0, then on the first rank of every other machine, which on a

@@ -105,14 +105,10 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
             parts = [special, first[: heads[number] - 2], special]
             for spans in second:
                 more = tokenizer.separators - 1
-                parts += [special] * more + [
-                    spans[: len(tokens) - heads[number] - more - 1],
-                    special,
-                ]
-            pooled = self._pooled(number, states_T1H)
-            return TextFeatures(
-                tuple(tokens), np.concatenate(parts), states_T1H[:, 0].copy(), pooled
-            )
+                length = len(tokens) - heads[number] - more - 1
+                parts += [*[special] * more, spans[:length], special]
+            places, states_TH = np.concatenate(parts), states_T1H[:, 0].copy()
+            return TextFeatures(tuple(tokens), places, states_TH, self._pooled(number, states_T1H))
 
         found: Any = self._predictor(data.rows, self.settings.batch_size, features, "features")
         return found
@@ -188,9 +184,9 @@ class Embedder(TrainedPredictor):
     ) -> list[list[tuple[str, float]]]:
         """For each text the nearest of a corpus, with their cosines, the nearest first."""
         found = []
-        for row in self.similarities(texts, corpus):
-            best = np.argsort(-row, kind="stable")[:top_k].tolist()
-            found.append([(corpus[place], float(row[place])) for place in best])
+        for cosines in self.similarities(texts, corpus):
+            best = np.argsort(-cosines, kind="stable")[:top_k]
+            found.append([(corpus[place], float(cosines[place])) for place in best])
         return found
 
 
