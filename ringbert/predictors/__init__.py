@@ -30,17 +30,3 @@ from ringbert.predictors.tagging import Entity, Tagger  # noqa: E402
 from ringbert.predictors.texts import Classifier, Prediction  # noqa: E402
 from ringbert.predictors.vectors import Embedder, Features, TextFeatures  # noqa: E402
 from tasks.export.program import export  # noqa: E402
-
-__all__ = [
-    "Answer",
-    "Classifier",
-    "Embedder",
-    "Entity",
-    "Features",
-    "Prediction",
-    "QuestionAnswering",
-    "Tagger",
-    "TaskPredictor",
-    "TextFeatures",
-    "export",
-]

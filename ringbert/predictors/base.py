@@ -49,9 +49,9 @@ class TrainedPredictor:
 
     head: ClassVar[Any]
     trained_by: ClassVar[str | None] = None  # the program that trains such a model
-    settings_class: ClassVar[type[LoadSettings]] = LoadSettings
+    settings_class = LoadSettings
     # of `max_seq_length` by default; never more than the model's positions
-    longest: ClassVar[int] = LONGEST_ROW
+    longest = LONGEST_ROW
 
     def __post_init__(self) -> None:
         name = os.fspath(self.folder)

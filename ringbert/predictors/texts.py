@@ -33,7 +33,7 @@ class LabelSettings(LoadSettings, ExampleSettings):
 class TextPredictor(TrainedPredictor, Generic[Item, Result]):
     """What `Classifier`, `Features` and `Tagger` share."""
 
-    takes_pairs: ClassVar = True
+    takes_pairs = True
     # of a frame without rows
     columns: ClassVar[Any] = ()
 
