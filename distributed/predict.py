@@ -46,9 +46,8 @@ def predict(
         made = prefetched(lambda n: collate(fields_of(rows, batches[n], batches[n])), mine)
         for number, batch in zip(mine, made, strict=True):
             if world.stop_wanted.is_set():
-                raise InputError(
-                    "stopped before the predictions were complete: run the same command again"
-                )
+                text = "stopped before the predictions were complete: run the same command again"
+                raise InputError(text)
             # A slow rank may finish long after the others, which wait for its outputs below.
             with naming_memory(batch), world.watchdog.working():
                 kept.append(thread.submit(digest_of, number, forward(batch)))

@@ -55,14 +55,13 @@ def refuse_all(keeper: socket.socket) -> None:
 def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
     """Hands the keeper's port to this process's server that shares it: only these IPv4 addresses
     can connect. Raises OSError if the system refuses the filter, or if a stranger gets through."""
+    refused, accepted = (RETURN, 0, 0, NOTHING), (RETURN, 0, 0, WHOLE_PACKET)
     program = [(LOAD_OCTET, 0, 0, VERSION), (SHIFT_RIGHT, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, 4)]
-    program += [(RETURN, 0, 0, NOTHING), (LOAD_WORD, 0, 0, SOURCE)]
+    program += [refused, (LOAD_WORD, 0, 0, SOURCE)]
     for source in sorted(sources):
-        program += [
-            (JUMP_IF_EQUAL, 0, 1, int(ipaddress.IPv4Address(source))),
-            (RETURN, 0, 0, WHOLE_PACKET),
-        ]
-    program += [(RETURN, 0, 0, NOTHING)]
+        is_source = (JUMP_IF_EQUAL, 0, 1, int(ipaddress.IPv4Address(source)))
+        program += [is_source, accepted]
+    program.append(refused)
     for server in _others_on_its_port(keeper):
         _set_program(server, SO_ATTACH_FILTER, program)
     port = keeper.getsockname()[1]
@@ -73,9 +72,8 @@ def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
 
 
 def _set_program(listener: socket.socket, option: int, program: Program) -> None:
-    instructions = ctypes.create_string_buffer(
-        b"".join(struct.pack("HBBI", *each) for each in program)
-    )
+    packed = b"".join(struct.pack("HBBI", *each) for each in program)
+    instructions = ctypes.create_string_buffer(packed)
     # C's struct sock_fprog: their number, and where they are.
     described = struct.pack("HP", len(program), ctypes.addressof(instructions))
     listener.setsockopt(socket.SOL_SOCKET, option, described)

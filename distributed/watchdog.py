@@ -80,10 +80,8 @@ class Seen:
 
     def __str__(self) -> str:
         place = f", at {self.name}" if self.name else ""
-        return (
-            f"rank {self.rank}, {self.process}, gave its last sign of life {self.silent_s:.0f} s"
-            f" ago{place}"
-        )
+        since = f"gave its last sign of life {self.silent_s:.0f} s ago"
+        return f"rank {self.rank}, {self.process}, {since}{place}"
 
 
 class Watchdog:
@@ -124,9 +122,7 @@ class Watchdog:
         if started().Query_thread() == started().THREAD_MULTIPLE:
             self._leaving = threading.Event()
             arguments = (comm.Dup(), self.settings, fail, self._leaving)
-            self._thread = threading.Thread(
-                target=self._watch, args=arguments, daemon=True, name="watchdog"
-            )
+            self._thread = threading.Thread(None, self._watch, "watchdog", arguments, daemon=True)
             self._thread.start()
         elif comm.rank == 0:
             print(
@@ -155,7 +151,8 @@ class Watchdog:
             while not leaving.wait(TICK_S):
                 folder = self.stacks or temporary
                 for seen in ranks.values():
-                    seen.still_s, seen.silent_s = seen.still_s + TICK_S, seen.silent_s + TICK_S
+                    seen.still_s += TICK_S
+                    seen.silent_s += TICK_S
                 own.hear(*self.now)
                 if is_time(own.still_s, settings.stall_timeout):
                     write_stacks(folder / f"rank-{own.rank}.txt", str(own))
@@ -195,14 +192,11 @@ def judge(
     missing = [seen.rank for seen in ranks if seen.count < count]
     who = f"{named(missing)} did not arrive" if missing else "all ranks arrived"
     here = [seen for seen in waiting if seen.count == count]
-    where = (
-        f"{here[0].name}, where {named(seen.rank for seen in here)} waited for {stalled_s:.0f} s"
-    )
-    facts = [str(seen) for seen in ranks if seen.count < count or seen.silent_s > SILENT_S][
-        :MOST_FACTS
-    ]
+    waiters = named(seen.rank for seen in here)
+    where = f"{here[0].name}, where {waiters} waited for {stalled_s:.0f} s"
+    facts = [str(seen) for seen in ranks if seen.count < count or seen.silent_s > SILENT_S]
     facts = facts or ["all are alive, so the network or the library that sums is the suspect"]
-    text = "; ".join([f"{who} at {where}", *facts])
+    text = "; ".join([f"{who} at {where}", *facts[:MOST_FACTS]])
     if not is_end:
         tqdm.write(f"warning: {text}", file=sys.stderr)  # above a bar if there is one
         sys.stderr.flush()

@@ -159,18 +159,13 @@ def host_address(world: World) -> str:
     others = [*(name for node, name in names if node != world.node), "192.0.2.1"]
     for target in [str(next(iter(network.hosts())))] if wanted else others:
         # Suppressed: the name is not known, or there is no route.
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe,
-        ):
+        with contextlib.suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as probe:
             probe.connect((target, 9))  # sends nothing, only chooses the interface
             address = ipaddress.IPv4Address(probe.getsockname()[0])
             if address in network and (wanted or not address.is_loopback):
                 return str(address)
-    raise InputError(
-        f"{socket.gethostname()} has no address in {wanted or 'a network with the other machines'}:"
-        f" {ADVICE}"
-    )
+    where = wanted or "a network with the other machines"
+    raise InputError(f"{socket.gethostname()} has no address in {where}: {ADVICE}")
 
 
 def _check_reachable(world: World, servers: Sequence[str]) -> set[str]:
