@@ -164,7 +164,7 @@ class World:
         """Every rank's value on every rank, in order of rank (pickled)."""
         return [value] if self.comm is None else of_each_rank(self._exchanged("allgather", value))
 
-    def _exchanged(self, method: str, value) -> list[Any]:
+    def _exchanged(self, method, value):
         """What a method of MPI returns for the pickled value, piece by piece: MPI counts the bytes
         of a message, of all ranks together, in 32 bits."""
         raw = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
@@ -279,7 +279,7 @@ class World:
         finally:
             self.can_save = False
 
-    def _on_signal(self, number: int, frame: object) -> None:
+    def _on_signal(self, number, frame):
         name = signal.Signals(number).name
         if not self.can_save or self.stop_wanted.is_set():
             print(f"{self.program}: ended by {name}", file=sys.stderr, flush=True)
@@ -323,17 +323,17 @@ class World:
         time.sleep(0.2)
         self.comm.Abort(status)
 
-    def _fail_in_thread(self, failed: threading.ExceptHookArgs) -> None:
+    def _fail_in_thread(self, failed):
         """What `threading.excepthook` does: an uncaught exception in a thread ends the job."""
         error = failed.exc_value
         if error is not None and not isinstance(error, SystemExit):
             self.fail(error)
 
-    def _is_of_user(self, error: BaseException) -> bool:
+    def _is_of_user(self, error):
         """Whether one line says all about it."""
         return isinstance(error, InputError) or (isinstance(error, OSError) and not self.is_script)
 
-    def _report(self, error: BaseException) -> int:
+    def _report(self, error):
         """Prints the error and returns the exit status."""
         status = FAULT
         if isinstance(error, StallError) or self._is_of_user(error):

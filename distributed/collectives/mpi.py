@@ -47,7 +47,7 @@ class MpiCollectives(Collectives):
         self._world = world
         self._open()
 
-    def _open(self) -> None:
+    def _open(self):
         world, self._comm, problem = self._world, self._world.comm, ""
         self._layouts: dict[tuple, tuple] = {}
         self._machine = self._part_of(world.comm, world.node)
@@ -70,7 +70,7 @@ class MpiCollectives(Collectives):
         self._num_machines = self._machine.bcast(self._heads.size)
         self.compresses = self._num_machines > 1
 
-    def _part_of(self, comm, color: int):
+    def _part_of(self, comm, color):
         part = comm.Split(color)
         self._world.derived.append(part)
         return part
@@ -99,9 +99,7 @@ class MpiCollectives(Collectives):
         self._world.refuse_after_death()
         return list(sums)
 
-    def _sum_on_machine(
-        self, own: Sequence[ndarray], starts: tuple[int, ...], total: ndarray
-    ) -> None:
+    def _sum_on_machine(self, own, starts, total):
         """Adds up the vectors of this machine's ranks, in order of rank. `own` are the parts of
         this rank's."""
         comm, rank = self._machine, self._machine.rank
@@ -130,7 +128,7 @@ class MpiCollectives(Collectives):
                 self._large_left[0] = TRIED_EVERY
         comm.Barrier()
 
-    def _exchange(self, total: ndarray, pack, unpack) -> None:
+    def _exchange(self, total, pack, unpack):
         """Replaces each machine's sum by the sum over machines."""
         if total.size:
             sent = pack(total)
@@ -140,7 +138,7 @@ class MpiCollectives(Collectives):
             self._heads.Allgather(pack(added), received)
             total[:] = unpack(received)
 
-    def _layout_of(self, parts: Sequence[ndarray], compresses: bool) -> tuple:
+    def _layout_of(self, parts, compresses):
         """How these arrays are parts of one vector: where each begins, at a cache line; where those
         begin that are sent as bfloat16; memory for the sum, which all calls reuse; and tensors of
         the same memory."""
@@ -228,10 +226,10 @@ def shared_bytes(comm, size: int) -> ndarray:
     return memory
 
 
-def _rounded(values: ndarray) -> ndarray:
+def _rounded(values):
     """The bits of float32 values as bfloat16: uint16."""
     return tf.bitcast(tf.cast(values, tf.bfloat16), tf.uint16).numpy()
 
 
-def _widened(bits: ndarray) -> ndarray:
+def _widened(bits):
     return tf.cast(tf.bitcast(bits, tf.bfloat16), tf.float32).numpy()

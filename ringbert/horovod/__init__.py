@@ -66,7 +66,7 @@ for _name in ("tensorflow", "keras", "tensorflow.keras"):  # Horovod's names for
     }
 
 
-def _number(attribute: str, what: str) -> tuple[Callable[[], int], Callable[..., Any]]:
+def _number(attribute, what):
     """A function that returns this number of the world, and one that returns it as a tensor."""
 
     def number():

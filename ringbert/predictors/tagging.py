@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from bert.configuration import BertConfig
 from bert.heads import TAGGER
-from bert.text.characters import Span, word_spans
+from bert.text.characters import word_spans
 from ringbert.predictors.base import LoadSettings
 from ringbert.predictors.texts import TextPredictor
 from tasks.runs.task import DataSet
@@ -55,7 +55,7 @@ class Tagger(TextPredictor[str, list[Entity]]):
     def make_task(self, bert_config: BertConfig) -> TagTask:
         return TagTask(self.settings, bert_config.labels)
 
-    def _spans(self, text: str) -> list[Span]:
+    def _spans(self, text):
         """Where the words, or the characters, of a text are."""
         if self.settings.characters:
             return [(place, place + 1) for place in range(len(text))]
