@@ -48,12 +48,12 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._written: Future[None] | None = None
+        self._written: Future | None = None
         # the last one written, or the one that training goes on from
         self._newest: Path | None = None
         self._saved_s = time.monotonic()
         # reused, because allocating memory takes longer than the copy
-        self._moments: dict[str, np.ndarray] = {}
+        self._moments: dict = {}
 
     def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
         """Starts a checkpoint on rank 0, unless there is one of this position. Raises InputError on
@@ -180,7 +180,7 @@ def newest_intact(folder: Path, say: Callable[[str], None]) -> tuple[Path, State
     """The newest checkpoint whose bytes match its manifest, and its state; None if there are no
     checkpoints. Calls `say` with a warning for each newer one. `folder` holds checkpoints, or is
     one. Raises InputError, with the reasons, if there are checkpoints but none is intact."""
-    reasons: list[str] = []
+    reasons: list = []
     for path in [folder] if (folder / manifest.NAME).exists() else reversed(_checkpoints(folder)):
         try:
             state = read_checkpoint(path)

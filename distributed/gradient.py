@@ -53,7 +53,7 @@ class StepClock:
         self._reset()
 
     def _reset(self):
-        self._parts: dict[str, float] = defaultdict(float)
+        self._parts: dict = defaultdict(float)
         self._seconds, self._steps, self._timed_steps = 0.0, 0, 0
 
     def mark(self, part: str, result: Tensor | None = None) -> None:

@@ -105,7 +105,7 @@ def balanced(lengths: ndarray, num_parts: int) -> list[ndarray]:
     at most one: the longest remaining row goes to the part with the fewest tokens so far (Graham
     1969, LPT), of those that still need rows. Returns places in `lengths`, ascending."""
     num_rows, larger = divmod(len(lengths), num_parts)  # of each part; so many parts have one more
-    parts: list[list[int]] = [[] for _ in range(num_parts)]
+    parts: list[list] = [[] for _ in range(num_parts)]
     open_parts = [(0, part) for part in range(num_parts)]  # a heap, by tokens
     for row in np.argsort(-lengths, kind="stable").tolist():
         tokens, part = heapq.heappop(open_parts)

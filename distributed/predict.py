@@ -1,7 +1,7 @@
 """Prediction over all ranks; each batch is computed by one rank."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ def predict(
     """
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label, "batch")
-    kept: list[Future] = []
+    kept: list = []
 
     def digest_of(number, output):
         # waits for the device

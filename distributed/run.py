@@ -42,7 +42,7 @@ class Lines:
             print(shown, file=sys.stderr, flush=True)
 
 
-LINES: dict[str, Any] = {
+LINES: dict = {
     "file": Lines(),
     "bar_format": "{desc}: {n_fmt}/{total_fmt}{unit}, {remaining_s:.0f} s left{postfix}",
     "mininterval": LINE_INTERVAL_S,

@@ -15,7 +15,6 @@ import random
 import socket
 import struct
 from collections.abc import Iterable
-from typing import Any
 
 SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 51  # Python's socket has no names for them
 # The filter's instructions: load an octet or a word of the IP header, shift, compare and jump,
@@ -35,7 +34,7 @@ def listening(ports: range) -> socket.socket:
     listen. A server of this user can share the port, as gRPC's do under TF_GRPC_REUSE_PORT=1."""
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
-    kind: dict[str, Any] = {"family": family, "dualstack_ipv6": both}
+    kind: dict = {"family": family, "dualstack_ipv6": both}
     for port in random.SystemRandom().sample(ports, 100):
         with contextlib.suppress(OSError):  # the port is taken
             # one that shares the port would not notice

@@ -5,7 +5,6 @@ import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 from distributed.devices import imported_tensorflow
 from distributed.run import Run
@@ -23,7 +22,7 @@ class Timeline:
 
     def __init__(self, path: str | None, world: World):
         self.path, self._world = path, world
-        self._events: list[tuple[str, float, float]] = []
+        self._events: list = []  # (name, begin, seconds)
         if path:
             world.barrier()
         self._origin_s = time.perf_counter()
@@ -37,7 +36,7 @@ class Timeline:
         gathered = self._world.gather(self._events) if self.path else None
         if not self.path or gathered is None:
             return
-        events: list[dict[str, Any]] = []
+        events: list = []
         for rank, own in enumerate(gathered):
             label = {"args": {"name": f"rank {rank}"}}
             events.append({"ph": "M", "name": "process_name", "pid": rank, **label})

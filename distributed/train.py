@@ -157,10 +157,10 @@ class Log:
         self._bar = run.progress(state.steps, "training", initial=state.step)
         self._skipped, self._all_skipped = 0, 0  # in a row, and of the whole training
         self._began_s = time.perf_counter()
-        self._unread: deque[tuple[State, StepResult, dict[str, float], bool]] = deque()
+        self._unread: deque = deque()
         # the newest step
-        self._unlogged: tuple[State, dict[str, float], dict[str, float]] | None = None
-        self._times: list[dict[str, float]] = []  # of the logged steps
+        self._unlogged: tuple | None = None
+        self._times: list = []  # of the logged steps
 
     def step(self, state: State, result: StepResult) -> None:
         """Shows the result of the step that led to `state`. Raises NotFinite or NoTargets when too

@@ -225,7 +225,7 @@ def named(ranks: Iterable[int]) -> str:
 
 def by_value(values: Mapping[int, str]) -> str:
     """The ranks that have each value, such as "ranks 0, 2: 4; rank 1: 5"."""
-    ranks: dict[str, list[int]] = {}
+    ranks: dict = {}
     for rank, value in values.items():
         ranks.setdefault(value, []).append(rank)
     return "; ".join(f"{named(having)}: {value}" for value, having in ranks.items())

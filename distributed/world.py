@@ -62,7 +62,7 @@ class World:
     launched_size: int = 1  # how many ranks there were at the start
     # of the living ranks at the start; only if the job goes on without those that die
     names: tuple[str, ...] = ()
-    derived: list[Any] = field(default_factory=list)  # communicators made from `comm`
+    derived: list = field(default_factory=list)  # communicators made from `comm`
 
     def __str__(self) -> str:
         ranks = f"{self.size} rank{'s' * (self.size > 1)}"
@@ -87,7 +87,7 @@ class World:
         MPI sees one of several processes that a launcher started, or if a rank can get no GPU.
         """
         comm, problem = communicator() if comm is None else (comm, "")
-        facts: dict[str, Any] = {"program": program or Path(sys.argv[0]).name}
+        facts: dict = {"program": program or Path(sys.argv[0]).name}
         if comm and comm.size > 1:
             facts |= place_in(comm) | {"comm": comm, "launched_size": comm.size}
         world = cls(is_script=is_script, watchdog=Watchdog(stalls), **facts)

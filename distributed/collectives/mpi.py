@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -49,13 +50,13 @@ class MpiCollectives(Collectives):
 
     def _open(self):
         world, self._comm, problem = self._world, self._world.comm, ""
-        self._layouts: dict[tuple, tuple] = {}
+        self._layouts: dict = {}
+        self._slots: Any = None  # two for each rank of this machine, uint8 [ranks, 2, SLOT_BYTES]
         self._machine = self._part_of(world.comm, world.node)
         size = self._machine.size
         if size > 1:
             try:
                 memory = shared_bytes(self._machine, ALIGNMENT_BYTES + size * 2 * SLOT_BYTES)
-                # two for each rank of this machine
                 self._slots = memory[ALIGNMENT_BYTES:].reshape(size, 2, SLOT_BYTES)
                 self._large_left = memory[:8].view(np.int64)  # of the next sums have large pieces
             except OSError as error:

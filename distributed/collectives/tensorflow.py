@@ -43,7 +43,7 @@ PORTS = range(15000, 32000)  # below those that Linux assigns to connections
 NCCL_SHARING = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
 _started = False  # whether this process has its server, which lives as long as the process
-_instance_keys: dict[tuple, int] = {}  # one table per process, like TensorFlow's own
+_instance_keys: dict = {}  # one table per process, like TensorFlow's own
 
 
 class TensorflowCollectives(Collectives):

@@ -73,7 +73,7 @@ class Session:
     num_active: int = 1
     num_calls: int = 0
     # TensorFlow may run two calls at once
-    _one_meets: Any = field(default_factory=threading.Lock, repr=False)
+    _one_meets: Any = field(default_factory=threading.Lock)
 
     @contextmanager
     def meeting(self, call: Call | None) -> Iterator[Call | None]:
@@ -98,7 +98,7 @@ class Session:
 
     def _refuse(self, call):
         """Raises RanksDiffer, with what each rank does, or the first tensor that differs."""
-        facts: dict[str, object] = {"the next call": call}
+        facts: dict = {"the next call": call}
         for number, part in enumerate(call.kind):
             facts[f"part {number} of {call}"] = part
         try:
@@ -112,7 +112,7 @@ class Session:
 
 
 # the operations of each graph
-_made: weakref.WeakKeyDictionary[tf.Graph, list[str]] = weakref.WeakKeyDictionary()
+_made: Any = weakref.WeakKeyDictionary()
 _session: Session | None = None
 _ended: Session | None = None  # after `shutdown`: MPI can be joined once
 

@@ -33,7 +33,7 @@ MOST_DENSE_BYTES = 1 << 26
 MARK = ".hvd."
 
 # What a tape has averaged, by its id; an optimizer does not average it again.
-means_of_tapes: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+means_of_tapes: Any = weakref.WeakValueDictionary()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -54,7 +54,7 @@ class GradientMean:
     num_groups: int = 0
     groups: Any = None
     # variables of this rank, by their id
-    local: dict[int, Any] = field(default_factory=dict, init=False)
+    local: dict = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum):

@@ -62,7 +62,7 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
         except ImportError:
             raise InputError("a frame needs pandas: pip install pandas") from None
         items, _ = checked_texts(texts, "texts", self.takes_pairs, takes_empty=True)
-        results: list[Any] = self.results_of(items, self.rows_of(items))
+        results: list = self.results_of(items, self.rows_of(items))
         rows = []
         numbers = []
         for number, found in enumerate(results):
