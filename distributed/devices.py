@@ -75,7 +75,7 @@ def use_device(world, settings: DeviceSettings) -> Device:
     index = world.local_rank % len(gpus)
     tf.config.set_visible_devices([gpus[index]], "GPU")
     tf.config.experimental.set_memory_growth(gpus[index], True)
-    name, bus_id = name_and_bus_id()
+    name, bus_id = _name_and_bus_id()
     num_sharing = world.on_node(bus_id).count(bus_id)
     if num_sharing > 1 and not settings.share_gpus:
         raise InputError(
@@ -110,7 +110,7 @@ def visible_gpus(device: str = "auto") -> list[Any]:
     return gpus
 
 
-def name_and_bus_id() -> tuple[str, str]:
+def _name_and_bus_id():
     """Of the GPU that TensorFlow sees; no public function tells the PCI bus id."""
     from tensorflow.python.client import device_lib
     from tensorflow.python.eager import context

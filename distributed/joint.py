@@ -14,7 +14,7 @@ Shapes, as suffixes: A own anchors, N anchors of all ranks, C own candidates, M 
 ranks, W the width of a vector.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ class Vectors(NamedTuple):
         return Vectors(self.values[which], self.texts.chosen(which))
 
 
-def joined(parts: Sequence[Vectors]) -> Vectors:
+def _joined(parts):
     values = np.concatenate([part.values for part in parts])
     columns = zip(*(part.texts for part in parts), strict=True)
     return Vectors(values, Texts(*map(np.concatenate, columns)))
@@ -78,13 +78,13 @@ class InBatchLoss:
     def gradient(self, own: Vectors, world: World) -> tuple[ndarray, float]:
         """The gradient of the loss over all ranks with respect to the own vectors, [n, W], and the
         loss of the own anchors. All ranks call it together."""
-        everyone = joined(world.all_gather(own))
+        everyone = _joined(world.all_gather(own))
         is_anchor, is_anchor_of_all = own.texts.slot == ANCHOR, everyone.texts.slot == ANCHOR
         own_a, own_c = own.chosen(is_anchor), own.chosen(~is_anchor)
         all_a, all_c = everyone.chosen(is_anchor_of_all), everyone.chosen(~is_anchor_of_all)
         scores_AM = self._scores(own_a, all_c)
         scores_NC = self._scores(all_a, own_c)
-        sums_A, sums_C = log_sums(scores_AM, 1), log_sums(scores_NC, 0)
+        sums_A, sums_C = _log_sums(scores_AM, 1), _log_sums(scores_NC, 0)
         gathered = world.all_gather((sums_A, sums_C))
         sums_N, sums_M = map(np.concatenate, zip(*gathered, strict=True))
 
@@ -125,7 +125,7 @@ def _pairs(anchors, candidates):
     return same_row & (candidates.texts.slot == POSITIVE)
 
 
-def log_sums(scores: ndarray, axis: int) -> ndarray:
+def _log_sums(scores, axis):
     """log sum exp, float64; MASKED where nothing is summed."""
     highest = scores.max(axis, initial=MASKED, keepdims=True)
     sums = np.exp(scores - highest).sum(axis, dtype=np.float64)
@@ -168,7 +168,7 @@ class JointStep(TrainingStep):
                 parts.append(Vectors(vectors_BW.numpy()[has_text], texts))
                 places.append(has_text)
         with self.optimizer.world.operation("the joint loss"):
-            slopes, loss = self._joint.gradient(joined(parts), self.optimizer.world)
+            slopes, loss = self._joint.gradient(_joined(parts), self.optimizer.world)
         slopes *= inverse_weights.numpy()[0]
         total: Tensors = []
         for batch, key, has_text in zip(batches, keys, places, strict=True):

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"--elastic needs Open MPI 5 or newer, found {mpi}; --restarts works with all"
             )
         if launcher.TERMINAL in os.environ:  # this is a part of a program such as `ringbert.launch`
-            end_with_parent()
+            _end_with_parent()
         else:
             file = sys.stdout if options.dry_run else sys.stderr
             print(shlex.join(build_command(mpi, options)), file=file, flush=True)
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(mpi: Mpi | None, options: Namespace) -> int:
     """Runs the job, and up to `restarts` times again when it broke off. Returns the last exit
     status."""
-    now, restarts = on_ready_hosts(options), 0
+    now, restarts = _on_ready_hosts(options), 0
     terminal = os.environ.get(launcher.TERMINAL) or str(launcher.columns(2))
     os.environ.setdefault(launcher.COMMAND, shlex.join(["bert-launch", *sys.argv[1:]]))
     os.environ |= {launcher.JOB: "1", launcher.TERMINAL: terminal, launcher.HAS_SAVED: "0"}
@@ -110,13 +110,13 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
             os.environ[launcher.HAS_SAVED] = "1"
         restarts += 1
         say(f"restart {restarts} of {options.restarts} in {RESTART_S:.0f} s")
-        now = on_ready_hosts(options)
+        now = _on_ready_hosts(options)
         time.sleep(RESTART_S)
         if process.signal is not None:
             return 128 + process.signal
 
 
-def on_ready_hosts(options: Namespace) -> Namespace:
+def _on_ready_hosts(options):
     """The options with the hosts that answer, and at most as many ranks as they have slots. Raises
     InputError if there are none, or without --restarts if one of them does not answer.
 
@@ -172,7 +172,7 @@ class MpirunProcess:
             stdin=stdin,
             stderr=subprocess.PIPE,
             process_group=0,
-            preexec_fn=end_with_parent,
+            preexec_fn=_end_with_parent,
         )
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
@@ -249,7 +249,7 @@ class MpirunProcess:
             timer.start()
 
 
-def end_with_parent() -> None:
+def _end_with_parent():
     """This process gets SIGTERM when the one that started it ends, however that ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

@@ -154,7 +154,7 @@ class AllreduceOptimizer:
 
         tf.cond(finite, apply, lambda: tf.constant(False))
         if self._loss_scale is not None:
-            changed = next_loss_scale(self._loss_scale.value, finite)
+            changed = _next_loss_scale(self._loss_scale.value, finite)
             self._loss_scale.assign(tf.where(is_valid, changed, self._loss_scale.value))
         numbers = tf.stack([norm, rate, tf.cast(finite, self.dtype), self._scale()])
         return tf.concat([numbers, sums], 0)
@@ -191,7 +191,7 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
                 variable.assign(values)
 
 
-def next_loss_scale(state: Tensor, applied: Tensor) -> Tensor:
+def _next_loss_scale(state, applied):
     """The loss scale and the number of finite steps in a row, float32 [2], after a step. A gradient
     that is not finite halves the scale; 2,000 finite ones in a row double it."""
     scale, finite_steps = tf.unstack(state)

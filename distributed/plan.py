@@ -153,12 +153,12 @@ class Plan:
         return (
             f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch"
             f" {self.global_batch_size} over all ranks, accumulation {self.accumulation};"
-            f" {self.steps:,} steps, {epochs_in_words(self.epochs)}, {self.warmup_steps:,} of them"
+            f" {self.steps:,} steps, {_epochs_in_words(self.epochs)}, {self.warmup_steps:,} of them"
             f" warmup; learning rate {rate}"
         )
 
 
-def epochs_in_words(epochs: float) -> str:
+def _epochs_in_words(epochs):
     """Such as "3 epochs", "about 1 epoch" of 0.9988, "0.98 epochs"."""
     rounded = round(epochs, 2) or epochs
     about = "about " * (rounded.is_integer() and rounded != epochs)

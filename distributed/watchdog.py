@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,29 +152,27 @@ class Watchdog:
                     seen.still_s += TICK_S
                     seen.silent_s += TICK_S
                 own.hear(*self.now)
-                if is_time(own.still_s, settings.stall_timeout):
-                    write_stacks(folder / f"rank-{own.rank}.txt", str(own))
+                if _is_time(own.still_s, settings.stall_timeout):
+                    _write_stacks(folder / f"rank-{own.rank}.txt", str(own))
                 if own is first:
-                    listen(comm, ranks)
+                    _listen(comm, ranks)
                 elif message is None or message.Test():
                     # Synchronous, so that no more than one message waits at a rank 0 that is
                     # stopped.
                     message = comm.issend((own.rank, *self.now), 0)
                     first.still_s = first.silent_s = 0.0
                 if own is first or first.silent_s > SILENT_S:
-                    judge(own.rank, list(ranks.values()), settings, folder, fail)
-            listen(comm, ranks)  # the last messages, so that none is left over when MPI ends
+                    _judge(own.rank, list(ranks.values()), settings, folder, fail)
+            _listen(comm, ranks)  # the last messages, so that none is left over when MPI ends
 
 
-def listen(comm, ranks: Mapping[int, Seen]) -> None:
+def _listen(comm, ranks):
     while (message := comm.improbe()) is not None:
         rank, *place = message.recv()
         ranks[rank].hear(*place)
 
 
-def judge(
-    rank: int, ranks: list[Seen], settings: StallSettings, folder: Path, fail: Callable
-) -> None:
+def _judge(rank, ranks, settings, folder, fail):
     """Compares what ranks do, and warns or ends the job when it is time to. It is a stall if one
     waits and none goes on."""
     for count in {seen.count for seen in ranks}:
@@ -184,13 +182,13 @@ def judge(
     waiting = [seen for seen in ranks if seen.activity == WAITING and seen.silent_s <= SILENT_S]
     stalled_s = min(seen.still_s for seen in ranks)
     is_end = 0 < settings.stall_timeout <= stalled_s
-    if not waiting or not (is_end or (is_time(stalled_s, settings.stall_warning) and rank <= 1)):
+    if not waiting or not (is_end or (_is_time(stalled_s, settings.stall_warning) and rank <= 1)):
         return
     count = min(seen.count for seen in waiting)
     missing = [seen.rank for seen in ranks if seen.count < count]
-    who = f"{named(missing)} did not arrive" if missing else "all ranks arrived"
+    who = f"{_named(missing)} did not arrive" if missing else "all ranks arrived"
     here = [seen for seen in waiting if seen.count == count]
-    waiters = named(seen.rank for seen in here)
+    waiters = _named(seen.rank for seen in here)
     where = f"{here[0].name}, where {waiters} waited for {stalled_s:.0f} s"
     facts = [str(seen) for seen in ranks if seen.count < count or seen.silent_s > SILENT_S]
     facts = facts or ["all are alive, so the network or the library that sums is the suspect"]
@@ -205,7 +203,7 @@ def judge(
     fail(StallError(f"{text}; {limit}; the stacks of the ranks are in {folder}"))
 
 
-def write_stacks(path: Path, text: str) -> None:
+def _write_stacks(path, text):
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
@@ -213,12 +211,12 @@ def write_stacks(path: Path, text: str) -> None:
             faulthandler.dump_traceback(file)
 
 
-def is_time(passed_s: float, due_s: float) -> bool:
+def _is_time(passed_s, due_s):
     """Whether this is the tick in which a time (0 for never) has passed."""
     return 0 < due_s <= passed_s < due_s + TICK_S
 
 
-def named(ranks: Iterable[int]) -> str:
+def _named(ranks):
     names = list(map(str, ranks))
     return f"rank{'s' * (len(names) != 1)} {shortened(names)}"
 
@@ -228,4 +226,4 @@ def by_value(values: Mapping[int, str]) -> str:
     ranks: dict = {}
     for rank, value in values.items():
         ranks.setdefault(value, []).append(rank)
-    return "; ".join(f"{named(having)}: {value}" for value, having in ranks.items())
+    return "; ".join(f"{_named(having)}: {value}" for value, having in ranks.items())

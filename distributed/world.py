@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeVar
@@ -158,11 +158,11 @@ class World:
         if self.comm is None:
             return [value]
         parts = self._exchanged("gather", value)
-        return of_each_rank(parts) if self.rank == 0 else None
+        return _of_each_rank(parts) if self.rank == 0 else None
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value on every rank, in order of rank (pickled)."""
-        return [value] if self.comm is None else of_each_rank(self._exchanged("allgather", value))
+        return [value] if self.comm is None else _of_each_rank(self._exchanged("allgather", value))
 
     def _exchanged(self, method, value):
         """What a method of MPI returns for the pickled value, piece by piece: MPI counts the bytes
@@ -350,6 +350,6 @@ class World:
         return status
 
 
-def of_each_rank(pieces: Sequence[list[bytes]]) -> list[Any]:
+def _of_each_rank(pieces):
     """The values of the ranks, from all pieces of their pickles."""
     return [pickle.loads(b"".join(of_rank)) for of_rank in zip(*pieces, strict=True)]

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from distributed.launcher import COMMAND, TERMINAL, columns, launched_size
 from ringbase.errors import InputError
 from ringbase.files import read_object
-from ringbase.settings import Field, fields_of, flat, shown
+from ringbase.settings import fields_of, flat, shown
 from tasks.classifier.settings import ClassifierConfig
 from tasks.embedder.settings import EmbedderConfig
 from tasks.pretraining.settings import PretrainingConfig
@@ -44,12 +44,12 @@ class LaunchedJob:
 
     program: str  # the command; the module tasks.NAME is bert-NAME
     settings: ClassVar[Any]
-    parts: ClassVar[Mapping[str, tuple[str, ...]]]
+    parts: ClassVar[Mapping]
     __signature__: ClassVar[Signature]
     output_dir: str
     do_train: bool
 
-    def __init_subclass__(cls, program: str, settings, **parts: tuple[str, ...]) -> None:
+    def __init_subclass__(cls, program: str, settings, **parts) -> None:
         """`parts`: each part of the work and the arguments that imply it, unless the job names
         parts itself."""
         cls.program, cls.settings, cls.parts = program, settings, parts
@@ -61,7 +61,7 @@ class LaunchedJob:
         text = f"{summary} Unless a job names parts of its work, they are implied: {implied}."
         cls.__doc__ = f"{flags.help_of(fields, program, text)}\n\n{example}"
         # for help and editors
-        cls.__signature__ = Signature([*map(parameter_of, fields)])
+        cls.__signature__ = Signature([*map(_parameter_of, fields)])
 
     def __init__(self, /, **arguments) -> None:
         self._read(arguments)
@@ -108,7 +108,7 @@ class LaunchedJob:
         return f"{type(self).__name__}: {shlex.join([self.program, *self.argv])}"
 
 
-def parameter_of(field: Field) -> Parameter:
+def _parameter_of(field):
     """A flag as a keyword of its job."""
     kind = field.type
     if field.is_list:

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy import ndarray
 
 from distributed.arrays import host_view
 from distributed.collectives import Collectives
@@ -56,7 +55,7 @@ class MpiCollectives(Collectives):
         size = self._machine.size
         if size > 1:
             try:
-                memory = shared_bytes(self._machine, ALIGNMENT_BYTES + size * 2 * SLOT_BYTES)
+                memory = _shared_bytes(self._machine, ALIGNMENT_BYTES + size * 2 * SLOT_BYTES)
                 self._slots = memory[ALIGNMENT_BYTES:].reshape(size, 2, SLOT_BYTES)
                 self._large_left = memory[:8].view(np.int64)  # of the next sums have large pieces
             except OSError as error:
@@ -106,7 +105,7 @@ class MpiCollectives(Collectives):
         comm, rank = self._machine, self._machine.rank
         large_left, start_s = self._large_left[0], time.perf_counter()
         step = (SLOT_BYTES if large_left else CACHED_BYTES) // total.itemsize
-        pieces = pieces_of(starts, tuple(part.size for part in own), step, rank, comm.size)
+        pieces = _pieces_of(starts, tuple(part.size for part in own), step, rank, comm.size)
         for number, (start, theirs, mine) in enumerate(pieces):
             # Two slots alternate: after the barrier this piece is complete, and the one before it
             # has been read.
@@ -152,10 +151,10 @@ class MpiCollectives(Collectives):
                 for place, part in enumerate(parts):
                     if rounds == (compresses and part.size >= LEAST_COMPRESSED):
                         starts[place] = end
-                        end = multiple(end + part.size, line)
-                end = multiple(end, line * self._num_machines)  # every machine gets an equal share
+                        end = _multiple(end + part.size, line)
+                end = _multiple(end, line * self._num_machines)  # every machine gets an equal share
             num_bytes = end * parts[0].itemsize
-            total = shared_bytes(self._machine, max(num_bytes, 1))[:num_bytes].view(parts[0].dtype)
+            total = _shared_bytes(self._machine, max(num_bytes, 1))[:num_bytes].view(parts[0].dtype)
             tensors = []
             for start, part in zip(starts, parts, strict=True):
                 array = total[start : start + part.size].reshape(part.shape)
@@ -168,15 +167,13 @@ def open(world: World, name: str) -> MpiCollectives:
     return MpiCollectives(world)
 
 
-def multiple(number: int, unit: int) -> int:
+def _multiple(number, unit):
     """The first multiple of `unit` from a number."""
     return -(-number // unit) * unit
 
 
 @functools.lru_cache(maxsize=64)
-def pieces_of(
-    starts: tuple[int, ...], sizes: tuple[int, ...], step: int, rank: int, num_ranks: int
-) -> list[tuple[int, list, list]]:
+def _pieces_of(starts, sizes, step, rank, num_ranks):
     """Where each piece of `step` numbers begins, what this rank passes to the others, and what it
     adds itself: which parts, and the slices of them and of the piece."""
 
@@ -199,7 +196,7 @@ def pieces_of(
     return pieces
 
 
-def shared_bytes(comm, size: int) -> ndarray:
+def _shared_bytes(comm, size):
     """Zeros, uint8 [size], the same memory on every rank of a machine. Raises OSError on every rank
     if they cannot share memory, as in different containers.
 

@@ -1,10 +1,9 @@
 """Callbacks for `fit`."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,13 +14,13 @@ from ringbert.horovod.operations import allreduce, broadcast_
 from ringbert.horovod.session import Call, current
 
 
-def agree(facts: dict[str, Any]) -> None:
+def _agree(facts):
     """Raises InputError on every rank unless all have the same facts."""
     with current().meeting(Call("hvd.callbacks:", ", ".join(facts))):
         current().world.agree(facts)
 
 
-def optimizers_of(model: keras.Model) -> Iterator[tuple[str, keras.optimizers.Optimizer]]:
+def _optimizers_of(model):
     """The optimizers among a model's attributes, also in lists, with the attribute's name."""
     for name, value in sorted(vars(model).items()):
         for one in value if isinstance(value, list | tuple) else [value]:
@@ -50,13 +49,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         if not self._has_begun:
             advice = "BackupAndRestore must be on every rank, each with its own folder"
-            agree({f"the first epoch of fit ({advice})": epoch})
+            _agree({f"the first epoch of fit ({advice})": epoch})
             self._has_begun = True
 
     def on_train_batch_end(self, batch, logs=None):
         if not self._is_done:
             self._send(self.model.weights, "the model's weights")
-            for name, optimizer in optimizers_of(self.model):
+            for name, optimizer in _optimizers_of(self.model):
                 self._send(optimizer.variables, f"the state of model.{name}")
             self._is_done = True
 
@@ -75,7 +74,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         rate = getattr(self.model.optimizer, "learning_rate", 0.0)  # a MultiOptimizer has several
         advice = "put MetricAverageCallback before callbacks that set it"
-        agree(
+        _agree(
             {
                 f"the learning rate ({advice}, as ReduceLROnPlateau)": float(rate),
                 f"stop_training ({advice}, as EarlyStopping)": self.model.stop_training,
@@ -137,7 +136,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         before, after = float(optimizer.learning_rate), self.initial_lr * factor
         optimizer.learning_rate = after
         if self.momentum_correction and before and after != before:
-            for velocity in velocities(getattr(optimizer, "inner_optimizer", optimizer)):
+            for velocity in _velocities(getattr(optimizer, "inner_optimizer", optimizer)):
                 velocity.assign(velocity * (after / before))
 
     def on_epoch_end(self, epoch, logs=None):
@@ -145,7 +144,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             logs["lr"] = float(self.model.optimizer.learning_rate)
 
 
-def velocities(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+def _velocities(optimizer):
     """The momentum's state, if the optimizer adds to it gradients times the rate."""
     if not getattr(optimizer, "momentum", 0) or isinstance(optimizer, keras.optimizers.Muon):
         return []

@@ -4,7 +4,7 @@ of them."""
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ class Distributed:
         self.gradient_mean.local[id(var)] = var
 
     def get_config(self: Any):
-        """That of the Keras optimizer, with the options in its name for `distributed_again`."""
+        """That of the Keras optimizer, with the options in its name for `_distributed_again`."""
         options = f"{self.gradient_mean.op}.{self.passes}.{self.factor}"
         return super().get_config() | {"name": f"{self.name}{MARK}{options}"}  # type: ignore[misc]
 
@@ -365,7 +365,7 @@ def _averaged_first(original, optimizer, grads, trainable_variables=None):
     original(optimizer, grads, trainable_variables)
 
 
-def distributed_again(original: Callable):
+def _distributed_again(original):
     """A `from_config` that makes a distributed optimizer from the configuration of one.
 
     Copies, pickles and files all go through it.
@@ -399,7 +399,7 @@ _replace(trainer.Trainer, "compile", _without_obsolete)
 _replace(TensorFlowTrainer, "fit", _without_obsolete)
 _replace(LossScaleOptimizer, "apply", _averaged_first)
 for _owner in (BaseOptimizer, MultiOptimizer):
-    _owner.from_config = distributed_again(_owner.from_config.__func__)
+    _owner.from_config = _distributed_again(_owner.from_config.__func__)
 for _owner in (BaseOptimizer, LossScaleOptimizer, MultiOptimizer):
     _owner.lr = _owner.learning_rate
     _owner.variables = property(lambda self, get=_owner.variables.fget: CallableList(get(self)))  # type: ignore[misc]
