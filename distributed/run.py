@@ -83,7 +83,7 @@ class Run:
     def is_writer(self) -> bool:
         """Whether this rank writes the folder. It is asked each time: after a death another rank
         is the first."""
-        return self._world.is_first
+        return self._world.rank == 0
 
     def lock(self) -> None:
         """Keeps other jobs out of the folder until `close` or the end of this process: a killed job

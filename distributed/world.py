@@ -116,11 +116,6 @@ class World:
         return bool(self.names)
 
     @property
-    def is_first(self) -> bool:
-        """Whether this is rank 0, which writes files and prints. A death can change it."""
-        return self.rank == 0
-
-    @property
     def place(self) -> str:
         """Which rank this is, for messages."""
         return f"rank {self.rank} of {self.size}"
@@ -246,7 +241,7 @@ class World:
 
     def say(self, text: str, file: TextIO | None = None) -> None:
         """Prints a line to a file, or to standard error, once for the whole job."""
-        if self.is_first:
+        if self.rank == 0:
             print(text, file=file or sys.stderr, flush=True)
 
     # -- the end -----------------------------------------------------------------------------------
