@@ -90,7 +90,7 @@ def use_device(world, settings: DeviceSettings) -> Device:
     )
 
 
-def visible_gpus(device: str = "auto") -> list[Any]:
+def visible_gpus(device: str = "auto") -> list:
     """The GPUs that TensorFlow can compute on here; none for "cpu". Raises InputError when a GPU is
     required but there is none, or when there is one that TensorFlow cannot use."""
     tf = imported_tensorflow()

@@ -26,7 +26,7 @@ def predict(
     *,
     digest: Callable[[int, Any], Any] = lambda number, output: output,
     label: str | None = "prediction",
-) -> list[Any] | None:
+) -> list | None:
     """Returns the digest of `forward` of every batch, in order, on rank 0; None on other ranks.
     Each batch is computed by one rank, so that results do not depend on the number of ranks.
 

@@ -27,7 +27,7 @@ class BatchRows:
     has `num_rows`, `batch(number)` and `starts`: the first row of each batch, and last the number
     of rows."""
 
-    def __init__(self, parts: Sequence[Any]):
+    def __init__(self, parts: Sequence):
         self._parts = parts
         self._first_rows = np.cumsum([0, *(part.num_rows for part in parts)])
 

@@ -8,7 +8,7 @@ broadcasts use MPI instead.
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
@@ -36,7 +36,7 @@ class Collectives:
     compresses = False  # whether gradients can be sent in fewer bytes than they have
     in_graph = True  # whether XLA can compile a function that calls `all_reduce_sum`
 
-    def all_reduce_sum(self, tensors: Sequence[Any], compresses: bool = False) -> list[Any]:
+    def all_reduce_sum(self, tensors: Sequence, compresses: bool = False) -> list:
         """The sum over ranks of each tensor, with the same bits on every rank; valid until the next
         call. All ranks call it in the same order, with tensors of one dtype and equal, known
         shapes. With `compresses`, large float32 tensors, but no loss sums, cross the network as

@@ -4,7 +4,6 @@ is replaced."""
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -20,7 +19,7 @@ class TensorFlowState:
     """Variables and attributes (`epoch`) that all ranks share, and copies of them as of the last
     `commit`."""
 
-    def __init__(self, variables: Sequence[Any] = (), **attributes):
+    def __init__(self, variables: Sequence = (), **attributes):
         self.variables, self._names = list(variables), tuple(attributes)
         vars(self).update(attributes)
         self.commit()
@@ -67,7 +66,7 @@ State = ObjectState = TensorFlowState
 KerasState = TensorFlowKerasState
 
 
-def run(function: Callable[..., Any]) -> Callable[..., Any]:
+def run(function: Callable) -> Callable:
     """Makes `function(state, …)` start with rank 0's state on all ranks."""
 
     @functools.wraps(function)

@@ -221,8 +221,8 @@ _show_traceback, sys.excepthook = sys.excepthook, _on_exception
 
 def collective(
     call: Call,
-    function: Callable[..., Sequence],
-    gradient: Callable[..., Any],
+    function: Callable,
+    gradient: Callable,
     tensors: Sequence[Tensor],
     resizes: bool = False,
 ) -> list[Tensor]:

@@ -142,7 +142,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape, **options) -> Distributed
 class Distributed:
     """What `DistributedOptimizer` adds to the class of a Keras optimizer."""
 
-    keras_class: type[keras.optimizers.Optimizer]
+    keras_class: type
     gradient_mean: GradientMean
     passes: int  # `backward_passes_per_step`
     factor: int  # of accumulated gradients, of which Keras takes the mean

@@ -96,7 +96,7 @@ class TrainedPredictor:
         """The task of the model, with `settings`."""
         raise NotImplementedError
 
-    def forward(self) -> Callable[..., Any] | None:
+    def forward(self) -> Callable | None:
         """What is computed instead of the head's scores; see `Predictor`."""
         return None
 

@@ -85,7 +85,7 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
     def make_task(self, bert_config: BertConfig) -> FeaturesTask:
         return FeaturesTask(self.settings.max_seq_length)
 
-    def forward(self) -> Callable[..., Any]:
+    def forward(self) -> Callable:
         layers = self._model.config.num_hidden_layers
         if not -layers <= self.layer < layers:
             raise InputError(
