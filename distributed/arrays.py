@@ -3,23 +3,23 @@ alike."""
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy import ndarray
 
 from distributed.joining import started
 
 PIECE_BYTES = 1 << 26  # MPI counts bytes in 32 bits
 
 
-def host_view(tensor: tf.Tensor) -> np.ndarray:
+def host_view(tensor: tf.Tensor) -> ndarray:
     """A tensor as a NumPy array; of a variable in host memory the same memory, which its next
     update changes."""
     return tensor.numpy() if "GPU" in tensor.device else np.from_dlpack(tensor)
 
 
-def reduced(comm: Any, values: np.ndarray, operation: str) -> np.ndarray:
+def reduced(comm, values: ndarray, operation: str) -> ndarray:
     """The "SUM", "PROD", "MIN" or "MAX" over ranks of each element; MPI knows no float16 and
     bfloat16."""
     values = np.asarray(values, order="C")
@@ -28,7 +28,7 @@ def reduced(comm: Any, values: np.ndarray, operation: str) -> np.ndarray:
     return result
 
 
-def broadcast(comm: Any, values: np.ndarray, root: int) -> np.ndarray:
+def broadcast(comm, values: ndarray, root: int) -> ndarray:
     """The array of rank `root`: there the same array if it is contiguous, elsewhere in memory of
     its own."""
     result = (
@@ -40,7 +40,7 @@ def broadcast(comm: Any, values: np.ndarray, root: int) -> np.ndarray:
     return result
 
 
-def gathered(comm: Any, values: np.ndarray) -> tuple[np.ndarray, list[int]]:
+def gathered(comm, values: ndarray) -> tuple[ndarray, list[int]]:
     """The arrays [rows of a rank, …] of all ranks one after the other, and how many rows each rank
     has."""
     rows = comm.allgather(len(values))
@@ -49,9 +49,7 @@ def gathered(comm: Any, values: np.ndarray) -> tuple[np.ndarray, list[int]]:
     return result, rows
 
 
-def exchanged(
-    comm: Any, values: np.ndarray, rows_to: Sequence[int]
-) -> tuple[np.ndarray, list[int]]:
+def exchanged(comm, values: ndarray, rows_to: Sequence[int]) -> tuple[ndarray, list[int]]:
     """The rows that the ranks send to this one, in order of rank, and how many each sends. `values`
     are [sum of rows_to, …]: first those for rank 0."""
     rows_from = comm.alltoall(list(rows_to))
@@ -60,11 +58,11 @@ def exchanged(
     return result, rows_from
 
 
-def _bytes_of(values: np.ndarray) -> np.ndarray:
+def _bytes_of(values):
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
-def _in_rows(values: np.ndarray, rows: Any) -> list:
+def _in_rows(values, rows):
     """An array of any dtype for MPI, which counts in 32 bits: `rows` are how many rows for each
     rank."""
     return [
@@ -75,5 +73,5 @@ def _in_rows(values: np.ndarray, rows: Any) -> list:
 
 
 @functools.cache
-def _row_of(num_bytes: int) -> Any:
+def _row_of(num_bytes):
     return started().BYTE.Create_contiguous(num_bytes).Commit()

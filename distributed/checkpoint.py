@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,32 +35,25 @@ from ringbase.files import read_object, remove_folder, replace_folder, write_jso
 WriteModel = Callable[[Path], None]
 
 
+@dataclass(eq=False)
 class Checkpoints:
     """The checkpoints of one run folder. `copy_model` copies the model and returns a function that
     writes the copy to a folder; it is called on rank 0, as is `publish` after each checkpoint."""
 
-    def __init__(
-        self,
-        folder: Path,
-        world: World,
-        copy_model: Callable[[], WriteModel],
-        settings: LoopSettings,
-        publish: Callable[[], None] = lambda: None,
-    ):
-        self._publish = publish
-        self.folder, self.world, self.copy_model, self.settings = (
-            folder,
-            world,
-            copy_model,
-            settings,
-        )
+    folder: Path
+    world: World
+    copy_model: Callable[[], WriteModel]
+    settings: LoopSettings
+    publish: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._written: Future[None] | None = None
+        self._written: Future | None = None
         # the last one written, or the one that training goes on from
         self._newest: Path | None = None
         self._saved_s = time.monotonic()
         # reused, because allocating memory takes longer than the copy
-        self._moments: dict[str, np.ndarray] = {}
+        self._moments: dict = {}
 
     def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
         """Starts a checkpoint on rank 0, unless there is one of this position. Raises InputError on
@@ -71,11 +64,8 @@ class Checkpoints:
 
     def is_due(self, state: State) -> bool:
         """Whether it is the turn of a checkpoint: each so many steps, and after each evaluation."""
-        is_turn = (
-            state.step % self.settings.save_checkpoints_steps == 0
-            or state.evaluated == state.position
-        )
-        return state.step > 0 and is_turn
+        is_turn = state.step % self.settings.save_checkpoints_steps == 0
+        return state.step > 0 and (is_turn or state.evaluated == state.position)
 
     def is_overdue(self) -> bool:
         """Whether the last checkpoint is too old, by the clock of this rank."""
@@ -90,13 +80,11 @@ class Checkpoints:
     def without_lost(self, state: State) -> State:
         """The state without evaluations whose model a dead rank 0 has not finished writing. On rank
         0."""
-        newest = max(
-            (manifest.position_of(path) or 0 for path in _checkpoints(self.folder)), default=0
-        )
-        kept = [
-            entry for entry in state.evaluations if entry[0] <= newest or entry[0] == state.position
-        ]
-        return replace(state, evaluations=kept)
+        positions = [manifest.position_of(path) or 0 for path in _checkpoints(self.folder)]
+        newest = max(positions, default=0)
+        here = state.position
+        known = [each for each in state.evaluations if each[0] <= newest or each[0] == here]
+        return replace(state, evaluations=known)
 
     def close(self) -> None:
         """Waits for the write in progress and ignores its errors. After an error, a single rank may
@@ -110,22 +98,19 @@ class Checkpoints:
         try:
             saved = load_file(file)
         except (OSError, SafetensorError) as error:
-            raise InputError(
-                f"{file}: {error}; expected a folder in a run's checkpoints/"
-            ) from error
+            text = f"{file}: {error}; expected a folder in a run's checkpoints/"
+            raise InputError(text) from error
         if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
             saved.pop(LOSS_SCALE, None)
             variables.pop(LOSS_SCALE, None)
-        shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-        if wrong := sorted(
-            {*shapes.items()} ^ {(name, array.shape) for name, array in saved.items()}
-        ):
-            raise InputError(f"{file} does not fit this optimizer and model: {wrong[:4]}")
+        needed = {(name, tuple(variable.shape)) for name, variable in variables.items()}
+        if wrong := needed ^ {(name, array.shape) for name, array in saved.items()}:
+            raise InputError(f"{file} does not fit this optimizer and model: {sorted(wrong)[:4]}")
         for name, variable in variables.items():
             variable.assign(saved[name])
         self._newest = path
 
-    def _start_writing(self, optimizer: AllreduceOptimizer, state: State) -> None:
+    def _start_writing(self, optimizer, state):
         self._wait()
         if self._newest == self.folder / folder_name(state.position):
             return
@@ -134,13 +119,13 @@ class Checkpoints:
             np.copyto(copy, host_view(tf.convert_to_tensor(variable.value)))
         self._written = self._thread.submit(self._write, self.copy_model(), state)
 
-    def _wait(self) -> None:
+    def _wait(self):
         written, self._written = self._written, None
         if written is not None:
             written.result()
 
-    def _write(self, write_model: WriteModel, state: State) -> None:
-        def fill(folder: Path) -> None:
+    def _write(self, write_model, state):
+        def fill(folder):
             write_model(folder)
             save_file(self._moments, folder / "optimizer.safetensors")
             write_json(folder / "state.json", asdict(state))
@@ -156,7 +141,7 @@ class Checkpoints:
         for path in complete_checkpoints(self.folder)[: -self.settings.keep_checkpoints]:
             if path != final and manifest.position_of(path) != best:
                 remove_folder(path)
-        self._publish()
+        self.publish()
 
 
 def folder_name(position: int) -> str:
@@ -170,7 +155,7 @@ def complete_checkpoints(folder: Path) -> list[Path]:
     return [path for path in _checkpoints(folder) if manifest.position_of(path) is not None]
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def _checkpoints(folder):
     """Those of a folder, intact or not, in order of position."""
     # A rewrite that was killed can have set one aside, as NAME.old, which a new one of this
     # position follows.
@@ -195,7 +180,7 @@ def newest_intact(folder: Path, say: Callable[[str], None]) -> tuple[Path, State
     """The newest checkpoint whose bytes match its manifest, and its state; None if there are no
     checkpoints. Calls `say` with a warning for each newer one. `folder` holds checkpoints, or is
     one. Raises InputError, with the reasons, if there are checkpoints but none is intact."""
-    reasons: list[str] = []
+    reasons: list = []
     for path in [folder] if (folder / manifest.NAME).exists() else reversed(_checkpoints(folder)):
         try:
             state = read_checkpoint(path)
@@ -206,9 +191,8 @@ def newest_intact(folder: Path, say: Callable[[str], None]) -> tuple[Path, State
             say(f"warning: not used: {reason}")
         return path, state
     if reasons:
-        raise InputError(
-            f"{folder} has checkpoints, but none of them is intact ({'; '.join(reasons)})"
-        )
+        text = "; ".join(reasons)
+        raise InputError(f"{folder} has checkpoints, but none of them is intact ({text})")
     return None
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ class Device:
         return self.kind == "gpu"
 
 
-def own_cores(world: Any) -> Device:
+def own_cores(world) -> Device:
     """The cores of this rank: its share of those that the ranks of its machine may use."""
     masks = world.on_node(os.sched_getaffinity(0))
     mine, total = masks[world.local_rank], os.cpu_count() or 1
@@ -56,7 +57,7 @@ def own_cores(world: Any) -> Device:
     return Device("cpu", threads, notes=(note,) if is_bound else ())
 
 
-def use_device(world: Any, settings: DeviceSettings) -> Device:
+def use_device(world, settings: DeviceSettings) -> Device:
     """The device that the settings ask for, which becomes the only one that TensorFlow sees: on all
     ranks, before its first operation. Raises InputError: a GPU cannot be used, or ranks would share
     one."""
@@ -73,7 +74,7 @@ def use_device(world: Any, settings: DeviceSettings) -> Device:
     index = world.local_rank % len(gpus)
     tf.config.set_visible_devices([gpus[index]], "GPU")
     tf.config.experimental.set_memory_growth(gpus[index], True)
-    name, bus_id = name_and_bus_id()
+    name, bus_id = _name_and_bus_id()
     num_sharing = world.on_node(bus_id).count(bus_id)
     if num_sharing > 1 and not settings.share_gpus:
         raise InputError(
@@ -88,7 +89,7 @@ def use_device(world: Any, settings: DeviceSettings) -> Device:
     )
 
 
-def visible_gpus(device: str = "auto") -> list[Any]:
+def visible_gpus(device: str = "auto") -> list:
     """The GPUs that TensorFlow can compute on here; none for "cpu". Raises InputError when a GPU is
     required but there is none, or when there is one that TensorFlow cannot use."""
     tf = imported_tensorflow()
@@ -96,12 +97,11 @@ def visible_gpus(device: str = "auto") -> list[Any]:
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
     is_unusable = not is_hidden and Path("/dev/nvidia0").exists()
     if not gpus and (device == "gpu" or (device == "auto" and is_unusable)):
-        reason = (
-            "its driver or CUDA's libraries do not answer"
-            if tf.test.is_built_with_cuda()
-            else "a CPU build"
-        )
-        reason = f"cannot use the GPU /dev/nvidia0 ({reason})" if is_unusable else "sees no GPU"
+        reason = "sees no GPU"
+        if is_unusable:
+            is_silent = tf.test.is_built_with_cuda()
+            why = "its driver or CUDA's libraries do not answer" if is_silent else "a CPU build"
+            reason = f"cannot use the GPU /dev/nvidia0 ({why})"
         raise InputError(
             f"--device {device}: TensorFlow {tf.__version__} {reason}; pip install '.[gpu]' in the"
             " checkout, or give --device cpu"
@@ -109,27 +109,20 @@ def visible_gpus(device: str = "auto") -> list[Any]:
     return gpus
 
 
-def name_and_bus_id() -> tuple[str, str]:
+def _name_and_bus_id():
     """Of the GPU that TensorFlow sees; no public function tells the PCI bus id."""
     from tensorflow.python.client import device_lib
     from tensorflow.python.eager import context
 
     # "device: 0, name: NVIDIA H100, pci bus id: 0000:3b:00.0, compute capability: 9.0"
-    listed = [
-        device.physical_device_desc
-        for device in device_lib.list_local_devices(context.context().config)
-    ]
-    facts = dict(
-        part.split(": ", 1)
-        for part in next(text for text in listed if "pci bus id" in text).split(", ")
-    )
-    return (
-        f"{facts['name']}, compute capability {facts.get('compute capability')}",
-        facts["pci bus id"],
-    )
+    listed = device_lib.list_local_devices(context.context().config)
+    text = "\n".join(device.physical_device_desc for device in listed)
+    pattern = "name: (.+), pci bus id: (.+), compute capability: (.+)"
+    name, bus_id, capability = re.findall(pattern, text)[0]
+    return f"{name}, compute capability {capability}", bus_id
 
 
-def imported_tensorflow() -> Any:
+def imported_tensorflow():
     """The module. Raises InputError when it is not installed."""
     # for what the driver compiles, in ~/.nv; else 1 GiB
     os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))

@@ -5,11 +5,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import tensorflow as tf
+from tensorflow import Tensor
 
 from distributed.optimizer import (
     AllreduceOptimizer,
@@ -24,68 +26,72 @@ from ringbase.errors import InputError
 
 See = Callable[[str, float, float], None]  # name, begin and end of a part of a step
 
+by_xla = partial(tf.function, jit_compile=True, autograph=False)
+
 
 class OutOfMemory(InputError):
     """The device has not enough memory for a micro-batch."""
 
 
+@dataclass(eq=False)
 class StepClock:
     """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks.
     On a GPU operations return before they are done: there, with `waits`, every `every`-th step is
     timed part by part, by waits that leave the GPU idle in between. All steps count for the rows
     per second. `see` gets each part with its begin and end."""
 
-    def __init__(
-        self, rows_per_step: int, waits: bool = False, every: int = 1, see: See = lambda *_: None
-    ):
-        self._see = see
-        self._rows_per_step, self._waits, self._every = rows_per_step, waits, every if waits else 1
-        self._number, self._last_s = 0, time.perf_counter()
-        self._parts: dict[str, float] = defaultdict(float)
-        # since the last reset, as are the parts
+    rows_per_step: int
+    waits: bool = False
+    every: int = 1
+    see: See = lambda *_: None
+
+    def __post_init__(self) -> None:
+        if not self.waits:
+            self.every = 1
+        self._number = 0  # of steps
+        self._last_s = time.perf_counter()
+        self._reset()
+
+    def _reset(self):
+        self._parts: dict = defaultdict(float)
         self._seconds, self._steps, self._timed_steps = 0.0, 0, 0
 
-    def mark(self, part: str, result: tf.Tensor | None = None) -> None:
+    def mark(self, part: str, result: Tensor | None = None) -> None:
         """Adds the time since the last mark to `part`, which computed `result`; "apply_s" ends a
         step."""
-        is_timed, ends = (self._number + 1) % self._every == 0, part == "apply_s"
+        ends = part == "apply_s"
+        is_timed = (self._number + 1) % self.every == 0
         # The step before a timed one is awaited too: its work must not count as the timed one's.
-        if (
-            self._waits
-            and result is not None
-            and (is_timed or (ends and (self._number + 2) % self._every == 0))
-        ):
+        is_before = ends and (self._number + 2) % self.every == 0
+        if self.waits and result is not None and (is_timed or is_before):
             result[:1].numpy()
-        now_s = time.perf_counter()
-        self._see(part.removesuffix("_s"), self._last_s, now_s)
-        self._seconds += now_s - self._last_s
+        seconds = self.skip(part.removesuffix("_s"))
+        self._seconds += seconds
         if is_timed:
-            self._parts[part] += now_s - self._last_s
+            self._parts[part] += seconds
             self._timed_steps += ends
-        self._number, self._steps, self._last_s = self._number + ends, self._steps + ends, now_s
+        self._number += ends
+        self._steps += ends
 
-    def skip(self, name: str = "pause") -> None:
-        """Ignores the time since the last mark, in which this was done."""
-        now_s = time.perf_counter()
-        self._see(name, self._last_s, now_s)
-        self._last_s = now_s
+    def skip(self, name: str = "pause") -> float:
+        """Ignores the time since the last mark, in which this was done, and returns it."""
+        began_s, self._last_s = self._last_s, time.perf_counter()
+        self.see(name, began_s, self._last_s)
+        return self._last_s - began_s
 
     def read(self, resets: bool = True) -> dict[str, float]:
         """Mean seconds of each part per timed step since the last reset, and rows per second over
         all steps."""
-        values = {
-            name: round(seconds / max(self._timed_steps, 1), 5)
-            for name, seconds in self._parts.items()
-        }
-        values["examples_per_s"] = round(
-            self._steps * self._rows_per_step / max(self._seconds, 1e-9), 5
-        )
+        num_timed = max(self._timed_steps, 1)
+        values = {name: round(total_s / num_timed, 5) for name, total_s in self._parts.items()}
+        num_rows = self._steps * self.rows_per_step
+        values["examples_per_s"] = round(num_rows / max(self._seconds, 1e-9), 5)
         if resets:
-            self._parts.clear()
-            self._seconds, self._steps, self._timed_steps = 0.0, 0, 0
+            self._reset()
         return values
 
 
+@dataclass(eq=False)
 class TrainingStep:
     """The steps of a training, and in `state` how far it is: what the variables of model and
     optimizer stand for.
@@ -99,23 +105,17 @@ class TrainingStep:
     rank alone on its GPU, or a backend with `in_graph`.
     """
 
-    def __init__(
-        self,
-        loss: Callable[[Batch, tf.Tensor], Mapping[str, tf.Tensor]],
-        weights: Callable[[Batch], Mapping[str, float]],
-        optimizer: AllreduceOptimizer,
-        write_back: Callable[[], None] = lambda: None,
-        compiled: Literal["graph", "as traced", "gradient", "step"] = "graph",
-        seed: int = 0,
-    ):
-        self.optimizer, self.seed, self.compiled = optimizer, seed, compiled
-        self.write_back = write_back
-        self.state: State = START
-        self._loss, self._weights = loss, weights
-        by_xla = partial(tf.function, jit_compile=True, autograph=False)
-        self._gradient = (by_xla if compiled in ("gradient", "step") else traced_once)(
-            self._backward
-        )
+    loss: Callable[[Batch, Tensor], Mapping[str, Tensor]]
+    weights: Callable[[Batch], Mapping[str, float]]
+    optimizer: AllreduceOptimizer
+    write_back: Callable[[], None] = lambda: None
+    compiled: Literal["graph", "as traced", "gradient", "step"] = "graph"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.state = START
+        traced = by_xla if self.compiled in ("gradient", "step") else traced_once
+        self._gradient = traced(self._backward)
         self._step = by_xla(self._whole_step)
 
     def take(
@@ -131,39 +131,31 @@ class TrainingStep:
         If a rank of an elastic world dies in it, each survivor has either taken the whole step or
         none of it.
         """
-        optimizer, own_weights = self.optimizer, [self._weights(batch) for batch in batches]
-        own_sums = {
-            term: sum(weights[term] for weights in own_weights) for term in optimizer.loss_terms
-        }
+        optimizer = self.optimizer
+        own_weights = [self.weights(batch) for batch in batches]
+        own_sums = {term: sum(own[term] for own in own_weights) for term in optimizer.loss_terms}
         weights, wanted = optimizer.reduce_weights(own_sums, requests)
+        rank = optimizer.world.rank
+        keys = [dropout_key(self.seed, number, piece, rank) for piece in range(len(batches))]
         # the sums are the same on all ranks, so all of them skip it
         if terms_without_targets(weights):
             numbers = optimizer.skip()
-            self._mark_parts(clock, numbers)
+        elif self.compiled == "step":
+            numbers = self._whole(batches, optimizer.inverse_weights(weights), keys)
+        else:
+            with graphs_as_traced() if self.compiled == "as traced" else nullcontext():
+                own = self._own(batches, optimizer.inverse_weights(weights), keys)
+                clock.mark("compute_s", own[-1])
+                total = optimizer.all_reduce(own)
+                clock.mark("reduce_s", total[-1])
+                numbers = optimizer.update(total)
+                clock.mark("apply_s", numbers)
             return StepResult(numbers, weights), wanted
-        inverse = optimizer.inverse_weights(weights)
-        keys = [
-            dropout_key(self.seed, number, piece, optimizer.world.rank)
-            for piece in range(len(batches))
-        ]
-        if self.compiled == "step":
-            numbers = self._whole(batches, inverse, keys)
-            self._mark_parts(clock, numbers)
-            return StepResult(numbers, weights), wanted
-        with graphs_as_traced() if self.compiled == "as traced" else nullcontext():
-            own = self._own(batches, inverse, keys)
-            clock.mark("compute_s", own[-1])
-            total = optimizer.all_reduce(own)
-            clock.mark("reduce_s", total[-1])
-            numbers = optimizer.update(total)
-            clock.mark("apply_s", numbers)
-        return StepResult(numbers, weights), wanted
-
-    def _mark_parts(self, clock: StepClock, numbers: tf.Tensor) -> None:
         for part in ("compute_s", "reduce_s", "apply_s"):
             clock.mark(part, numbers)
+        return StepResult(numbers, weights), wanted
 
-    def _own(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Tensors:
+    def _own(self, batches, inverse_weights, keys):
         """[*gradients, loss sums] over this rank's micro-batches."""
         total: Tensors = []
         for batch, key in zip(batches, keys, strict=True):
@@ -172,24 +164,24 @@ class TrainingStep:
                 total = added(total, part) if total else part
         return total
 
-    def _backward(
-        self, batch: dict[str, tf.Tensor], inverse_weights: tf.Tensor, key: tf.Tensor
-    ) -> Tensors:
+    def _backward(self, batch, inverse_weights, key):
         """[*gradients, loss sums] of one batch, in the graph."""
         optimizer = self.optimizer
         with tf.GradientTape() as tape:
-            terms = self._loss(batch, key)
-            sums = tf.stack(
-                [tf.cast(terms[term], optimizer.dtype) for term in optimizer.loss_terms]
-            )
+            terms = self.loss(batch, key)
+            in_order = [tf.cast(terms[term], optimizer.dtype) for term in optimizer.loss_terms]
+            sums = tf.stack(in_order)
             total = tf.reduce_sum(sums * inverse_weights)
-        variables = [variable.value for variable in optimizer.trainable]
-        gradients = tape.gradient(total, variables, unconnected_gradients="zero")
-        return [*map(tf.convert_to_tensor, gradients), sums]  # sparse ones become dense
+        return [*self._gradients(tape, total), sums]
 
-    def _whole(
-        self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence
-    ) -> tf.Tensor:
+    def _gradients(self, tape, target, slopes=None):
+        """Those of the trainable variables, for these gradients of the target; sparse ones become
+        dense."""
+        variables = [variable.value for variable in self.optimizer.trainable]
+        gradients = tape.gradient(target, variables, slopes, unconnected_gradients="zero")
+        return [*map(tf.convert_to_tensor, gradients)]
+
+    def _whole(self, batches, inverse_weights, keys):
         """A step as one function of its last micro-batch. Returns the numbers of `StepResult`."""
         before = self._own(batches[:-1], inverse_weights, keys[:-1])
         with (
@@ -198,9 +190,7 @@ class TrainingStep:
         ):
             return self._step(batches[-1], inverse_weights, keys[-1], before)
 
-    def _whole_step(
-        self, batch: Batch, inverse_weights: tf.Tensor, key: tf.Tensor, before: Tensors
-    ) -> tf.Tensor:
+    def _whole_step(self, batch, inverse_weights, key, before):
         own = self._backward(batch, inverse_weights, key)
         total = self.optimizer.all_reduce(added(before, own) if before else own)
         return self.optimizer.apply(total, tf.reduce_all(tf.math.is_finite(inverse_weights)))
@@ -208,11 +198,12 @@ class TrainingStep:
     def compile(self, batches_of_shapes: Iterable[Batch], num_batches: int) -> None:
         """Compiles steps of `num_batches` micro-batches for these batches, one of each shape; in
         the middle of a run all ranks would wait for it. Raises OutOfMemory."""
-        optimizer, keys = self.optimizer, [dropout_key(0, 0, 0, 0)] * num_batches
+        optimizer = self.optimizer
+        keys = [dropout_key(0, 0, 0, 0)] * num_batches
         # so no variable changes
         undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)
+        run = self._whole if self.compiled == "step" else self._own
         for batch in batches_of_shapes:
-            run = self._whole if self.compiled == "step" else self._own
             run([batch] * num_batches, undefined, keys)[-1].numpy()  # memory runs out here or never
 
     def begin(self, seed: int) -> None:
@@ -225,17 +216,14 @@ class TrainingStep:
     def synchronize(self) -> State:
         """Gives all ranks the variables and the state of the rank that is furthest. Returns the
         state, which is valid, because an update is deterministic and follows a complete sum."""
-        states = self.optimizer.world.all_gather(self.state)
-        root = max(
-            range(len(states)), key=lambda rank: (states[rank].step, states[rank].evaluated, -rank)
-        )
         optimizer = self.optimizer
-        broadcast_variables(
-            [*optimizer.trainable, *optimizer.state().values()], optimizer.world, root
-        )
+        states = optimizer.world.all_gather(self.state)
+        furthest = max(states, key=lambda state: (state.step, state.evaluated))
+        variables = [*optimizer.trainable, *optimizer.state().values()]
+        broadcast_variables(variables, optimizer.world, states.index(furthest))
         optimizer.check_replicas()
-        self.state = states[root]
-        return self.state
+        self.state = furthest
+        return furthest
 
 
 @tf.function(autograph=False)
@@ -247,15 +235,16 @@ def added(some: Tensors, more: Tensors) -> Tensors:
 def traced_once(function: Callable) -> Callable:
     """`function(batch, *others)` as a graph for batches of any size, with the arrays of the first
     one."""
-    traced: Callable | None = None
+    traced = None
 
-    def call(batch: Batch, *others: Any) -> Any:
+    def of_any_size(array):
+        return tf.TensorSpec([None] * array.ndim, array.dtype)
+
+    def call(batch, *others):
         nonlocal traced
         if traced is None:
-            of_any_size = tf.nest.map_structure(
-                lambda each: tf.TensorSpec([None] * each.ndim, each.dtype), batch
-            )
-            specs = [of_any_size, *(tf.TensorSpec(other.shape, other.dtype) for other in others)]
+            fixed = [tf.TensorSpec(other.shape, other.dtype) for other in others]
+            specs = [tf.nest.map_structure(of_any_size, batch), *fixed]
             traced = tf.function(function, input_signature=specs, autograph=False)
         return traced(batch, *others)
 
@@ -264,11 +253,8 @@ def traced_once(function: Callable) -> Callable:
 
 def dropout_key(seed: int, step: int, micro_batch: int, rank: int) -> np.ndarray:
     """int32 [2], a hash of the arguments: the random seed of one forward pass."""
-    return (
-        np.random.SeedSequence([seed, step, micro_batch, rank])
-        .generate_state(2, np.uint32)
-        .view(np.int32)
-    )
+    sequence = np.random.SeedSequence([seed, step, micro_batch, rank])
+    return sequence.generate_state(2, np.uint32).view(np.int32)
 
 
 @contextmanager
@@ -279,17 +265,17 @@ def naming_memory(batch: Batch) -> Iterator[None]:
         yield
     except tf.errors.ResourceExhaustedError as error:
         shape, reason = next(iter(batch.values())).shape, str(error).splitlines()[0]
-        raise OutOfMemory(
-            f"out of memory with a micro-batch of shape {shape} ({reason})"
-        ) from error
+        text = f"out of memory with a micro-batch of shape {shape} ({reason})"
+        raise OutOfMemory(text) from error
 
 
 @contextmanager
 def graphs_as_traced() -> Iterator[None]:
     """TensorFlow's graph optimizer (Grappler), which takes seconds when a function is first called,
     is off within the block: docs/measured.md."""
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    choose = tf.config.optimizer.set_experimental_options
+    choose({"disable_meta_optimizer": True})
     try:
         yield
     finally:
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+        choose({"disable_meta_optimizer": False})

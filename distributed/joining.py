@@ -16,7 +16,8 @@ def communicator() -> tuple[Any, str]:
     several."""
     reason = "MPI sees one process"
     try:
-        if (comm := started().COMM_WORLD).size > 1:
+        comm = started().COMM_WORLD
+        if comm.size > 1:
             return comm, ""
     except ImportError as error:
         reason = f"mpi4py is not installed ({error})"
@@ -25,17 +26,15 @@ def communicator() -> tuple[Any, str]:
     setting, size = launched_size()
     if size == 1:
         return None, ""
-    return (
-        None,
-        (
-            f"{setting}: the launcher started several processes, but each is alone: {reason}; use"
-            " the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun"
-            " --mpi=pmix"
-        ),
+    advice = (
+        "use the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun"
+        " --mpi=pmix"
     )
+    fault = "the launcher started several processes, but each is alone"
+    return None, f"{setting}: {fault}: {reason}; {advice}"
 
 
-def started() -> Any:
+def started():
     """The module mpi4py.MPI, whose first import starts MPI and waits for all ranks.
 
     SIGALRM ends a rank that waits too long for others. Raises ImportError without mpi4py,
@@ -59,7 +58,7 @@ def started() -> Any:
     return MPI
 
 
-def place_in(comm: Any) -> dict[str, Any]:
+def place_in(comm) -> dict[str, Any]:
     """This process's rank, size, local rank and size, node and number of nodes, by their names in
     `World`."""
     MPI = started()
@@ -67,10 +66,11 @@ def place_in(comm: Any) -> dict[str, Any]:
     # no message: a death would block it
     first = MPI.Group.Translate_ranks(local.group, [0], comm.group)[0]
     nodes = sorted(set(comm.allgather(first)))
-    place = {
+    return {
         "rank": comm.rank,
         "size": comm.size,
         "local_rank": local.rank,
         "local_size": local.size,
+        "node": nodes.index(first),
+        "num_nodes": len(nodes),
     }
-    return place | {"node": nodes.index(first), "num_nodes": len(nodes)}

@@ -14,15 +14,16 @@ Shapes, as suffixes: A own anchors, N anchors of all ranks, C own candidates, M 
 ranks, W the width of a vector.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy import ndarray
+from tensorflow import Tensor
 
-from distributed.gradient import TrainingStep, added, naming_memory, traced_once
+from distributed.gradient import TrainingStep, added, by_xla, naming_memory, traced_once
 from distributed.optimizer import Tensors
 from distributed.rows import Batch
 from distributed.world import World
@@ -36,33 +37,27 @@ class Texts(NamedTuple):
     """Texts of a step by role: arrays [n] of the row that each belongs to, of its slot in it, and
     int64 digests of the text itself and of its row's anchor and positive: equal for equal texts."""
 
-    row: np.ndarray
-    slot: np.ndarray
-    digest: np.ndarray
-    anchor: np.ndarray
-    positive: np.ndarray
+    row: ndarray
+    slot: ndarray
+    digest: ndarray
+    anchor: ndarray
+    positive: ndarray
 
-    def chosen(self, which: np.ndarray) -> "Texts":
+    def chosen(self, which: ndarray) -> "Texts":
         return Texts(*(array[which] for array in self))
 
 
 class Vectors(NamedTuple):
     """Vectors [n, W], and what texts they are of."""
 
-    values: np.ndarray
+    values: ndarray
     texts: Texts
 
-    def anchors(self) -> "Vectors":
-        return self._chosen(self.texts.slot == ANCHOR)
-
-    def candidates(self) -> "Vectors":
-        return self._chosen(self.texts.slot >= POSITIVE)
-
-    def _chosen(self, chosen: np.ndarray) -> "Vectors":
-        return Vectors(self.values[chosen], self.texts.chosen(chosen))
+    def chosen(self, which: ndarray) -> "Vectors":
+        return Vectors(self.values[which], self.texts.chosen(which))
 
 
-def joined(parts: Sequence[Vectors]) -> Vectors:
+def _joined(parts):
     values = np.concatenate([part.values for part in parts])
     columns = zip(*(part.texts for part in parts), strict=True)
     return Vectors(values, Texts(*map(np.concatenate, columns)))
@@ -80,50 +75,57 @@ class InBatchLoss:
     temperature: float = 0.05
     both_ways: bool = False
 
-    def gradient(self, own: Vectors, world: World) -> tuple[np.ndarray, float]:
+    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, float]:
         """The gradient of the loss over all ranks with respect to the own vectors, [n, W], and the
         loss of the own anchors. All ranks call it together."""
-        everyone = joined(world.all_gather(own)) if world.size > 1 else own
-        own_a, own_c = own.anchors(), own.candidates()
-        all_a, all_c = everyone.anchors(), everyone.candidates()
+        everyone = _joined(world.all_gather(own))
+        is_anchor, is_anchor_of_all = own.texts.slot == ANCHOR, everyone.texts.slot == ANCHOR
+        own_a, own_c = own.chosen(is_anchor), own.chosen(~is_anchor)
+        all_a, all_c = everyone.chosen(is_anchor_of_all), everyone.chosen(~is_anchor_of_all)
         scores_AM = self._scores(own_a, all_c)
         scores_NC = self._scores(all_a, own_c)
-        sums_A, sums_C = log_sums(scores_AM, 1), log_sums(scores_NC, 0)
-        gathered = world.all_gather((sums_A, sums_C)) if world.size > 1 else [(sums_A, sums_C)]
-        sums_N, sums_M = (np.concatenate(part) for part in zip(*gathered, strict=True))
+        sums_A, sums_C = _log_sums(scores_AM, 1), _log_sums(scores_NC, 0)
+        gathered = world.all_gather((sums_A, sums_C))
+        sums_N, sums_M = map(np.concatenate, zip(*gathered, strict=True))
 
         is_own_AM, is_own_NC = _pairs(own_a, all_c), _pairs(all_a, own_c)
         way = 0.5 if self.both_ways else 1.0
-        slopes_AM = way * (np.exp(scores_AM - sums_A[:, None]) - is_own_AM)
-        slopes_NC = way * (np.exp(scores_NC - sums_N[:, None]) - is_own_NC)
         loss = way * (sums_A.sum() - scores_AM[is_own_AM].sum(dtype=np.float64))
+        is_positive_M, is_positive_C = all_c.texts.slot == POSITIVE, own_c.texts.slot == POSITIVE
         if self.both_ways:
-            is_positive_M, is_positive_C = (each.texts.slot == POSITIVE for each in (all_c, own_c))
-            back_AM = np.exp(scores_AM - sums_M) * is_positive_M - is_own_AM
-            back_NC = np.exp(scores_NC - sums_C) * is_positive_C - is_own_NC
-            slopes_AM, slopes_NC = slopes_AM + way * back_AM, slopes_NC + way * back_NC
             loss += way * (sums_C[is_positive_C].sum() - scores_NC[is_own_NC].sum(dtype=np.float64))
+
+        def slopes(scores, is_own, sums_of_anchors, sums_of_candidates, is_positive):
+            there = way * (np.exp(scores - sums_of_anchors[:, None]) - is_own)
+            if not self.both_ways:
+                return there
+            return there + way * (np.exp(scores - sums_of_candidates) * is_positive - is_own)
+
+        slopes_AM = slopes(scores_AM, is_own_AM, sums_A, sums_M, is_positive_M)
+        slopes_NC = slopes(scores_NC, is_own_NC, sums_N, sums_C, is_positive_C)
         result = np.zeros_like(own.values)
-        result[own.texts.slot == ANCHOR] = slopes_AM @ all_c.values / self.temperature
-        result[own.texts.slot >= POSITIVE] = slopes_NC.T @ all_a.values / self.temperature
+        result[is_anchor] = slopes_AM @ all_c.values / self.temperature
+        result[~is_anchor] = slopes_NC.T @ all_a.values / self.temperature
         return result, float(loss)
 
-    def _scores(self, anchors: Vectors, candidates: Vectors) -> np.ndarray:
+    def _scores(self, anchors, candidates):
         """float32 [anchors, candidates]; those that are no negatives have `MASKED`."""
         scores = anchors.values @ candidates.values.T / np.float32(self.temperature)
-        a, c = anchors.texts, candidates.texts
-        repeats = (c.digest == a.digest[:, None]) | (c.digest == a.positive[:, None])
-        repeats |= (c.anchor == a.digest[:, None]) & (c.slot == POSITIVE)
-        return np.where(repeats & ~_pairs(anchors, candidates), np.float32(MASKED), scores)
+        texts = candidates.texts
+        digest_A1 = anchors.texts.digest[:, None]
+        is_same = (texts.digest == digest_A1) | (texts.digest == anchors.texts.positive[:, None])
+        is_beside = (texts.anchor == digest_A1) & (texts.slot == POSITIVE)
+        is_masked = (is_same | is_beside) & ~_pairs(anchors, candidates)
+        return np.where(is_masked, np.float32(MASKED), scores)
 
 
-def _pairs(anchors: Vectors, candidates: Vectors) -> np.ndarray:
+def _pairs(anchors, candidates):
     """Whether a candidate is the positive of an anchor's row, bool [anchors, candidates]."""
     same_row = candidates.texts.row == anchors.texts.row[:, None]
     return same_row & (candidates.texts.slot == POSITIVE)
 
 
-def log_sums(scores: np.ndarray, axis: int) -> np.ndarray:
+def _log_sums(scores, axis):
     """log sum exp, float64; MASKED where nothing is summed."""
     highest = scores.max(axis, initial=MASKED, keepdims=True)
     sums = np.exp(scores - highest).sum(axis, dtype=np.float64)
@@ -139,24 +141,26 @@ class JointStep(TrainingStep):
     def __init__(
         self,
         loss: InBatchLoss,
-        vectors: Callable[[Batch, tf.Tensor], tf.Tensor],
-        texts: Callable[[Batch], tuple[Texts, np.ndarray]],
+        vectors: Callable[[Batch, Tensor], Tensor],
+        texts: Callable[[Batch], tuple[Texts, ndarray]],
         weights: Callable[[Batch], Mapping[str, float]],
-        *others: Any,
+        *others,
     ):
         """`others` are those of `TrainingStep` behind `weights`."""
         super().__init__(lambda batch, key: {}, weights, *others)
-        self._joint, self._texts = loss, texts
-        by_xla = partial(tf.function, jit_compile=True, autograph=False)
+        self._joint = loss
+        self._texts = texts
         traced = by_xla if self.compiled == "gradient" else traced_once
-        self._plain_vectors, self._vectors = vectors, traced(vectors)
+        self._plain_vectors = vectors
+        self._vectors = traced(vectors)
         self._pull = traced(self._pulled)
 
-    def _own(self, batches: Sequence[Batch], inverse_weights: tf.Tensor, keys: Sequence) -> Tensors:
+    def _own(self, batches, inverse_weights, keys):
         """[*gradients, loss sums] over this rank's micro-batches."""
         parts, places = [], []
+        is_one = len(batches) == 1
         # of one micro-batch the pass is kept; of several it is computed again, with the same masks
-        with tf.GradientTape(watch_accessed_variables=len(batches) == 1) as tape:
+        with tf.GradientTape(watch_accessed_variables=is_one) as tape:
             for batch, key in zip(batches, keys, strict=True):
                 with naming_memory(batch):
                     vectors_BW = self._vectors(batch, key)
@@ -164,31 +168,22 @@ class JointStep(TrainingStep):
                 parts.append(Vectors(vectors_BW.numpy()[has_text], texts))
                 places.append(has_text)
         with self.optimizer.world.operation("the joint loss"):
-            slopes, loss = self._joint.gradient(joined(parts), self.optimizer.world)
+            slopes, loss = self._joint.gradient(_joined(parts), self.optimizer.world)
         slopes *= inverse_weights.numpy()[0]
-        edges = np.cumsum([len(part.values) for part in parts])[:-1]
         total: Tensors = []
-        for batch, key, has_text, own in zip(
-            batches, keys, places, np.split(slopes, edges), strict=True
-        ):
+        for batch, key, has_text in zip(batches, keys, places, strict=True):
+            own, slopes = np.split(slopes, [has_text.sum()])
             slopes_BW = np.zeros((len(has_text), own.shape[1]), np.float32)
             slopes_BW[has_text] = own
             with naming_memory(batch):
-                if len(batches) == 1:
+                if is_one:
                     total = self._gradients(tape, vectors_BW, tf.constant(slopes_BW))
                 else:
                     part = self._pull(batch | {SLOPES: slopes_BW}, key)
                     total = added(total, part) if total else part
         return [*total, tf.constant([loss], self.optimizer.dtype)]
 
-    def _gradients(
-        self, tape: tf.GradientTape, target: tf.Tensor, slopes: tf.Tensor | None = None
-    ) -> Tensors:
-        variables = [variable.value for variable in self.optimizer.trainable]
-        found = tape.gradient(target, variables, slopes, unconnected_gradients="zero")
-        return [*map(tf.convert_to_tensor, found)]  # sparse ones become dense
-
-    def _pulled(self, batch: Batch, key: tf.Tensor) -> Tensors:
+    def _pulled(self, batch, key):
         """The gradients of the sum of vectors times slopes, in the graph."""
         with tf.GradientTape() as tape:
             total = tf.reduce_sum(self._plain_vectors(batch, key) * batch[SLOPES])

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NoReturn
 
@@ -30,9 +30,6 @@ examples:
   bert-launch -np 4 -- bert-squad --do_train --output_dir out
   bert-launch -np 16 -H node1:8,node2:8 -p 2222 --restarts 10 -- bert-pretraining --config a.toml
   bert-launch -np 2 --mpi-args "--tag-output -x MY_VARIABLE" --dry-run -- bert-bench"""
-RESTARTS = """start a job that broke off again, at most N times, on the hosts of -H that answer
-(default: 0); a training continues from its newest checkpoint"""
-START_TIMEOUT = "end the job when a rank has waited so long for all others to join (default: 600)"
 HOST = re.compile(r"([A-Za-z0-9][\w.-]*)(?::([1-9][0-9]*))?")  # name and slots
 # mpirun starts its daemons on other hosts through a remote shell: ssh, unless --mpi-args names
 # another.
@@ -87,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"--elastic needs Open MPI 5 or newer, found {mpi}; --restarts works with all"
             )
         if launcher.TERMINAL in os.environ:  # this is a part of a program such as `ringbert.launch`
-            end_with_parent()
+            _end_with_parent()
         else:
             file = sys.stdout if options.dry_run else sys.stderr
             print(shlex.join(build_command(mpi, options)), file=file, flush=True)
@@ -100,30 +97,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(mpi: Mpi | None, options: Namespace) -> int:
     """Runs the job, and up to `restarts` times again when it broke off. Returns the last exit
     status."""
+    now, restarts = _on_ready_hosts(options), 0
     terminal = os.environ.get(launcher.TERMINAL) or str(launcher.columns(2))
     os.environ.setdefault(launcher.COMMAND, shlex.join(["bert-launch", *sys.argv[1:]]))
-    has_saved, restarts = False, 0
-    now = on_ready_hosts(options)
+    os.environ |= {launcher.JOB: "1", launcher.TERMINAL: terminal, launcher.HAS_SAVED: "0"}
     while True:
-        variables = {
-            launcher.JOB: "1",
-            launcher.HAS_SAVED: str(int(has_saved)),
-            launcher.TERMINAL: terminal,
-        }
-        environment = {**os.environ, **variables}
-        process = MpirunProcess(build_command(mpi, now, environment), environment)
+        process = MpirunProcess(build_command(mpi, now))
         status, broke_off = process.end(options.elastic)
         if process.signal is not None or restarts == options.restarts or not broke_off:
             return status
-        has_saved, restarts = has_saved or "saved" in process.told, restarts + 1
+        if "saved" in process.told:
+            os.environ[launcher.HAS_SAVED] = "1"
+        restarts += 1
         say(f"restart {restarts} of {options.restarts} in {RESTART_S:.0f} s")
-        now = on_ready_hosts(options)
+        now = _on_ready_hosts(options)
         time.sleep(RESTART_S)
         if process.signal is not None:
             return 128 + process.signal
 
 
-def on_ready_hosts(options: Namespace) -> Namespace:
+def _on_ready_hosts(options):
     """The options with the hosts that answer, and at most as many ranks as they have slots. Raises
     InputError if there are none, or without --restarts if one of them does not answer.
 
@@ -137,21 +130,19 @@ def on_ready_hosts(options: Namespace) -> Namespace:
     shell = shlex.split(" ".join([[*agents, SSH][0], *arguments]))
     if options.ssh_port:
         shell += ["-p", str(options.ssh_port)]
-    asked = {  # all at once; ssh says why a command does not come through
-        host: subprocess.Popen(
-            ["timeout", ANSWER_S, *shell, host, "true"], stdin=subprocess.DEVNULL
-        )
-        for host in options.hosts
-        if not is_local(host)
-    }
-    lost = [host for host, process in asked.items() if process.wait() != 0]
+    asked = {}  # all at once; ssh says why a command does not come through
+    for host in options.hosts:
+        if not is_local(host):
+            command = ["timeout", ANSWER_S, *shell, host, "true"]
+            asked[host] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    lost = [host for host, process in asked.items() if process.wait()]
     if not lost:
         return options
     hosts = {host: slots for host, slots in options.hosts.items() if host not in lost}
     if not hosts or not options.restarts:
-        command = shlex.join([*shell, lost[0], "true"])
+        text = shlex.join([*shell, lost[0], "true"])
         raise InputError(
-            f"not started: no answer from {', '.join(lost)}: `{command}` must end within"
+            f"not started: no answer from {', '.join(lost)}: `{text}` must end within"
             f" {ANSWER_S} s and ask nothing"
         )
     ranks = min(options.num_proc, sum(hosts.values()))
@@ -168,7 +159,7 @@ class MpirunProcess:
     ends them at once. SIGUSR1 asks them too: mpirun forwards it to the ranks.
     """
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, argv: Sequence[str]):
         self.signal: int | None = None  # the first one that came, also after the end
         self.told: set[str] = set()  # by the ranks (`distributed.launcher`)
         self._obstacle: str | None = None  # what kept MPI from starting the ranks
@@ -178,11 +169,10 @@ class MpirunProcess:
         # In a group of its own, so that Ctrl-C reaches this process alone.
         self._process = subprocess.Popen(
             argv,
-            env=environment,
             stdin=stdin,
             stderr=subprocess.PIPE,
             process_group=0,
-            preexec_fn=end_with_parent,
+            preexec_fn=_end_with_parent,
         )
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
@@ -211,7 +201,7 @@ class MpirunProcess:
             say(reasons[status])
         return status, has_begun or (status > 128 and status not in EARLY_FINAL)
 
-    def _read(self) -> None:
+    def _read(self):
         """Passes standard error on but for the records, also parts of lines, so that progress bars
         move. Nothing after the ranks have told why they end: what mpirun says of it would hide
         that. Nor after MPI could not start the ranks, which it tells at length."""
@@ -236,7 +226,7 @@ class MpirunProcess:
                     # it does not end by itself when it cannot reach a host
                     self._end_after(GRACE_S)
 
-    def _on_signal(self, number: int, frame: object) -> None:
+    def _on_signal(self, number, frame):
         self.signal = self.signal or number
         name = signal.Signals(number).name
         if number == signal.SIGUSR1:
@@ -252,14 +242,14 @@ class MpirunProcess:
             )
             self._process.send_signal(signal.SIGUSR1)
 
-    def _end_after(self, seconds: float) -> None:
+    def _end_after(self, seconds):
         for late_s, number in ((0, signal.SIGTERM), (KILL_S, signal.SIGKILL)):
             timer = threading.Timer(seconds + late_s, self._process.send_signal, (number,))
             timer.daemon = True
             timer.start()
 
 
-def end_with_parent() -> None:
+def _end_with_parent():
     """This process gets SIGTERM when the one that started it ends, however that ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -283,10 +273,11 @@ class Parser(argparse.ArgumentParser):
 def parse_args(argv: Sequence[str]) -> Namespace:
     """The flags and the `command` that is started. Wrong arguments end the process with one line
     and status 2."""
+    summary, _, _ = str(__doc__).partition("\n\n")
     parser = Parser(
-        prog="bert-launch",
-        usage="bert-launch -np N [options] -- COMMAND …",
-        description=str(__doc__).partition("\n\n")[0],
+        "bert-launch",
+        "bert-launch -np N [options] -- COMMAND …",
+        summary,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -298,9 +289,12 @@ def parse_args(argv: Sequence[str]) -> Namespace:
     hosts = "hosts and their slots (default: this one; slots: 1)"
     add("-H", "--hosts", type=hosts_in, default={}, metavar="HOST:SLOTS,…", help=hosts)
     add("-p", "--ssh-port", type=positive, metavar="PORT", help="port of the hosts' ssh servers")
-    add("--restarts", type=int, default=0, metavar="N", help=RESTARTS)
+    restarts = """start a job that broke off again, at most N times, on the hosts of -H that answer
+(default: 0); a training continues from its newest checkpoint"""
+    add("--restarts", type=int, default=0, metavar="N", help=restarts)
     add("--elastic", action="store_true", help="go on without ranks that die (Open MPI 5)")
-    add("--start-timeout", type=positive, metavar="SECONDS", help=START_TIMEOUT)
+    timeout = "end the job when a rank has waited so long for all others to join (default: 600)"
+    add("--start-timeout", type=positive, metavar="SECONDS", help=timeout)
     mpi_args = "further arguments of mpirun, quoted as in a shell"
     add("--mpi-args", type=shlex.split, default=[], metavar="ARGS", help=mpi_args)
     add("--dry-run", action="store_true", help="print the mpirun command and do not run it")

@@ -88,19 +88,16 @@ def find_mpi(mpirun: str | None = None) -> Mpi:
     its virtual environment before PATH. Under another MPI's mpirun each process would be alone.
     Raises InputError."""
     if mpirun is None:
-        beside, on_path = (
-            shutil.which("mpirun", path=str(Path(sys.executable).parent)),
-            shutil.which("mpirun"),
-        )
+        on_path = shutil.which("mpirun")
+        beside = shutil.which("mpirun", path=Path(sys.executable).parent)
         mpirun = (beside or on_path) if sys.prefix != sys.base_prefix else (on_path or beside)
     if mpirun is None:
         raise InputError(
             "no mpirun found: pip install '.[mpi]' in the checkout, or load the cluster's MPI"
             " module"
         )
-    text = subprocess.run(
-        [mpirun, "--version"], stdout=-1, stderr=subprocess.STDOUT, text=True
-    ).stdout
+    command = [mpirun, "--version"]
+    text = subprocess.run(command, stdout=-1, stderr=subprocess.STDOUT, text=True).stdout
     for implementation, pattern in VERSIONS.items():
         if match := re.search(pattern, text):
             return Mpi(implementation, (int(match[1]), int(match[2])), mpirun)
@@ -121,15 +118,14 @@ def build_command(
     argv: list[str] = []
     if mpi is not None:
         names = sorted(filter(FORWARDED.fullmatch, {**environment, **variables}))
-        are_named = any(map(environment.get, ALLOCATIONS)) or any(
-            map(HOST_OPTION.fullmatch, options.mpi_args)
-        )
-        hosts = options.hosts or ({} if are_named else {"localhost": options.num_proc})
+        hosts = options.hosts
+        are_named = any(map(environment.get, ALLOCATIONS))
+        if not (hosts or are_named or any(map(HOST_OPTION.fullmatch, options.mpi_args))):
+            hosts = {"localhost": options.num_proc}
         local_slots = sum(slots for name, slots in hosts.items() if is_local(name))
         if mpi.implementation == OPEN_MPI:
-            argv = _open_mpi(
-                mpi, options, names, environment.get(launcher.TERMINAL, "0") != "0", local_slots
-            )
+            is_terminal = environment.get(launcher.TERMINAL, "0") != "0"
+            argv = _open_mpi(mpi, options, names, is_terminal, local_slots)
         else:
             argv = _hydra(mpi, options, names)
             if options.ssh_port is not None:
@@ -143,9 +139,7 @@ def build_command(
     return [*env, *argv, *options.command]
 
 
-def _open_mpi(
-    mpi: Mpi, options: Namespace, names: list[str], is_terminal: bool, local_slots: int
-) -> list[str]:
+def _open_mpi(mpi, options, names, is_terminal, local_slots):
     argv = [mpi.mpirun, "-np", str(options.num_proc)]
     if os.geteuid() == 0:
         argv += ["--allow-run-as-root"]
@@ -177,7 +171,7 @@ def _open_mpi(
     return [*argv, *exports, *options.mpi_args]
 
 
-def _hydra(mpi: Mpi, options: Namespace, names: list[str]) -> list[str]:
+def _hydra(mpi, options, names):
     """For MPICH and Intel MPI, whose launcher Hydra accepts root and more ranks than cores."""
     argv = [mpi.mpirun, "-genvlist", ",".join(names)]
     if mpi.implementation == INTEL_MPI:

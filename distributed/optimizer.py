@@ -16,6 +16,7 @@ import google_crc32c
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow import Tensor
 
 from distributed.arrays import broadcast, host_view
 from distributed.collectives import Collectives
@@ -29,7 +30,7 @@ LOSS_SCALE = "loss_scale"
 START_OF_SCALE = (2.0**15, 0.0)  # the scale, and the number of finite steps in a row
 STEPS_TO_GROW, LEAST_LOSS_SCALE = 2000, 1.0
 
-Tensors = list[tf.Tensor]  # the gradient of each variable, and last the loss sums [terms]
+Tensors = list[Tensor]  # the gradient of each variable, and last the loss sums [terms]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class StepResult:
     """The numbers of a step, and the weight of each loss term over all ranks."""
 
     # [gradient norm, rate, 1 if applied else 0, loss scale or 0, loss sums…], on the device
-    numbers: tf.Tensor
+    numbers: Tensor
     weights: Mapping[str, float]
 
     def read(self) -> dict[str, float]:
@@ -45,46 +46,44 @@ class StepResult:
         "gradient_norm" is that before clipping, and there is a "loss_scale" for float16 only. Waits
         until the device has finished the step."""
         norm, rate, applied, scale, *sums = self.numbers.numpy().tolist()
-        losses = dict[str, float]()
+        losses = {}
         for loss_sum, (term, weight) in zip(sums, self.weights.items(), strict=True):
             losses[term] = loss_sum / weight if weight else math.nan
         facts = {"learning_rate": rate, "gradient_norm": norm, "applied": applied}
-        return {"loss": sum(losses.values()), **losses, **facts} | (
-            {"loss_scale": scale} if scale else {}
-        )
+        if scale:
+            facts["loss_scale"] = scale
+        return {"loss": sum(losses.values()), **losses, **facts}
 
 
+@dataclass(eq=False)
 class AllreduceOptimizer:
     """Wraps a Keras optimizer: one sum over ranks, finite check, clip to the global norm 1, one
     compiled update.
 
     `optimizer` is any that does not clip. If it has a method `update(gradients, scale, rate)`, that
-    method applies the factor of clipping, which saves a pass over memory. `variables` are the
-    trainable ones, in the order of the gradients, all of one dtype. `scales_loss` multiplies the
+    method applies the factor of clipping, which saves a pass over memory. `trainable` are its
+    variables, in the order of the gradients, all of one dtype. `scales_loss` multiplies the
     losses by an adaptive scale, for a model that computes in float16. The compression "bf16" sends
     gradients (not losses) between machines as bfloat16.
     """
 
-    def __init__(
-        self,
-        optimizer: keras.optimizers.Optimizer,
-        variables: Sequence[keras.Variable],
-        world: World,
-        collectives: Collectives,
-        loss_terms: Sequence[str] = ("loss",),
-        scales_loss: bool = False,
-        compression: Literal["none", "bf16"] = "none",
-    ):
-        (self.dtype,) = {variable.dtype for variable in variables}
-        self.optimizer, self.trainable = optimizer, list(variables)
-        self.world, self.collectives = world, collectives
-        self.loss_terms, self.compresses = tuple(loss_terms), compression == "bf16"
-        optimizer.build(self.trainable)
-        loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
-        self._loss_scale = loss_scale if scales_loss else None
+    optimizer: keras.optimizers.Optimizer
+    trainable: Sequence[keras.Variable]
+    world: World
+    collectives: Collectives
+    loss_terms: Sequence[str] = ("loss",)
+    scales_loss: bool = False
+    compression: Literal["none", "bf16"] = "none"
+
+    def __post_init__(self) -> None:
+        (self.dtype,) = {variable.dtype for variable in self.trainable}
+        self.optimizer.build(self.trainable)
+        self._loss_scale = None
+        if self.scales_loss:
+            self._loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
         # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of
         # its own.
-        self.update = tf.function(self.apply, jit_compile=world.device.is_gpu, autograph=False)
+        self.update = tf.function(self.apply, jit_compile=self.world.device.is_gpu, autograph=False)
 
     def state(self) -> dict[str, keras.Variable]:
         """The optimizer's variables except the learning rate, numbered in order, and the loss
@@ -105,7 +104,7 @@ class AllreduceOptimizer:
     ) -> tuple[dict[str, float], list[bool]]:
         """Each loss term's weight summed over ranks (in float64), and which of the requests any
         rank makes. Raises ValueError when a weight is negative or NaN."""
-        local = np.array([*(weights[term] for term in self.loss_terms), *requests], np.float64)
+        local = [*(weights[term] for term in self.loss_terms), *requests]
         totals = self.world.all_reduce_sum(local, "the sum of a step's weights").tolist()
         total = dict(zip(self.loss_terms, totals, strict=False))
         for term, weight in total.items():
@@ -113,28 +112,33 @@ class AllreduceOptimizer:
                 raise ValueError(f"the weight of loss term {term!r} over all ranks is {weight}")
         return total, [wanted > 0 for wanted in totals[len(total) :]]
 
-    def inverse_weights(self, totals: Mapping[str, float]) -> tf.Tensor:
+    def inverse_weights(self, totals: Mapping[str, float]) -> Tensor:
         """The factor of each loss sum in the backward pass, [terms]: loss scale / weight over all
         ranks."""
         inverse = tf.constant([1 / totals[term] for term in self.loss_terms], self.dtype)
-        return (
-            inverse
-            if self._loss_scale is None
-            else inverse * tf.cast(self._loss_scale.value[0], self.dtype)
-        )
+        return inverse if self._loss_scale is None else inverse * self._scale()
+
+    def _scale(self):
+        """That of the losses, or 0 if they have none."""
+        value = tf.zeros([]) if self._loss_scale is None else self._loss_scale.value[0]
+        return tf.cast(value, self.dtype)
+
+    def _rate(self):
+        return tf.cast(self.optimizer.learning_rate, self.dtype)
 
     def all_reduce(self, own: Tensors) -> Tensors:
         """The sums over ranks, with the same bits on all of them."""
         with self.world.operation("the sum of the gradients"):
-            return self.collectives.all_reduce_sum(own, self.compresses)
+            return self.collectives.all_reduce_sum(own, self.compression == "bf16")
 
-    def apply(self, total: Tensors, is_valid: tf.Tensor | bool = True) -> tf.Tensor:
+    def apply(self, total: Tensors, is_valid: Tensor | bool = True) -> Tensor:
         """Checks, clips and applies sums; what is not finite, or not `is_valid`, is skipped on
         every rank. Returns the numbers of `StepResult`. `update` is this, compiled."""
         *gradients, sums = total
-        rate, scale = tf.cast(self.optimizer.learning_rate, self.dtype), tf.ones([], self.dtype)
+        rate = self._rate()
+        scale = tf.ones([], self.dtype)
         if self._loss_scale is not None:
-            scale /= tf.cast(self._loss_scale.value[0], self.dtype)
+            scale /= self._scale()
         norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])) * scale
         finite = tf.math.is_finite(norm) & is_valid
         clip = tf.constant(CLIP_NORM, self.dtype)  # as in tf.clip_by_global_norm
@@ -149,21 +153,17 @@ class AllreduceOptimizer:
             return tf.constant(True)
 
         tf.cond(finite, apply, lambda: tf.constant(False))
-        loss_scale = tf.zeros([], self.dtype)
         if self._loss_scale is not None:
-            changed = next_loss_scale(self._loss_scale.value, finite)
+            changed = _next_loss_scale(self._loss_scale.value, finite)
             self._loss_scale.assign(tf.where(is_valid, changed, self._loss_scale.value))
-            loss_scale = tf.cast(self._loss_scale.value[0], self.dtype)
-        return tf.concat([tf.stack([norm, rate, tf.cast(finite, self.dtype), loss_scale]), sums], 0)
+        numbers = tf.stack([norm, rate, tf.cast(finite, self.dtype), self._scale()])
+        return tf.concat([numbers, sums], 0)
 
-    def skip(self) -> tf.Tensor:
+    def skip(self) -> Tensor:
         """The numbers of `StepResult` of a step that computes and changes nothing."""
-        rate = tf.cast(self.optimizer.learning_rate, self.dtype)
-        zero, scale = tf.zeros([], self.dtype), tf.zeros([], self.dtype)
-        if self._loss_scale is not None:
-            scale = tf.cast(self._loss_scale.value[0], self.dtype)
-        loss_sums = tf.zeros([len(self.loss_terms)], self.dtype)
-        return tf.concat([tf.stack([zero, rate, zero, scale]), loss_sums], 0)
+        zero = tf.zeros([], self.dtype)
+        loss_sums = [zero] * len(self.loss_terms)
+        return tf.stack([zero, self._rate(), zero, self._scale(), *loss_sums])
 
     def check_replicas(self) -> None:
         """Raises InputError on every rank unless the ranks' trainable variables are
@@ -173,10 +173,8 @@ class AllreduceOptimizer:
             for variable in self.trainable:
                 raw = host_view(tf.convert_to_tensor(variable.value)).reshape(-1).view(np.uint8)
                 total.update(google_crc32c.value(raw).to_bytes(4, "little"))
-            step = int(self.optimizer.iterations.numpy())
-            self.world.agree(
-                {f"the trainable variables after {step} steps": total.hexdigest()[:24]}
-            )
+            what = f"the trainable variables after {self.optimizer.iterations.numpy()} steps"
+            self.world.agree({what: total.hexdigest()[:24]})
 
 
 def terms_without_targets(weights: Mapping[str, float]) -> list[str]:
@@ -193,10 +191,10 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
                 variable.assign(values)
 
 
-def next_loss_scale(state: tf.Tensor, applied: tf.Tensor) -> tf.Tensor:
+def _next_loss_scale(state, applied):
     """The loss scale and the number of finite steps in a row, float32 [2], after a step. A gradient
     that is not finite halves the scale; 2,000 finite ones in a row double it."""
     scale, finite_steps = tf.unstack(state)
     grows = tf.equal(finite_steps + 1, STEPS_TO_GROW)
-    after_finite = tf.where(grows, tf.stack([scale * 2, 0.0]), tf.stack([scale, finite_steps + 1]))
-    return tf.where(applied, after_finite, tf.stack([tf.maximum(scale / 2, LEAST_LOSS_SCALE), 0.0]))
+    after_finite = tf.where(grows, [scale * 2, 0.0], [scale, finite_steps + 1])
+    return tf.where(applied, after_finite, [tf.maximum(scale / 2, LEAST_LOSS_SCALE), 0.0])

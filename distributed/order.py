@@ -9,6 +9,7 @@ import heapq
 import math
 
 import numpy as np
+from numpy import ndarray
 
 from ringbase.ragged import mixed
 
@@ -25,22 +26,20 @@ class Order:
         self.num_rows, self.seed = num_rows, seed
         self._permutation = functools.lru_cache(2)(self._permutation_of)
 
-    def rows_at(self, start: int, stop: int) -> np.ndarray:
+    def rows_at(self, start: int, stop: int) -> ndarray:
         """Row numbers (int64) of the positions start, …, stop - 1 of the endless stream."""
         epochs, within = np.divmod(np.arange(start, stop, dtype=np.int64), self.num_rows)
-        parts = [
-            self._rows_of_epoch(epoch, within[epochs == epoch])
-            for epoch in np.unique(epochs).tolist()
-        ]
-        return np.concatenate(parts or [within])
+        parts = [within[:0]]
+        for epoch in np.unique(epochs).tolist():
+            parts.append(self._rows_of_epoch(epoch, within[epochs == epoch]))
+        return np.concatenate(parts)
 
-    def _rows_of_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+    def _rows_of_epoch(self, epoch, positions):
         return self._permutation(epoch)[positions]
 
-    def _permutation_of(self, epoch: int) -> np.ndarray:
-        return np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(
-            self.num_rows
-        )
+    def _permutation_of(self, epoch):
+        bits = np.random.Philox(key=[self.seed, epoch])
+        return np.random.Generator(bits).permutation(self.num_rows)
 
 
 class BlockOrder(Order):
@@ -65,52 +64,48 @@ class BlockOrder(Order):
         first = math.isqrt(max(self._num_blocks - 1, 0)) + 1
         self._halves = (np.uint64(first), np.uint64(-(-self._num_blocks // first)))
 
-    def _rows_of_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+    def _rows_of_epoch(self, epoch, positions):
         seeds = np.array([self.seed & _WORD, epoch], np.uint64)
         keys = mixed(
             mixed(seeds[:1]) + seeds[1:] * _ODD + np.arange(1, _ROUNDS + 2, dtype=np.uint64)
         )
-        short = int(self._permuted(np.array([self._num_blocks - 1]), keys, backwards=True)[0])
+        short = self._permuted(np.array([self._num_blocks - 1]), keys, backwards=True)
         missing = self.block - self._last_rows
-        positions = positions + np.where(
-            positions >= short * self.block + self._last_rows, missing, 0
-        )
-        slots, within = np.divmod(positions, self.block)
+        shift = np.where(positions >= short * self.block + self._last_rows, missing, 0)
+        slots, within = np.divmod(positions + shift, self.block)
         blocks = self._permuted(np.arange(slots[0], slots[-1] + 1), keys)
         rows = blocks[:, None] * self.block + np.arange(self.block)
-        hashes = np.where(
-            rows < self.num_rows, mixed(rows.astype(np.uint64) * _ODD + keys[-1]), _WORD
-        )
+        hashes = mixed(rows.astype(np.uint64) * _ODD + keys[-1])
+        hashes[rows >= self.num_rows] = _WORD
         # stable, so that even equal hashes have a fixed order
         order = np.argsort(hashes, axis=1, kind="stable")
         block_index = slots - slots[0]
         return rows[block_index, order[block_index, within]]
 
-    def _permuted(
-        self, blocks: np.ndarray, keys: np.ndarray, backwards: bool = False
-    ) -> np.ndarray:
+    def _permuted(self, blocks, keys, backwards=False):
         """π of each number, or the inverse of π."""
         permuted = self._through_rounds(blocks.astype(np.uint64), keys, backwards)
         while len(outside := np.flatnonzero(permuted >= self._num_blocks)):
             permuted[outside] = self._through_rounds(permuted[outside], keys, backwards)
         return permuted.astype(np.int64)
 
-    def _through_rounds(self, numbers: np.ndarray, keys: np.ndarray, backwards: bool) -> np.ndarray:
-        sizes = self._halves
-        halves = [numbers % sizes[0], numbers // sizes[0]]
+    def _through_rounds(self, numbers, keys, backwards):
+        first = self._halves[0]
+        halves = [numbers % first, numbers // first]
         for number in reversed(range(_ROUNDS)) if backwards else range(_ROUNDS):
-            changed, size = number % 2, sizes[number % 2]
+            changed = number % 2
+            size = self._halves[changed]
             gain = mixed(halves[1 - changed] * _ODD + keys[number]) % size
             halves[changed] = (halves[changed] + (size - gain if backwards else gain)) % size
-        return halves[0] + halves[1] * sizes[0]
+        return halves[0] + halves[1] * first
 
 
-def balanced(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
+def balanced(lengths: ndarray, num_parts: int) -> list[ndarray]:
     """Divides rows into parts with nearly equal numbers of tokens, whose numbers of rows differ by
     at most one: the longest remaining row goes to the part with the fewest tokens so far (Graham
     1969, LPT), of those that still need rows. Returns places in `lengths`, ascending."""
     num_rows, larger = divmod(len(lengths), num_parts)  # of each part; so many parts have one more
-    parts: list[list[int]] = [[] for _ in range(num_parts)]
+    parts: list[list] = [[] for _ in range(num_parts)]
     open_parts = [(0, part) for part in range(num_parts)]  # a heap, by tokens
     for row in np.argsort(-lengths, kind="stable").tolist():
         tokens, part = heapq.heappop(open_parts)
@@ -123,7 +118,7 @@ def balanced(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
     return [np.sort(np.array(part, np.int64)) for part in parts]
 
 
-def divided(lengths: np.ndarray, num_ranks: int, accumulation: int) -> list[list[np.ndarray]]:
+def divided(lengths: ndarray, num_ranks: int, accumulation: int) -> list[list[ndarray]]:
     """The rows of a step for each rank and micro-batch, as places in `lengths`."""
     ranks = balanced(lengths, num_ranks)
     return [[mine[part] for part in balanced(lengths[mine], accumulation)] for mine in ranks]

@@ -151,12 +151,12 @@ class Plan:
         return (
             f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch"
             f" {self.global_batch_size} over all ranks, accumulation {self.accumulation};"
-            f" {self.steps:,} steps, {epochs_in_words(self.epochs)}, {self.warmup_steps:,} of them"
+            f" {self.steps:,} steps, {_epochs_in_words(self.epochs)}, {self.warmup_steps:,} of them"
             f" warmup; learning rate {rate}"
         )
 
 
-def epochs_in_words(epochs: float) -> str:
+def _epochs_in_words(epochs):
     """Such as "3 epochs", "about 1 epoch" of 0.9988, "0.98 epochs"."""
     rounded = round(epochs, 2) or epochs
     about = "about " * (rounded.is_integer() and rounded != epochs)
@@ -266,11 +266,12 @@ def first_state(
 ) -> State:
     """Where a training by the plan begins: at row 0, or at a saved state, perhaps of another number
     of ranks. The checkpoints of its evaluations are there only if a run `continues`."""
-    step, saved = plan.steps, saved or START
-    if saved.step < saved.steps:
-        is_same = saved.global_batch_size == plan.global_batch_size
-        step = min(
-            plan.steps, saved.step if is_same else -(-saved.position // plan.global_batch_size)
-        )
-    evaluations, rows = saved.evaluations if continues else [], plan.global_batch_size
+    saved, rows = saved or START, plan.global_batch_size
+    step = saved.step
+    if saved.global_batch_size != rows:
+        step = -(-saved.position // rows)
+    if saved.step >= saved.steps:
+        step = plan.steps
+    evaluations = saved.evaluations if continues else []
+    step = min(step, plan.steps)
     return State(saved.position, step, plan.steps, rows, settings, evaluations, saved.evaluated)

@@ -1,7 +1,7 @@
 """Prediction over all ranks; each batch is computed by one rank."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ def predict(
     *,
     digest: Callable[[int, Any], Any] = lambda number, output: output,
     label: str | None = "prediction",
-) -> list[Any] | None:
+) -> list | None:
     """Returns the digest of `forward` of every batch, in order, on rank 0; None on other ranks.
     Each batch is computed by one rank, so that results do not depend on the number of ranks.
 
@@ -36,9 +36,9 @@ def predict(
     """
     mine = range(world.rank, len(batches), world.size)
     bar = run.progress(len(mine), label, "batch")
-    kept: list[Future] = []
+    kept: list = []
 
-    def digest_of(number: int, output: Any) -> Any:
+    def digest_of(number, output):
         # waits for the device
         return digest(number, tf.nest.map_structure(lambda tensor: tensor.numpy(), output))
 
@@ -46,9 +46,8 @@ def predict(
         made = prefetched(lambda n: collate(fields_of(rows, batches[n], batches[n])), mine)
         for number, batch in zip(mine, made, strict=True):
             if world.stop_wanted.is_set():
-                raise InputError(
-                    "stopped before the predictions were complete: run the same command again"
-                )
+                text = "stopped before the predictions were complete: run the same command again"
+                raise InputError(text)
             # A slow rank may finish long after the others, which wait for its outputs below.
             with naming_memory(batch), world.watchdog.working():
                 kept.append(thread.submit(digest_of, number, forward(batch)))

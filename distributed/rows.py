@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy import ndarray
 
 from distributed.order import Order, divided
 from distributed.plan import Plan, State
@@ -26,22 +27,20 @@ class BatchRows:
     has `num_rows`, `batch(number)` and `starts`: the first row of each batch, and last the number
     of rows."""
 
-    def __init__(self, parts: Sequence[Any]):
+    def __init__(self, parts: Sequence):
         self._parts = parts
         self._first_rows = np.cumsum([0, *(part.num_rows for part in parts)])
 
     def __len__(self) -> int:
         return int(self._first_rows[-1])
 
-    def take(self, indices: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+    def take(self, indices: ndarray) -> dict[str, ndarray | Ragged]:
         """The columns of some rows in the stored types: a column of numbers as an array [n], one of
         lists as a ragged array (`ringbase.ragged`)."""
         pieces, places = [], []
         for batch, within, of_batch in self._by_batch(indices):
-            # A slice costs a tenth of a take.
-            pieces.append(
-                batch.slice(within[0], 1) if len(within) == 1 else batch.take(_indices(within))
-            )
+            is_one = len(within) == 1  # a slice costs a tenth of a take
+            pieces.append(batch.slice(within[0], 1) if is_one else batch.take(_indices(within)))
             places.append(of_batch)
         chosen = pa.Table.from_batches(pieces or [self._parts[0].batch(0).slice(0, 0)])
         if len(pieces) > 1:
@@ -50,7 +49,7 @@ class BatchRows:
             chosen = chosen.combine_chunks().take(_indices(np.argsort(np.concatenate(places))))
         return {name: _to_numpy(chosen.column(name)) for name in chosen.column_names}
 
-    def lengths_at(self, name: str, indices: np.ndarray) -> np.ndarray:
+    def lengths_at(self, name: str, indices: ndarray) -> ndarray:
         """The number of values in a list column for some rows, int64 [n]; reads only their
         offsets."""
         lengths = np.empty(len(indices), np.int64)
@@ -59,16 +58,15 @@ class BatchRows:
             lengths[places] = offsets[within + 1] - offsets[within]
         return lengths
 
-    def _by_batch(
-        self, indices: np.ndarray
-    ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
+    def _by_batch(self, indices):
         """The rows by batch: the batch, the rows within it, and their places in `indices`."""
         rows = np.asarray(indices, np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
-        for number, places in _groups(np.searchsorted(self._first_rows, rows, side="right") - 1):
-            part, within = self._parts[number], rows[places] - self._first_rows[number]
-            for batch, here in _groups(np.searchsorted(part.starts, within, side="right") - 1):
+        for number, places in _groups(rows, self._first_rows):
+            part = self._parts[number]
+            within = rows[places] - self._first_rows[number]
+            for batch, here in _groups(within, part.starts):
                 yield part.batch(batch), within[here] - part.starts[batch], places[here]
 
 
@@ -90,13 +88,14 @@ class Rows(BatchRows):
     def batch(self, number: int) -> pa.RecordBatch:
         return self._batches[number]
 
-    def column(self, name: str) -> np.ndarray | Ragged:
+    def column(self, name: str) -> ndarray | Ragged:
         """A whole column, in the same form as from `take`."""
         return _to_numpy(self.table.column(name))
 
 
-def _groups(numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Each number that occurs, and its places."""
+def _groups(rows, starts):
+    """The number of each interval with some of the rows, and their places."""
+    numbers = np.searchsorted(starts, rows, side="right") - 1
     return ((number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist())
 
 
@@ -106,7 +105,7 @@ def write_rows(path: Path, table: pa.Table) -> None:
         writer.write_table(table, max_chunksize=1 << 14)
 
 
-def ragged(arrays: Iterable[np.ndarray], kind: pa.DataType) -> pa.Array:
+def ragged(arrays: Iterable[ndarray], kind: pa.DataType) -> pa.Array:
     """A list column of values of this type, from one array per row."""
     values, offsets = joined(arrays)
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(values, kind))
@@ -115,21 +114,19 @@ def ragged(arrays: Iterable[np.ndarray], kind: pa.DataType) -> pa.Array:
 # pyarrow's own conversions import pandas, which takes 0.3 s.
 
 
-def _indices(rows: np.ndarray) -> pa.Array:
+def _indices(rows):
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
 
 
-def _to_numpy(column: pa.ChunkedArray) -> np.ndarray | Ragged:
+def _to_numpy(column):
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(column.type, pa.LargeListType):
         offsets = np.from_dlpack(array.offsets)
         return np.from_dlpack(array.values)[offsets[0] : offsets[-1]], offsets - offsets[0]
     are_numbers = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    return (
-        np.from_dlpack(array)
-        if are_numbers and not array.null_count
-        else array.to_numpy(zero_copy_only=False)
-    )
+    if are_numbers and not array.null_count:
+        return np.from_dlpack(array)
+    return array.to_numpy(zero_copy_only=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +138,7 @@ class Feed:
     # the fields of a micro-batch's rows -> the model's input, a batch axis first
     collate: Callable[..., Batch]
     # Row numbers -> tokens of each row, of which ranks and micro-batches get nearly equal numbers.
-    lengths: Callable[[np.ndarray], np.ndarray] = np.ones_like
+    lengths: Callable[[ndarray], ndarray] = np.ones_like
     # Fields -> a batch of one shape, for each of the few shapes that XLA compiles for.
     collates_of_shapes: Sequence[Callable[..., Batch]] = ()
 
@@ -164,7 +161,7 @@ class Feed:
         return (collate(fields_of(self.rows, none, none)) for collate in self.collates_of_shapes)
 
 
-def fields_of(rows: BatchRows, numbers: np.ndarray, positions: np.ndarray) -> dict[str, Any]:
+def fields_of(rows: BatchRows, numbers: ndarray, positions: ndarray) -> dict[str, Any]:
     """The columns of these rows, their numbers as "row" and, of their positions in the stream,
     their "epoch"."""
     return rows.take(numbers) | {"row": numbers, "epoch": positions // len(rows)}

@@ -32,7 +32,6 @@ from ringbase.files import parse_json, replace_folder, write_bytes, write_json, 
 LOCK = ".lock"
 LINE_INTERVAL_S = 30.0
 WIDTH = 110  # columns of a bar, where there are so many
-LINE = "{desc}: {n_fmt}/{total_fmt}{unit}, {remaining_s:.0f} s left{postfix}"
 
 
 class Lines:
@@ -41,6 +40,16 @@ class Lines:
     def write(self, text: str) -> None:
         if shown := text.strip():
             print(shown, file=sys.stderr, flush=True)
+
+
+LINES: dict = {
+    "file": Lines(),
+    "bar_format": "{desc}: {n_fmt}/{total_fmt}{unit}, {remaining_s:.0f} s left{postfix}",
+    "mininterval": LINE_INTERVAL_S,
+    "delay": LINE_INTERVAL_S,
+    "miniters": 1,
+    "smoothing": 0,
+}
 
 
 def terminal_columns() -> int:
@@ -52,9 +61,8 @@ def terminal_columns() -> int:
         return int(told) or launcher.columns(2)
     with contextlib.suppress(OSError):
         if any(name in os.environ for name in launcher.RANK_VARIABLES):
-            return int(
-                os.readlink(f"/proc/{os.getppid()}/fd/2").startswith(("/dev/pts/", "/dev/tty"))
-            )
+            target = os.readlink(f"/proc/{os.getppid()}/fd/2")
+            return int(target.startswith(("/dev/pts/", "/dev/tty")))
     return 0
 
 
@@ -75,7 +83,7 @@ class Run:
     def is_writer(self) -> bool:
         """Whether this rank writes the folder. It is asked each time: after a death another rank
         is the first."""
-        return self._world.is_first
+        return self._world.rank == 0
 
     def lock(self) -> None:
         """Keeps other jobs out of the folder until `close` or the end of this process: a killed job
@@ -90,15 +98,14 @@ class Run:
             self._lock.close()
             self._lock = None
             raise InputError(
-                f"{self.folder} belongs to a run that has not ended ({path.read_text()}): "
-                "wait for it, or give another folder"
+                f"{self.folder} belongs to a run that has not ended ({path.read_text()}): wait for"
+                " it, or give another folder"
             ) from None
         except OSError as error:  # a file system without locks
             self.say(f"note: {self.folder} cannot be locked against other jobs: {error.strerror}")
+        who = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}"
         self._lock.truncate(0)
-        self._lock.write(
-            f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}"
-        )
+        self._lock.write(who)
         self._lock.flush()
 
     def lock_again(self) -> None:
@@ -114,18 +121,14 @@ class Run:
         """The progress of a loop, of whose `total` steps `initial` are done: a bar on a terminal,
         elsewhere a line every 30 seconds and one at the end; nothing without a label."""
         columns = terminal_columns()
-        shape: dict[str, Any] = {"ncols": min(columns, WIDTH) if columns > 1 else WIDTH}
-        if not columns:
-            each = {
-                "mininterval": LINE_INTERVAL_S,
-                "delay": LINE_INTERVAL_S,
-                "miniters": 1,
-                "smoothing": 0,
-            }
-            shape = {"file": Lines(), "bar_format": LINE, **each}
-        is_hidden = label is None or not self.shows(total)
+        shape = {"ncols": min(columns, WIDTH) if columns > 1 else WIDTH} if columns else LINES
         return tqdm(
-            total=total, desc=label, unit=f" {unit}", initial=initial, disable=is_hidden, **shape
+            desc=label,
+            total=total,
+            unit=f" {unit}",
+            initial=initial,
+            disable=label is None or not self.shows(total),
+            **shape,
         )
 
     def say(self, text: str) -> None:
@@ -175,10 +178,9 @@ class Run:
         if not self.is_writer:
             return
         try:
+            line = json.dumps({"step": step, "time": round(time.time(), 3), **values})
             with (self.folder / "metrics.jsonl").open("a") as file:
-                file.write(
-                    json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n"
-                )
+                file.write(f"{line}\n")
             summary = imported_tensorflow().compat.v1.Summary()
             # one operation for all: each takes TensorFlow 0.4 ms
             for name, value in values.items():
@@ -186,10 +188,8 @@ class Run:
             self._write_summary(summary, step)
         except Exception as error:  # TensorFlow has its own for a full disk
             if not self._has_failed:
-                self.say(
-                    f"warning: {self.folder}: steps cannot be logged: {one_line(error)}; the run"
-                    " goes on"
-                )
+                text = f"steps cannot be logged: {one_line(error)}; the run goes on"
+                self.say(f"warning: {self.folder}: {text}")
             self._has_failed = True
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
@@ -201,7 +201,7 @@ class Run:
                 given = {name: value for name, value in values.items() if value is not None}
                 self._write_summary(summary_v2.hparams_pb(given), 0)
 
-    def _write_summary(self, event: Any, step: int) -> None:
+    def _write_summary(self, event, step):
         tf = imported_tensorflow()
         if self._events is None:
             self._events = tf.summary.create_file_writer(str(self.folder / "tensorboard"))
@@ -233,7 +233,7 @@ class Run:
 class Unwritten(Run):
     """A run that neither writes nor prints; its folder may be read."""
 
-    def __init__(self, folder: Path = Path()) -> None:
+    def __init__(self, folder: Path = Path()):
         super().__init__(folder, World())
 
     @property
@@ -241,12 +241,11 @@ class Unwritten(Run):
         return False
 
 
-def replaced(path: Path, replace: Callable[[Path, Any], None], content: Any) -> None:
+def replaced(path: Path, replace: Callable[[Path, Any], None], content) -> None:
     """`replace(path, content)`. Raises InputError, which names the path, if it cannot be written (a
     full disk)."""
     try:
         replace(path, content)
     except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"{path} cannot be written: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be written: {reason}") from error

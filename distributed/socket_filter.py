@@ -14,8 +14,7 @@ import os
 import random
 import socket
 import struct
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
 SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 51  # Python's socket has no names for them
 # The filter's instructions: load an octet or a word of the IP header, shift, compare and jump,
@@ -34,10 +33,8 @@ def listening(ports: range) -> socket.socket:
     """A socket on a free port of all networks, by IPv6 too where there is any, as gRPC's servers
     listen. A server of this user can share the port, as gRPC's do under TF_GRPC_REUSE_PORT=1."""
     both = socket.has_dualstack_ipv6()
-    kind: dict[str, Any] = {
-        "family": socket.AF_INET6 if both else socket.AF_INET,
-        "dualstack_ipv6": both,
-    }
+    family = socket.AF_INET6 if both else socket.AF_INET
+    kind: dict = {"family": family, "dualstack_ipv6": both}
     for port in random.SystemRandom().sample(ports, 100):
         with contextlib.suppress(OSError):  # the port is taken
             # one that shares the port would not notice
@@ -57,14 +54,13 @@ def refuse_all(keeper: socket.socket) -> None:
 def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
     """Hands the keeper's port to this process's server that shares it: only these IPv4 addresses
     can connect. Raises OSError if the system refuses the filter, or if a stranger gets through."""
+    refused, accepted = (RETURN, 0, 0, NOTHING), (RETURN, 0, 0, WHOLE_PACKET)
     program = [(LOAD_OCTET, 0, 0, VERSION), (SHIFT_RIGHT, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, 4)]
-    program += [(RETURN, 0, 0, NOTHING), (LOAD_WORD, 0, 0, SOURCE)]
+    program += [refused, (LOAD_WORD, 0, 0, SOURCE)]
     for source in sorted(sources):
-        program += [
-            (JUMP_IF_EQUAL, 0, 1, int(ipaddress.IPv4Address(source))),
-            (RETURN, 0, 0, WHOLE_PACKET),
-        ]
-    program += [(RETURN, 0, 0, NOTHING)]
+        is_source = (JUMP_IF_EQUAL, 0, 1, int(ipaddress.IPv4Address(source)))
+        program += [is_source, accepted]
+    program.append(refused)
     for server in _others_on_its_port(keeper):
         _set_program(server, SO_ATTACH_FILTER, program)
     port = keeper.getsockname()[1]
@@ -74,16 +70,15 @@ def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
         raise OSError("socket filters have no effect")
 
 
-def _set_program(listener: socket.socket, option: int, program: Program) -> None:
-    instructions = ctypes.create_string_buffer(
-        b"".join(struct.pack("HBBI", *each) for each in program)
-    )
+def _set_program(listener, option, program):
+    packed = b"".join(struct.pack("HBBI", *each) for each in program)
+    instructions = ctypes.create_string_buffer(packed)
     # C's struct sock_fprog: their number, and where they are.
     described = struct.pack("HP", len(program), ctypes.addressof(instructions))
     listener.setsockopt(socket.SOL_SOCKET, option, described)
 
 
-def _others_on_its_port(keeper: socket.socket) -> Iterator[socket.socket]:
+def _others_on_its_port(keeper):
     """This process's other sockets that listen on the keeper's port."""
     for descriptor in set(map(int, os.listdir("/proc/self/fd"))) - {keeper.fileno()}:
         # Suppressed: it is no socket, or closed by now.

@@ -5,7 +5,6 @@ import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 from distributed.devices import imported_tensorflow
 from distributed.run import Run
@@ -23,7 +22,7 @@ class Timeline:
 
     def __init__(self, path: str | None, world: World):
         self.path, self._world = path, world
-        self._events: list[tuple[str, float, float]] = []
+        self._events: list = []  # (name, begin, seconds)
         if path:
             world.barrier()
         self._origin_s = time.perf_counter()
@@ -37,11 +36,10 @@ class Timeline:
         gathered = self._world.gather(self._events) if self.path else None
         if not self.path or gathered is None:
             return
-        events: list[dict[str, Any]] = []
+        events: list = []
         for rank, own in enumerate(gathered):
-            events.append(
-                {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
-            )
+            label = {"args": {"name": f"rank {rank}"}}
+            events.append({"ph": "M", "name": "process_name", "pid": rank, **label})
             for name, began_s, seconds in own:
                 times = {"ts": round(1e6 * began_s), "dur": round(1e6 * seconds)}
                 events.append({"ph": "X", "name": name, "pid": rank, "tid": 0, **times})
@@ -57,8 +55,10 @@ class Profile:
     `profile`."""
 
     def __init__(self, steps: str | None, run: Run, step: int):
-        first, last = map(int, steps.split(":")) if steps and run.is_writer else (0, -1)
-        self._first, self._last, self._run, self._is_on = max(first, step + 1), last, run, False
+        first, self._last = map(int, steps.split(":")) if steps and run.is_writer else (0, -1)
+        self._first = max(first, step + 1)
+        self._run = run
+        self._is_on = False
         self.after(step)
 
     def after(self, step: int) -> None:

@@ -55,9 +55,8 @@ class HeldOut:
             return math.ceil(plan.rows / plan.global_batch_size)
         if self.every == "auto":
             cost = PASSES * plan.steps * plan.global_batch_size / self.num_rows  # in measurements
-            return math.ceil(
-                plan.steps / max(1, int(cost * EVALUATION_SHARE / (1 - EVALUATION_SHARE)))
-            )
+            number = int(cost * EVALUATION_SHARE / (1 - EVALUATION_SHARE))
+            return math.ceil(plan.steps / max(1, number))
         return self.every
 
     def is_due(self, state: State, plan: Plan) -> bool:
@@ -70,10 +69,8 @@ class HeldOut:
         """Measures and logs; returns the state with the score that selects the best checkpoint."""
         scores = self.measure()
         run.metrics(state.step, {"rows": state.position, **scores})
-        run.say(
-            f"step {state.step}: "
-            + ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        )
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        run.say(f"step {state.step}: {shown}")
         return state.with_score(None if self.best is None else scores[self.best])
 
 
@@ -138,14 +135,10 @@ def train(
 def is_finished(state: State, held_out: HeldOut | None) -> bool:
     """Whether a training is at the end of its plan, or has not become better for too many
     evaluations."""
-    if (
-        state.step == state.steps
-        or held_out is None
-        or held_out.patience is None
-        or state.best is None
-    ):
+    if state.step == state.steps or not held_out or held_out.patience is None or not state.best:
         return state.step == state.steps
-    return sum(position > state.best[0] for position, _ in state.evaluations) >= held_out.patience
+    best, _ = state.best
+    return sum(position > best for position, _ in state.evaluations) >= held_out.patience
 
 
 class Log:
@@ -164,10 +157,10 @@ class Log:
         self._bar = run.progress(state.steps, "training", initial=state.step)
         self._skipped, self._all_skipped = 0, 0  # in a row, and of the whole training
         self._began_s = time.perf_counter()
-        self._unread: deque[tuple[State, StepResult, dict[str, float], bool]] = deque()
+        self._unread: deque = deque()
         # the newest step
-        self._unlogged: tuple[State, dict[str, float], dict[str, float]] | None = None
-        self._times: list[dict[str, float]] = []  # of the logged steps
+        self._unlogged: tuple | None = None
+        self._times: list = []  # of the logged steps
 
     def step(self, state: State, result: StepResult) -> None:
         """Shows the result of the step that led to `state`. Raises NotFinite or NoTargets when too
@@ -177,7 +170,7 @@ class Log:
         self._show_all_but(self._is_async)
         self._profile.after(state.step)
 
-    def _show_all_but(self, num_unread: int) -> None:
+    def _show_all_but(self, num_unread):
         while len(self._unread) > num_unread:
             state, result, times, is_logged = self._unread.popleft()
             # on GPUs the sum is waited for here
@@ -187,32 +180,27 @@ class Log:
             missing = ", ".join(terms_without_targets(result.weights))
             self._skipped = 0 if is_applied else self._skipped + 1
             self._all_skipped += not is_applied
-            if missing:
-                self._run.say(
-                    f"step {state.step}: no row has a target for {missing}; all ranks skip the step"
-                )
-            elif not is_applied:
-                now = f"; the loss scale is now {scale:g}" if scale else ""
-                self._run.say(
-                    f"step {state.step}: the gradient is not finite; all ranks skip the step{now}"
-                )
+            if not is_applied:
+                reason, now = f"no row has a target for {missing}", ""
+                if not missing:
+                    reason = "the gradient is not finite"
+                    now = f"; the loss scale is now {scale:g}" if scale else ""
+                self._run.say(f"step {state.step}: {reason}; all ranks skip the step{now}")
             has_learned = state.step < state.steps or self._skipped < state.step - self._begin
             if self._skipped == MOST_SKIPPED_STEPS or not has_learned:
                 if missing:
                     raise NoTargets(f"no row has a target for {missing} in {self._skipped} steps")
                 raise NotFinite(f"no finite gradient in {self._skipped} steps")
             shown = {name: f"{values[name]:.4f}" for name in ("loss", *result.weights)}
-            rates = {
-                "rate": f"{values['learning_rate']:.2e}",
-                "examples_s": f"{times['examples_per_s']:.1f}",
-            }
-            self._bar.set_postfix(shown | rates, refresh=False)
+            shown["rate"] = f"{values['learning_rate']:.2e}"
+            shown["examples_s"] = f"{times['examples_per_s']:.1f}"
+            self._bar.set_postfix(shown, refresh=False)
             self._bar.update()
             self._unlogged = state, values, times
             if is_logged:
                 self._write()
 
-    def _write(self) -> None:
+    def _write(self):
         if self._unlogged:
             state, values, times = self._unlogged
             place = {"rows": state.position, "ranks": self._world.size}
@@ -235,11 +223,11 @@ class Log:
         self._timeline.write(self._run)
         self._write()
         times = self._times[1:] or self._times  # the first holds the compilation
-        medians = {
-            name: statistics.median(each.get(name, 0.0) for each in times)
-            for name in [*times, {}][0]
-        }
-        if any(of_ranks := self._world.all_gather(medians)):
+        medians = {}
+        for name in times[0] if times else ():
+            medians[name] = statistics.median(each.get(name, 0.0) for each in times)
+        of_ranks = self._world.all_gather(medians)
+        if any(of_ranks):
             self._run.write_json("step_times.json", of_ranks)
         skipped = f", skipped steps: {self._all_skipped:,}" if self._all_skipped else ""
         self._run.say(f"trained for {time.perf_counter() - self._began_s:.1f} s{skipped}")

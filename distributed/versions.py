@@ -35,31 +35,23 @@ def versions() -> dict[str, str]:
 
 def environment() -> dict[str, object]:
     """The facts for run.json; the commit is that of RingBERT's own checkout, if there is one."""
-    by_slurm = f"srun, job {os.environ['SLURM_JOB_ID']}" if "SLURM_JOB_ID" in os.environ else None
-    checkout, commit = Path(ringbase.__file__).parent.parent, None
+    launched_by = os.environ.get(launcher.COMMAND)
+    if not launched_by and "SLURM_JOB_ID" in os.environ:
+        launched_by = f"srun, job {os.environ['SLURM_JOB_ID']}"
+    checkout, described = Path(ringbase.__file__).parent.parent, ""
     # Not of the folder where the user works: a downloaded .git/config can name programs that git
     # would run.
-    command = [
-        "git",
-        "-c",
-        "core.fsmonitor=false",
-        "-C",
-        str(checkout),
-        "describe",
-        "--always",
-        "--dirty",
-    ]
+    command = ["git", "-c", "core.fsmonitor=false", "describe", "--always", "--dirty"]
     if (checkout / ".git").exists():
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            commit = (
-                subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
-                or None
-            )
+            described = subprocess.run(
+                command, cwd=checkout, capture_output=True, text=True, timeout=10
+            ).stdout
     return {
         "python": platform.python_version(),
         "packages": versions(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
-        "git_commit": commit,
+        "git_commit": described.strip() or None,
         "command": sys.argv,
-        "launched_by": os.environ.get(launcher.COMMAND) or by_slurm or None,
+        "launched_by": launched_by or None,
     }

@@ -18,10 +18,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -73,24 +72,22 @@ class Seen:
     still_s: float = 0.0
     silent_s: float = 0.0
 
-    def hear(self, *place: Any) -> None:
+    def hear(self, *place) -> None:
         if WORKING in place or place != (self.count, self.name, self.activity):
             self.still_s = 0.0
         self.silent_s, (self.count, self.name, self.activity) = 0.0, place
 
     def __str__(self) -> str:
         place = f", at {self.name}" if self.name else ""
-        return (
-            f"rank {self.rank}, {self.process}, gave its last sign of life {self.silent_s:.0f} s"
-            f" ago{place}"
-        )
+        since = f"gave its last sign of life {self.silent_s:.0f} s ago"
+        return f"rank {self.rank}, {self.process}, {since}{place}"
 
 
 class Watchdog:
     """Counts the operations of this rank, and watches over those of all ranks once it is
     started."""
 
-    def __init__(self, settings: StallSettings | None = None) -> None:
+    def __init__(self, settings: StallSettings | None = None):
         self.settings = settings
         # The number and the name of the last operation, and what this rank does: a new tuple for
         # each change, so that the thread needs no lock.
@@ -114,7 +111,7 @@ class Watchdog:
         finally:
             self.now = (*self.now[:2], before)
 
-    def start(self, comm: Any, fail: Callable[[Exception], None]) -> None:
+    def start(self, comm, fail: Callable[[Exception], None]) -> None:
         """Watches over the ranks of `comm`, which all call it; again after a death. `fail` ends the
         job."""
         self.stop()
@@ -124,9 +121,7 @@ class Watchdog:
         if started().Query_thread() == started().THREAD_MULTIPLE:
             self._leaving = threading.Event()
             arguments = (comm.Dup(), self.settings, fail, self._leaving)
-            self._thread = threading.Thread(
-                target=self._watch, args=arguments, daemon=True, name="watchdog"
-            )
+            self._thread = threading.Thread(None, self._watch, "watchdog", arguments, daemon=True)
             self._thread.start()
         elif comm.rank == 0:
             print(
@@ -140,9 +135,7 @@ class Watchdog:
         if self._thread.is_alive():
             self._thread.join(10)
 
-    def _watch(
-        self, comm: Any, settings: StallSettings, fail: Callable, leaving: threading.Event
-    ) -> None:
+    def _watch(self, comm, settings, fail, leaving):
         """What the thread does. Rank 0's watches over all ranks, another's over itself and rank
         0."""
         # MPI is failing, and the main thread will say so
@@ -155,31 +148,30 @@ class Watchdog:
             while not leaving.wait(TICK_S):
                 folder = self.stacks or temporary
                 for seen in ranks.values():
-                    seen.still_s, seen.silent_s = seen.still_s + TICK_S, seen.silent_s + TICK_S
+                    seen.still_s += TICK_S
+                    seen.silent_s += TICK_S
                 own.hear(*self.now)
-                if is_time(own.still_s, settings.stall_timeout):
-                    write_stacks(folder / f"rank-{own.rank}.txt", str(own))
+                if _is_time(own.still_s, settings.stall_timeout):
+                    _write_stacks(folder / f"rank-{own.rank}.txt", str(own))
                 if own is first:
-                    listen(comm, ranks)
+                    _listen(comm, ranks)
                 elif message is None or message.Test():
                     # Synchronous, so that no more than one message waits at a rank 0 that is
                     # stopped.
                     message = comm.issend((own.rank, *self.now), 0)
                     first.still_s = first.silent_s = 0.0
                 if own is first or first.silent_s > SILENT_S:
-                    judge(own.rank, list(ranks.values()), settings, folder, fail)
-            listen(comm, ranks)  # the last messages, so that none is left over when MPI ends
+                    _judge(own.rank, list(ranks.values()), settings, folder, fail)
+            _listen(comm, ranks)  # the last messages, so that none is left over when MPI ends
 
 
-def listen(comm: Any, ranks: Mapping[int, Seen]) -> None:
+def _listen(comm, ranks):
     while (message := comm.improbe()) is not None:
         rank, *place = message.recv()
         ranks[rank].hear(*place)
 
 
-def judge(
-    rank: int, ranks: list[Seen], settings: StallSettings, folder: Path, fail: Callable
-) -> None:
+def _judge(rank, ranks, settings, folder, fail):
     """Compares what ranks do, and warns or ends the job when it is time to. It is a stall if one
     waits and none goes on."""
     for count in {seen.count for seen in ranks}:
@@ -189,20 +181,17 @@ def judge(
     waiting = [seen for seen in ranks if seen.activity == WAITING and seen.silent_s <= SILENT_S]
     stalled_s = min(seen.still_s for seen in ranks)
     is_end = 0 < settings.stall_timeout <= stalled_s
-    if not waiting or not (is_end or (is_time(stalled_s, settings.stall_warning) and rank <= 1)):
+    if not waiting or not (is_end or (_is_time(stalled_s, settings.stall_warning) and rank <= 1)):
         return
     count = min(seen.count for seen in waiting)
     missing = [seen.rank for seen in ranks if seen.count < count]
-    who = f"{named(missing)} did not arrive" if missing else "all ranks arrived"
+    who = f"{_named(missing)} did not arrive" if missing else "all ranks arrived"
     here = [seen for seen in waiting if seen.count == count]
-    where = (
-        f"{here[0].name}, where {named(seen.rank for seen in here)} waited for {stalled_s:.0f} s"
-    )
-    facts = [str(seen) for seen in ranks if seen.count < count or seen.silent_s > SILENT_S][
-        :MOST_FACTS
-    ]
+    waiters = _named(seen.rank for seen in here)
+    where = f"{here[0].name}, where {waiters} waited for {stalled_s:.0f} s"
+    facts = [str(seen) for seen in ranks if seen.count < count or seen.silent_s > SILENT_S]
     facts = facts or ["all are alive, so the network or the library that sums is the suspect"]
-    text = "; ".join([f"{who} at {where}", *facts])
+    text = "; ".join([f"{who} at {where}", *facts[:MOST_FACTS]])
     if not is_end:
         tqdm.write(f"warning: {text}", file=sys.stderr)  # above a bar if there is one
         sys.stderr.flush()
@@ -213,7 +202,7 @@ def judge(
     fail(StallError(f"{text}; {limit}; the stacks of the ranks are in {folder}"))
 
 
-def write_stacks(path: Path, text: str) -> None:
+def _write_stacks(path, text):
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
@@ -221,19 +210,19 @@ def write_stacks(path: Path, text: str) -> None:
             faulthandler.dump_traceback(file)
 
 
-def is_time(passed_s: float, due_s: float) -> bool:
+def _is_time(passed_s, due_s):
     """Whether this is the tick in which a time (0 for never) has passed."""
     return 0 < due_s <= passed_s < due_s + TICK_S
 
 
-def named(ranks: Iterable[int]) -> str:
+def _named(ranks):
     names = list(map(str, ranks))
     return f"rank{'s' * (len(names) != 1)} {shortened(names)}"
 
 
 def by_value(values: Mapping[int, str]) -> str:
     """The ranks that have each value, such as "ranks 0, 2: 4; rank 1: 5"."""
-    ranks: dict[str, list[int]] = {}
+    ranks: dict = {}
     for rank, value in values.items():
         ranks.setdefault(value, []).append(rank)
-    return "; ".join(f"{named(having)}: {value}" for value, having in ranks.items())
+    return "; ".join(f"{_named(having)}: {value}" for value, having in ranks.items())

@@ -6,6 +6,7 @@ it down.
 """
 
 import contextlib
+import itertools
 import os
 import pickle
 import signal
@@ -13,12 +14,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypeVar, cast
+from typing import Any, Literal, TextIO, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from distributed import launcher
 from distributed.devices import Device, DeviceSettings, own_cores, use_device
@@ -27,8 +29,8 @@ from distributed.watchdog import StallError, StallSettings, Watchdog, by_value
 from ringbase.errors import InputError, Preempted, one_line
 
 T = TypeVar("T")
-POLL_S = (0.0005, 0.02)  # shortest and longest sleep of a rank that waits in a barrier
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SHORTEST_S, LONGEST_S = 0.0005, 0.02  # sleeps of a rank that waits in a barrier
+
 MESSAGE_BYTES = 1 << 28  # at most, of a message of pickled values, those of all ranks together
 FAULT = 70  # exit status after a fault that is not the user's: EX_SOFTWARE of <sysexits.h>
 
@@ -37,7 +39,7 @@ class FirstRankError(Exception):
     """`World.on_first` failed on rank 0, which reports it and ends the job."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class World:
     """This process among the ranks of a job; `World()` is alone. `elastic.py` changes it after a
     death."""
@@ -49,23 +51,23 @@ class World:
     node: int = 0  # the number of this machine
     num_nodes: int = 1
     # mpi4py's communicator of the ranks; None for one rank
-    comm: Any = field(default=None, repr=False)
+    comm: Any = None
     device: Device = field(default_factory=Device)
     program: str = "python"
     # a user's own: OSErrors keep their traceback; alone, it keeps its signals' handlers
     is_script: bool = False
-    stop_wanted: threading.Event = field(default_factory=threading.Event, repr=False)
+    stop_wanted: threading.Event = field(default_factory=threading.Event)
     can_save: bool = False  # a training runs, which saves and stops when that is wanted
-    watchdog: Watchdog = field(default_factory=Watchdog, repr=False)
+    watchdog: Watchdog = field(default_factory=Watchdog)
     launched_size: int = 1  # how many ranks there were at the start
     # of the living ranks at the start; only if the job goes on without those that die
     names: tuple[str, ...] = ()
-    derived: list[Any] = field(default_factory=list, repr=False)  # communicators made from `comm`
+    derived: list = field(default_factory=list)  # communicators made from `comm`
 
     def __str__(self) -> str:
-        machines = f" on {self.num_nodes} machine{'s' * (self.num_nodes > 1)}"
-        threads = f"{self.device.kind}, {self.device.threads} threads per rank"
-        return f"{self.size} rank{'s' * (self.size > 1)}{machines}, {threads}"
+        ranks = f"{self.size} rank{'s' * (self.size > 1)}"
+        machines = f"{self.num_nodes} machine{'s' * (self.num_nodes > 1)}"
+        return f"{ranks} on {machines}, {self.device.kind}, {self.device.threads} threads per rank"
 
     @classmethod
     def join(
@@ -74,7 +76,7 @@ class World:
         program: str | None = None,
         stalls: StallSettings | None = StallSettings(),  # noqa: B008
         is_script: bool = False,
-        comm: Any = None,
+        comm=None,
     ) -> "World":
         """Joins MPI and gives each local rank its GPU and cores; call it before the first
         TensorFlow operation.
@@ -85,13 +87,10 @@ class World:
         MPI sees one of several processes that a launcher started, or if a rank can get no GPU.
         """
         comm, problem = communicator() if comm is None else (comm, "")
-        place = (
-            place_in(comm) | {"comm": comm, "launched_size": comm.size}
-            if comm and comm.size > 1
-            else {}
-        )
-        program = program or Path(sys.argv[0]).name
-        world = cls(program=program, is_script=is_script, watchdog=Watchdog(stalls), **place)
+        facts: dict = {"program": program or Path(sys.argv[0]).name}
+        if comm and comm.size > 1:
+            facts |= place_in(comm) | {"comm": comm, "launched_size": comm.size}
+        world = cls(is_script=is_script, watchdog=Watchdog(stalls), **facts)
         with contextlib.ExitStack() as failing:
             failing.push(world)
             if problem:
@@ -100,9 +99,10 @@ class World:
                 signal.signal(signal.SIGUSR1, lambda *_: world.stop_wanted.set())
             # mpirun kills its ranks half a second after SIGTERM, too early to save: bert-launch
             # sends SIGUSR1.
-            for number in ENDING if world.size == 1 and not is_script else ():
-                signal.signal(number, world._on_signal)
-            threading.excepthook = world.fail_in_thread
+            if world.size == 1 and not is_script:
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                    signal.signal(number, world._on_signal)
+            threading.excepthook = world._fail_in_thread
             world.device = own_cores(world) if device is None else use_device(world, device)
             failing.pop_all()
         if world.comm is not None:
@@ -114,11 +114,6 @@ class World:
     @property
     def is_elastic(self) -> bool:
         return bool(self.names)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is rank 0, which writes files and prints. A death can change it."""
-        return self.rank == 0
 
     @property
     def place(self) -> str:
@@ -138,12 +133,13 @@ class World:
 
     def barrier(self) -> None:
         """Waits for all ranks without keeping a core busy."""
-        if self.comm is not None:
-            with self.operation("a barrier"):
-                request, pause_s = self.comm.Ibarrier(), POLL_S[0]
-                while not request.Test():
-                    time.sleep(pause_s)
-                    pause_s = min(2 * pause_s, POLL_S[1])
+        if self.comm is None:
+            return
+        with self.operation("a barrier"):
+            request, pause_s = self.comm.Ibarrier(), SHORTEST_S
+            while not request.Test():
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_S)
 
     def broadcast(self, value: T) -> T:
         """Rank 0's value on every rank (pickled)."""
@@ -157,29 +153,27 @@ class World:
         if self.comm is None:
             return [value]
         parts = self._exchanged("gather", value)
-        return of_each_rank(parts) if self.rank == 0 else None
+        return _of_each_rank(parts) if self.rank == 0 else None
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value on every rank, in order of rank (pickled)."""
-        return [value] if self.comm is None else of_each_rank(self._exchanged("allgather", value))
+        return [value] if self.comm is None else _of_each_rank(self._exchanged("allgather", value))
 
-    def _exchanged(self, method: str, value: Any) -> list[Any]:
+    def _exchanged(self, method, value):
         """What a method of MPI returns for the pickled value, piece by piece: MPI counts the bytes
         of a message, of all ranks together, in 32 bits."""
-        raw, piece_bytes = pickle.dumps(value, pickle.HIGHEST_PROTOCOL), MESSAGE_BYTES // self.size
+        raw = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        piece_bytes = MESSAGE_BYTES // self.size
         with self.operation(f"an MPI {method}"):
             self.barrier()
-            most_bytes = self.comm.allreduce(len(raw), started().MAX)
+            starts = range(0, self.comm.allreduce(len(raw), started().MAX), piece_bytes)
             exchange = getattr(self.comm, method)
             try:
-                return [
-                    exchange(raw[start : start + piece_bytes])
-                    for start in range(0, most_bytes, piece_bytes)
-                ]
+                return [exchange(raw[start : start + piece_bytes]) for start in starts]
             finally:
                 self.refuse_after_death()
 
-    def all_reduce_sum(self, values: np.ndarray, name: str = "a sum") -> np.ndarray:
+    def all_reduce_sum(self, values: ArrayLike, name: str = "a sum") -> np.ndarray:
         """The sum over ranks of a small float64 array; `name` is for messages."""
         total = np.array(values, np.float64)
         if self.comm is not None:
@@ -191,19 +185,21 @@ class World:
     def refuse_after_death(self) -> None:
         """Raises MPI's exception if this rank knows of a death. An exchange that it cut short can
         return garbage as a success in Open MPI 5.0."""
-        if self.is_elastic:
-            failed = self.comm.Get_failed()
-            num_failed = failed.size
-            failed.Free()
-            if num_failed or self.comm.Is_revoked():
-                raise started().Exception(started().ERR_PROC_FAILED)
+        if not self.is_elastic:
+            return
+        failed = self.comm.Get_failed()
+        num_failed = failed.size
+        failed.Free()
+        if num_failed or self.comm.Is_revoked():
+            raise started().Exception(started().ERR_PROC_FAILED)
 
     def on_first(self, function: Callable[..., T], *args) -> T:
         """Calls `function(*args)` on rank 0 only. Every rank returns its result, or raises if it
         failed."""
         if self.size == 1:
             return function(*args)
-        result, failure, reason = None, None, ""
+        result: Any = None
+        failure, reason = None, ""
         with self.operation(f"the work of rank 0 ({getattr(function, '__name__', '')})"):
             if self.rank == 0:
                 try:
@@ -214,15 +210,14 @@ class World:
             result, reason = self.broadcast((result, reason))
         if reason:
             raise failure or FirstRankError(reason)
-        return cast(T, result)
+        return result
 
     def on_each_machine(self, function: Callable[..., T], *args) -> T:
         """Calls `function` on rank 0, then on the first rank of every other machine, which on a
         shared file system finds the files already written. Returns the result of the first rank
         here."""
-        with self.operation(
-            f"the work of each machine's first rank ({getattr(function, '__name__', '')})"
-        ):
+        name = getattr(function, "__name__", "")
+        with self.operation(f"the work of each machine's first rank ({name})"):
             result = self.on_first(function, *args)
             if self.local_rank == 0 and self.rank > 0:
                 with self.watchdog.working():
@@ -238,16 +233,15 @@ class World:
         stable `str`."""
         with self.operation("a comparison of the ranks"):
             everyone = self.all_gather({name: str(value) for name, value in facts.items()})
-        for name in dict.fromkeys(name for facts_of_rank in everyone for name in facts_of_rank):
-            values = dict(
-                enumerate(facts_of_rank.get(name, "nothing") for facts_of_rank in everyone)
-            )
-            if len(set(values.values())) > 1:
-                raise InputError(f"the ranks disagree about {name}: {by_value(values)}")
+        for name in dict.fromkeys(itertools.chain(*everyone)):
+            values = [facts_of_rank.get(name, "nothing") for facts_of_rank in everyone]
+            if len(set(values)) > 1:
+                by_rank = dict(enumerate(values))
+                raise InputError(f"the ranks disagree about {name}: {by_value(by_rank)}")
 
     def say(self, text: str, file: TextIO | None = None) -> None:
         """Prints a line to a file, or to standard error, once for the whole job."""
-        if self.is_first:
+        if self.rank == 0:
             print(text, file=file or sys.stderr, flush=True)
 
     # -- the end -----------------------------------------------------------------------------------
@@ -256,12 +250,9 @@ class World:
         return self
 
     def __exit__(self, kind, error, trace) -> Literal[False]:
-        if (
-            error is None
-            or isinstance(error, Preempted)
-            or (isinstance(error, SystemExit) and not error.code)
-        ):
-            self.leave(Preempted.STATUS if isinstance(error, Preempted) else 0)
+        status: Any = error.code if isinstance(error, SystemExit) else error
+        if isinstance(error, Preempted) or not status:
+            self.leave(status or 0)
         elif self.comm is not None:
             self.fail(error)
         elif self._is_of_user(error):
@@ -283,7 +274,7 @@ class World:
         finally:
             self.can_save = False
 
-    def _on_signal(self, number: int, frame: object) -> None:
+    def _on_signal(self, number, frame):
         name = signal.Signals(number).name
         if not self.can_save or self.stop_wanted.is_set():
             print(f"{self.program}: ended by {name}", file=sys.stderr, flush=True)
@@ -327,31 +318,33 @@ class World:
         time.sleep(0.2)
         self.comm.Abort(status)
 
-    def fail_in_thread(self, failed: threading.ExceptHookArgs) -> None:
+    def _fail_in_thread(self, failed):
         """What `threading.excepthook` does: an uncaught exception in a thread ends the job."""
-        if failed.exc_value is not None and not isinstance(failed.exc_value, SystemExit):
-            self.fail(failed.exc_value)
+        error = failed.exc_value
+        if error is not None and not isinstance(error, SystemExit):
+            self.fail(error)
 
-    def _is_of_user(self, error: BaseException) -> bool:
+    def _is_of_user(self, error):
         """Whether one line says all about it."""
         return isinstance(error, InputError) or (isinstance(error, OSError) and not self.is_script)
 
-    def _report(self, error: BaseException) -> int:
+    def _report(self, error):
         """Prints the error and returns the exit status."""
-        place, status = self.place, FAULT
+        status = FAULT
         if isinstance(error, StallError) or self._is_of_user(error):
-            status = FAULT if isinstance(error, StallError) else 1
             text = f"error: {one_line(error)}"
+            if not isinstance(error, StallError):
+                status = 1
         elif isinstance(error, SystemExit):
             status = error.code if isinstance(error.code, int) else 1
-            text = f"{place} exits: {error.code}"
+            text = f"{self.place} exits: {error.code}"
         else:
-            text = f"failed on {place}\n{''.join(traceback.format_exception(error))}"
+            text = f"failed on {self.place}\n{''.join(traceback.format_exception(error))}"
         print(f"{self.program}: {text}", file=sys.stderr, flush=True)
         launcher.tell(f"ended {status}")
         return status
 
 
-def of_each_rank(pieces: Sequence[list[bytes]]) -> list[Any]:
+def _of_each_rank(pieces):
     """The values of the ranks, from all pieces of their pickles."""
     return [pickle.loads(b"".join(of_rank)) for of_rank in zip(*pieces, strict=True)]

@@ -4,7 +4,6 @@ the cache, which all ranks read."""
 import hashlib
 import io
 import itertools
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +15,7 @@ from tasks.runs.environment import cache_folder
 from tasks.runs.tables import of_data_set
 
 
-def file_of(value: Any, name: str) -> str:
+def file_of(value, name: str) -> str:
     """The file of what the argument `name` holds, named by its content. Raises
     InputError: it is no table, has no rows, or holds what a Parquet file cannot."""
     file = io.BytesIO()
@@ -35,7 +34,7 @@ def file_of(value: Any, name: str) -> str:
     return str(path)
 
 
-def _table_of(rows: Any) -> pa.Table:
+def _table_of(rows):
     if hasattr(rows, "itertuples"):  # of pandas, which programs need not import
         return pa.Table.from_pandas(rows, preserve_index=False)
     if hasattr(rows, "features"):  # a Dataset or an IterableDataset, but no DatasetDict

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from distributed.launcher import COMMAND, TERMINAL, columns, launched_size
 from ringbase.errors import InputError
 from ringbase.files import read_object
-from ringbase.settings import Field, fields_of, flat, shown
+from ringbase.settings import fields_of, flat, shown
 from tasks.classifier.settings import ClassifierConfig
 from tasks.embedder.settings import EmbedderConfig
 from tasks.pretraining.settings import PretrainingConfig
@@ -44,12 +44,12 @@ class LaunchedJob:
 
     program: str  # the command; the module tasks.NAME is bert-NAME
     settings: ClassVar[Any]
-    parts: ClassVar[Mapping[str, tuple[str, ...]]]
+    parts: ClassVar[Mapping]
     __signature__: ClassVar[Signature]
     output_dir: str
     do_train: bool
 
-    def __init_subclass__(cls, program: str, settings: Any, **parts: tuple[str, ...]) -> None:
+    def __init_subclass__(cls, program: str, settings, **parts) -> None:
         """`parts`: each part of the work and the arguments that imply it, unless the job names
         parts itself."""
         cls.program, cls.settings, cls.parts = program, settings, parts
@@ -61,9 +61,9 @@ class LaunchedJob:
         text = f"{summary} Unless a job names parts of its work, they are implied: {implied}."
         cls.__doc__ = f"{flags.help_of(fields, program, text)}\n\n{example}"
         # for help and editors
-        cls.__signature__ = Signature([*map(parameter_of, fields)])
+        cls.__signature__ = Signature([*map(_parameter_of, fields)])
 
-    def __init__(self, /, **arguments: Any) -> None:
+    def __init__(self, /, **arguments) -> None:
         self._read(arguments)
         try:
             given = flags.read_command_line(self.argv, fields_of(self.settings))
@@ -76,7 +76,7 @@ class LaunchedJob:
             raise InputError(str(error)) from None
         vars(self).update(flat(config))
 
-    def _read(self, arguments: Mapping[str, Any]) -> None:
+    def _read(self, arguments):
         """Makes the arguments flags."""
         fields = fields_of(self.settings) if self.settings else ()
         lists = [field.name for field in fields if field.is_list]
@@ -108,7 +108,7 @@ class LaunchedJob:
         return f"{type(self).__name__}: {shlex.join([self.program, *self.argv])}"
 
 
-def parameter_of(field: Field) -> Parameter:
+def _parameter_of(field):
     """A flag as a keyword of its job."""
     kind = field.type
     if field.is_list:
@@ -214,7 +214,7 @@ class Script(LaunchedJob, program="", settings=None):
     Script: own_task --output_dir=stars --do_train=True --train_file=reviews.csv
     """
 
-    def __init__(self, path: str | os.PathLike[str], /, **arguments: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], /, **arguments):
         self.path = Path(path).expanduser()
         if not self.path.is_file():
             raise InputError(f"{path}: no such file")
@@ -250,7 +250,7 @@ class Result:
         count = f"{self.ranks} rank{'s' * (self.ranks != 1)}"
         return "\n".join([*shown, f"({self.seconds:.0f} s on {count}, {self.output_dir})"])
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self):
         """The same as a table, for notebooks."""
         rows = "".join(f"<tr><th>{each}<td>{self.scores[each]:.4f}" for each in self.scores)
         summary = html.escape(repr(self).splitlines()[-1])

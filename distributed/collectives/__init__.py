@@ -34,7 +34,7 @@ class Collectives:
     compresses = False  # whether gradients can be sent in fewer bytes than they have
     in_graph = True  # whether XLA can compile a function that calls `all_reduce_sum`
 
-    def all_reduce_sum(self, tensors: Sequence[Any], compresses: bool = False) -> list[Any]:
+    def all_reduce_sum(self, tensors: Sequence, compresses: bool = False) -> list:
         """The sum over ranks of each tensor, with the same bits on every rank; valid until the next
         call. All ranks call it in the same order, with tensors of one dtype and equal, known
         shapes. With `compresses`, large float32 tensors, but no loss sums, cross the network as
@@ -42,24 +42,22 @@ class Collectives:
         return list(tensors)
 
 
-def open_collectives(world: Any, backend: str = "auto") -> Collectives:
+def open_collectives(world, backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU,
     else "mpi"."""
-    if backend == "auto":
-        backend = "local" if world.size == 1 else "mpi"
-        if world.size > 1 and not world.is_elastic and own_gpus(world):
-            backend = "nccl"
-    if world.size > 1 if backend == "local" else world.comm is None:
-        needed = (
-            "one rank"
-            if backend == "local"
-            else "several ranks, which mpirun or bert-launch starts"
-        )
+    if backend == "auto" and world.size == 1:
+        backend = "local"
+    elif backend == "auto":
+        backend = "nccl" if not world.is_elastic and own_gpus(world) else "mpi"
+    if backend == "local" and world.size == 1:
+        return Collectives()
+    if backend == "local" or world.comm is None:
+        needed = "several ranks, which mpirun or bert-launch starts"
+        if backend == "local":
+            needed = "one rank"
         raise InputError(
             f"--backend {backend} needs {needed}, and there are {world.size}: use --backend auto"
         )
-    if backend == "local":
-        return Collectives()
     if world.is_elastic and backend != "mpi":
         raise InputError(
             f"--elastic needs --backend mpi, got {backend}, which cannot lose a rank: use"
@@ -71,7 +69,7 @@ def open_collectives(world: Any, backend: str = "auto") -> Collectives:
         )
 
 
-def own_gpus(world: Any) -> bool:
+def own_gpus(world) -> bool:
     """Whether every rank computes on a card of its own; NCCL also refuses two instances (MIG) of
     one card."""
     return (

@@ -47,33 +47,30 @@ class MpiCollectives(Collectives):
         self._world = world
         self._open()
 
-    def _open(self) -> None:
+    def _open(self):
         world, self._comm, problem = self._world, self._world.comm, ""
-        self._layouts: dict[tuple, tuple] = {}
+        self._layouts: dict = {}
         self._slots: Any = None  # two for each rank of this machine, uint8 [ranks, 2, SLOT_BYTES]
         self._machine = self._part_of(world.comm, world.node)
-        if self._machine.size > 1:
+        size = self._machine.size
+        if size > 1:
             try:
-                memory = shared_bytes(
-                    self._machine, ALIGNMENT_BYTES + self._machine.size * 2 * SLOT_BYTES
-                )
-                self._slots = memory[ALIGNMENT_BYTES:].reshape(self._machine.size, 2, SLOT_BYTES)
+                memory = _shared_bytes(self._machine, ALIGNMENT_BYTES + size * 2 * SLOT_BYTES)
+                self._slots = memory[ALIGNMENT_BYTES:].reshape(size, 2, SLOT_BYTES)
                 self._large_left = memory[:8].view(np.int64)  # of the next sums have large pieces
             except OSError as error:
-                problem, self._machine = (
-                    str(error),
-                    self._part_of(self._machine, self._machine.rank),
-                )
-        if reason := next(filter(None, world.all_gather(problem)), None):
+                problem = str(error)
+                self._machine = self._part_of(self._machine, self._machine.rank)
+        if reasons := list(filter(None, world.all_gather(problem))):
             world.say(
-                f"warning: a machine's ranks share no memory ({reason}): MPI sums, more slowly"
+                f"warning: a machine's ranks share no memory ({reasons[0]}): MPI sums, more slowly"
             )
         # with this local rank, on all machines
         self._heads = self._part_of(world.comm, self._machine.rank)
         self._num_machines = self._machine.bcast(self._heads.size)
         self.compresses = self._num_machines > 1
 
-    def _part_of(self, comm: Any, color: int) -> Any:
+    def _part_of(self, comm, color):
         part = comm.Split(color)
         self._world.derived.append(part)
         return part
@@ -102,35 +99,36 @@ class MpiCollectives(Collectives):
         self._world.refuse_after_death()
         return list(sums)
 
-    def _sum_on_machine(
-        self, own: Sequence[np.ndarray], starts: tuple[int, ...], total: np.ndarray
-    ) -> None:
+    def _sum_on_machine(self, own, starts, total):
         """Adds up the vectors of this machine's ranks, in order of rank. `own` are the parts of
         this rank's."""
-        comm, rank, size = self._machine, self._machine.rank, self._machine.size
-        large_left, start_s = int(self._large_left[0]), time.perf_counter()
+        comm, rank = self._machine, self._machine.rank
+        large_left, start_s = self._large_left[0], time.perf_counter()
         step = (SLOT_BYTES if large_left else CACHED_BYTES) // total.itemsize
-        pieces = pieces_of(starts, tuple(part.size for part in own), step, rank, size)
+        pieces = _pieces_of(starts, tuple(part.size for part in own), step, rank, comm.size)
         for number, (start, theirs, mine) in enumerate(pieces):
             # Two slots alternate: after the barrier this piece is complete, and the one before it
             # has been read.
             slots = self._slots[:, number % 2].view(total.dtype)
-            for place, low, high, at in theirs:
-                slots[rank, at : at + high - low] = own[place][low:high]
+            for place, within, at in theirs:
+                slots[rank, at] = own[place][within]
             comm.Barrier()
-            for place, low, high, at in mine:
-                parts = [slots[other, at : at + high - low] for other in range(size)]
-                parts[rank] = own[place][low:high]
-                added = np.add(parts[0], parts[1], out=total[start + at : start + at + high - low])
+            for place, within, at in mine:
+                parts = [*slots[:, at]]
+                parts[rank] = own[place][within]
+                added = np.add(parts[0], parts[1], out=total[start:][at])
                 for part in parts[2:]:
                     np.add(added, part, out=added)
         # after a barrier, before which all ranks have read it
         if rank == 0 and total.nbytes > CACHED_BYTES:
-            is_slow = time.perf_counter() - start_s > SLOW_S * total.nbytes / CACHED_BYTES
-            self._large_left[0] = large_left - 1 if large_left else TRIED_EVERY if is_slow else 0
+            passed_s = time.perf_counter() - start_s
+            if large_left:
+                self._large_left[0] -= 1
+            elif passed_s > SLOW_S * total.nbytes / CACHED_BYTES:
+                self._large_left[0] = TRIED_EVERY
         comm.Barrier()
 
-    def _exchange(self, total: np.ndarray, pack: Any, unpack: Any) -> None:
+    def _exchange(self, total, pack, unpack):
         """Replaces each machine's sum by the sum over machines."""
         if total.size:
             sent = pack(total)
@@ -140,28 +138,28 @@ class MpiCollectives(Collectives):
             self._heads.Allgather(pack(added), received)
             total[:] = unpack(received)
 
-    def _layout_of(self, parts: Sequence[np.ndarray], compresses: bool) -> tuple:
+    def _layout_of(self, parts, compresses):
         """How these arrays are parts of one vector: where each begins, at a cache line; where those
         begin that are sent as bfloat16; memory for the sum, which all calls reuse; and tensors of
         the same memory."""
         key = (compresses, parts[0].dtype, *(part.shape for part in parts))
         if key not in self._layouts:
-            line, starts, ends = ALIGNMENT_BYTES // parts[0].itemsize, [0] * len(parts), [0, 0]
-            is_rounded = [compresses and part.size >= LEAST_COMPRESSED for part in parts]
+            line = ALIGNMENT_BYTES // parts[0].itemsize
+            starts, end = [0] * len(parts), 0
             for rounds in (False, True):
-                end = ends[0]
-                for place in (place for place, each in enumerate(is_rounded) if each == rounds):
-                    starts[place], end = end, end + -(-parts[place].size // line) * line
-                unit = line * self._num_machines  # every machine gets an equal share
-                ends[rounds] = -(-end // unit) * unit
-            num_bytes = ends[1] * parts[0].itemsize
-            total = shared_bytes(self._machine, max(num_bytes, 1))[:num_bytes].view(parts[0].dtype)
-            places = zip(starts, parts, strict=True)
-            arrays = [
-                total[start : start + part.size].reshape(part.shape) for start, part in places
-            ]
-            tensors = [tf.experimental.dlpack.from_dlpack(array.__dlpack__()) for array in arrays]
-            self._layouts[key] = tuple(starts), ends[0], total, tensors
+                exact_end = end
+                for place, part in enumerate(parts):
+                    if rounds == (compresses and part.size >= LEAST_COMPRESSED):
+                        starts[place] = end
+                        end = _multiple(end + part.size, line)
+                end = _multiple(end, line * self._num_machines)  # every machine gets an equal share
+            num_bytes = end * parts[0].itemsize
+            total = _shared_bytes(self._machine, max(num_bytes, 1))[:num_bytes].view(parts[0].dtype)
+            tensors = []
+            for start, part in zip(starts, parts, strict=True):
+                array = total[start : start + part.size].reshape(part.shape)
+                tensors.append(tf.experimental.dlpack.from_dlpack(array.__dlpack__()))
+            self._layouts[key] = tuple(starts), exact_end, total, tensors
         return self._layouts[key]
 
 
@@ -169,37 +167,43 @@ def open(world: World, name: str) -> MpiCollectives:
     return MpiCollectives(world)
 
 
+def _multiple(number, unit):
+    """The first multiple of `unit` from a number."""
+    return -(-number // unit) * unit
+
+
 @functools.lru_cache(maxsize=64)
-def pieces_of(
-    starts: tuple[int, ...], sizes: tuple[int, ...], step: int, rank: int, num_ranks: int
-) -> list[tuple[int, list, list]]:
+def _pieces_of(starts, sizes, step, rank, num_ranks):
     """Where each piece of `step` numbers begins, what this rank passes to the others, and what it
-    adds itself: which parts, from where to where in them, and where in the piece."""
+    adds itself: which parts, and the slices of them and of the piece."""
 
-    def segments(piece: int, low: int, high: int) -> list[tuple[int, int, int, int]]:
-        return [
-            (place, max(low - start, 0), min(high - start, size), max(low, start) - piece)
-            for place, (start, size) in enumerate(zip(starts, sizes, strict=True))
-            if start < high and low < start + size
-        ]
+    def segments(piece, low, high):
+        found = []
+        for place, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+            first, last = max(low - start, 0), min(high - start, size)
+            if first < last:
+                at = start + first - piece
+                found.append((place, slice(first, last), slice(at, at + last - first)))
+        return found
 
-    pieces, end = [], max(start + size for start, size in zip(starts, sizes, strict=True))
+    pieces, end = [], np.add(starts, sizes).max()
     for start in range(0, end, step):
-        stop = min(start + step, end)
-        first, last = (start + (stop - start) * share // num_ranks for share in (rank, rank + 1))
-        theirs = segments(start, start, first) + segments(start, last, stop)
+        length = min(step, end - start)
+        first = start + length * rank // num_ranks
+        last = start + length * (rank + 1) // num_ranks
+        theirs = segments(start, start, first) + segments(start, last, start + length)
         pieces.append((start, theirs, segments(start, first, last)))
     return pieces
 
 
-def shared_bytes(comm: Any, size: int) -> np.ndarray:
+def _shared_bytes(comm, size):
     """Zeros, uint8 [size], the same memory on every rank of a machine. Raises OSError on every rank
     if they cannot share memory, as in different containers.
 
     No file system knows it, so nothing is left when the ranks are killed, and the size of /dev/shm
     is no limit.
     """
-    name, descriptor, problem, memory = f"ringbert-{secrets.token_hex(8)}", -1, "", None
+    name, descriptor, problem = f"ringbert-{secrets.token_hex(8)}", -1, ""
     if comm.rank == 0:
         descriptor = os.memfd_create(name)
         os.truncate(descriptor, size)
@@ -215,15 +219,15 @@ def shared_bytes(comm: Any, size: int) -> np.ndarray:
     problems = list(filter(None, comm.allgather(problem)))
     if comm.rank == 0:
         os.close(descriptor)
-    if problems or memory is None:
+    if problems:
         raise OSError(problems[0])
     return memory
 
 
-def _rounded(values: np.ndarray) -> np.ndarray:
+def _rounded(values):
     """The bits of float32 values as bfloat16: uint16."""
     return tf.bitcast(tf.cast(values, tf.bfloat16), tf.uint16).numpy()
 
 
-def _widened(bits: np.ndarray) -> np.ndarray:
+def _widened(bits):
     return tf.cast(tf.bitcast(bits, tf.bfloat16), tf.float32).numpy()

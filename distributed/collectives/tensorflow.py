@@ -14,6 +14,7 @@ import socket
 from collections.abc import Sequence
 
 import tensorflow as tf
+from tensorflow import Tensor
 from tensorflow.core.protobuf import tensorflow_server_pb2
 
 # There is no public name for this; the public MultiWorkerMirroredStrategy calls the same functions.
@@ -34,7 +35,7 @@ ADVICE = (
 JOB = "worker"
 # The key of the group of ranks, and how many parts of a sum are sent at once: a ring is slow with
 # -1, the default.
-GROUP_KEYS, SUBDIVISIONS = {"nccl": 1, "ring": 2}, {"nccl": -1, "ring": 16}
+GROUPS = {"nccl": (1, -1), "ring": (2, 16)}
 CONNECT_S = 20  # time limit for a rank to accept a connection
 PORTS = range(15000, 32000)  # below those that Linux assigns to connections
 # NCCL refuses two ranks on one card of one host. Under these variables each rank is a host, and
@@ -42,7 +43,7 @@ PORTS = range(15000, 32000)  # below those that Linux assigns to connections
 NCCL_SHARING = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
 _started = False  # whether this process has its server, which lives as long as the process
-_instance_keys: dict[tuple, int] = {}  # one table per process, like TensorFlow's own
+_instance_keys: dict = {}  # one table per process, like TensorFlow's own
 
 
 class TensorflowCollectives(Collectives):
@@ -53,21 +54,20 @@ class TensorflowCollectives(Collectives):
         # XLA compiles NCCL's sums, not those of the ring
         self.name, self.in_graph = name, name == "nccl"
         self._compiled, self._size = tf.function(self._sums, autograph=False), world.size
-        self._device = tf.device(
-            f"/job:{JOB}/task:{world.rank}/device:{'GPU' if name == 'nccl' else 'CPU'}:0"
-        )
+        kind = "GPU" if self.in_graph else "CPU"
+        self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{kind}:0")
 
-    def all_reduce_sum(
-        self, tensors: Sequence[tf.Tensor], compresses: bool = False
-    ) -> list[tf.Tensor]:
+    def all_reduce_sum(self, tensors: Sequence[Tensor], compresses: bool = False) -> list[Tensor]:
         return self._compiled(list(tensors))
 
-    def _sums(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    def _sums(self, tensors):
         total = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
         # The ranks' calls find each other by a key. All sums of one dtype and size share one, as
         # every rank makes them in the same order: TensorFlow never forgets a key, so new ones would
         # fill the memory.
         kind = (self.name, total.dtype, total.shape[0])
+        key = _instance_keys.setdefault(kind, len(_instance_keys) + 1)
+        group_key, subdivisions = GROUPS[self.name]
         if total.shape[0]:
             with self._device:
                 total = tf.raw_ops.CollectiveReduceV2(
@@ -76,10 +76,10 @@ class TensorflowCollectives(Collectives):
                     final_op="Id",
                     ordering_token=[],
                     communication_hint=self.name,
-                    max_subdivs_per_device=SUBDIVISIONS[self.name],
+                    max_subdivs_per_device=subdivisions,
                     group_size=self._size,
-                    group_key=GROUP_KEYS[self.name],
-                    instance_key=_instance_keys.setdefault(kind, len(_instance_keys) + 1),
+                    group_key=group_key,
+                    instance_key=key,
                 )
         parts = tf.split(total, [tensor.shape.num_elements() for tensor in tensors])
         return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
@@ -108,7 +108,7 @@ def open(world: World, name: str) -> TensorflowCollectives:
     return TensorflowCollectives(world, name)
 
 
-def _start_server(world: World, closes_port: bool) -> None:
+def _start_server(world, closes_port):
     global _started
     host = host_address(world)
     with socket_filter.listening(PORTS) as keeper:
@@ -159,21 +159,16 @@ def host_address(world: World) -> str:
     others = [*(name for node, name in names if node != world.node), "192.0.2.1"]
     for target in [str(next(iter(network.hosts())))] if wanted else others:
         # Suppressed: the name is not known, or there is no route.
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe,
-        ):
+        with contextlib.suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as probe:
             probe.connect((target, 9))  # sends nothing, only chooses the interface
             address = ipaddress.IPv4Address(probe.getsockname()[0])
             if address in network and (wanted or not address.is_loopback):
                 return str(address)
-    raise InputError(
-        f"{socket.gethostname()} has no address in {wanted or 'a network with the other machines'}:"
-        f" {ADVICE}"
-    )
+    where = wanted or "a network with the other machines"
+    raise InputError(f"{socket.gethostname()} has no address in {where}: {ADVICE}")
 
 
-def _check_reachable(world: World, servers: Sequence[str]) -> set[str]:
+def _check_reachable(world, servers):
     """The addresses from which the machines connect to the ranks' servers. Raises InputError on
     every rank unless each machine can connect to every rank; gRPC would wait forever."""
     refused, sources = None, set()
@@ -184,7 +179,9 @@ def _check_reachable(world: World, servers: Sequence[str]) -> set[str]:
                 sources.add(connection.getsockname()[0])
     except OSError as error:
         refused = f"{socket.gethostname()} cannot reach {server} ({error})"
-    gathered = world.all_gather((refused, sources))
-    if refusals := [reason for reason, _ in gathered if reason]:
-        raise InputError(f"{refusals[0]}: {ADVICE}")
-    return set().union(*(sources for _, sources in gathered))
+    everywhere = set[str]()
+    for reason, of_rank in world.all_gather((refused, sources)):
+        if reason:
+            raise InputError(f"{reason}: {ADVICE}")
+        everywhere |= of_rank
+    return everywhere

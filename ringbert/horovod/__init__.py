@@ -59,17 +59,14 @@ PartialDistributedGradientTape = DistributedGradientTape  # with `local_layers`
 PartialDistributedOptimizer = DistributedOptimizer
 keras = tensorflow = sys.modules[__name__]
 for _name in ("tensorflow", "keras", "tensorflow.keras"):  # Horovod's names for the same
-    sys.modules[f"{__name__}.{_name}"] = keras
-    sys.modules |= {
-        f"{__name__}.{_name}.{module}": getattr(keras, module)
-        for module in ("callbacks", "elastic")
-    }
+    _place = f"{__name__}.{_name}"
+    sys.modules |= {_place: keras, f"{_place}.callbacks": callbacks, f"{_place}.elastic": elastic}
 
 
-def _number(attribute: str, what: str) -> tuple[Callable[[], int], Callable[..., Any]]:
+def _number(attribute, what):
     """A function that returns this number of the world, and one that returns it as a tensor."""
 
-    def number() -> int:
+    def number():
         return getattr(current().world, attribute)
 
     number.__doc__ = what

@@ -1,10 +1,9 @@
 """Callbacks for `fit`."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,13 +14,13 @@ from ringbert.horovod.operations import allreduce, broadcast_
 from ringbert.horovod.session import Call, current
 
 
-def agree(facts: dict[str, Any]) -> None:
+def _agree(facts):
     """Raises InputError on every rank unless all have the same facts."""
     with current().meeting(Call("hvd.callbacks:", ", ".join(facts))):
         current().world.agree(facts)
 
 
-def optimizers_of(model: keras.Model) -> Iterator[tuple[str, keras.optimizers.Optimizer]]:
+def _optimizers_of(model):
     """The optimizers among a model's attributes, also in lists, with the attribute's name."""
     for name, value in sorted(vars(model).items()):
         for one in value if isinstance(value, list | tuple) else [value]:
@@ -36,31 +35,31 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     step; after it, as Horovod, if the model is not built by then.
     """
 
-    def __init__(self, root_rank: int = 0, device: str = "", local_variables: Any = ()):
+    def __init__(self, root_rank: int = 0, device: str = "", local_variables=()):
         super().__init__()
         self.root_rank, self.kept = root_rank, set(map(id, tf.nest.flatten(local_variables)))
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs=None):
         self._is_done, self._has_begun = False, False
         if self.model.built:
             if not self.model.optimizer.built:
                 self.model.optimizer.build(self.model.trainable_variables)
             self.on_train_batch_end(0)
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch, logs=None):
         if not self._has_begun:
             advice = "BackupAndRestore must be on every rank, each with its own folder"
-            agree({f"the first epoch of fit ({advice})": epoch})
+            _agree({f"the first epoch of fit ({advice})": epoch})
             self._has_begun = True
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch, logs=None):
         if not self._is_done:
             self._send(self.model.weights, "the model's weights")
-            for name, optimizer in optimizers_of(self.model):
+            for name, optimizer in _optimizers_of(self.model):
                 self._send(optimizer.variables, f"the state of model.{name}")
             self._is_done = True
 
-    def _send(self, variables: list, name: str) -> None:
+    def _send(self, variables, name):
         shared = [variable for variable in variables if id(variable) not in self.kept]
         broadcast_(shared, self.root_rank, name)
 
@@ -72,20 +71,20 @@ class MetricAverageCallback(keras.callbacks.Callback):
     def __init__(self, device: str = ""):
         super().__init__()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch, logs=None):
         rate = getattr(self.model.optimizer, "learning_rate", 0.0)  # a MultiOptimizer has several
         advice = "put MetricAverageCallback before callbacks that set it"
-        agree(
+        _agree(
             {
                 f"the learning rate ({advice}, as ReduceLROnPlateau)": float(rate),
                 f"stop_training ({advice}, as EarlyStopping)": self.model.stop_training,
             }
         )
-        names = sorted(name for name, value in (logs or {}).items() if np.ndim(value) == 0)
-        if logs and names:
-            means = allreduce(
-                np.array([float(logs[name]) for name in names]), name=f"metrics {', '.join(names)}"
-            )
+        logs = {} if logs is None else logs
+        names = sorted(name for name in logs if np.ndim(logs[name]) == 0)
+        if names:
+            values = np.array([float(logs[name]) for name in names])
+            means = allreduce(values, name=f"metrics {', '.join(names)}")
             logs.update(zip(names, means.numpy().tolist(), strict=True))
 
 
@@ -108,7 +107,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         super().__init__()
         self.staircase = self.staircase or not callable(self.multiplier)
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs=None):
         self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
         if not self.staircase and not self.steps_per_epoch:
             raise InputError(
@@ -122,30 +121,30 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             needed = "its learning_rate must be a number, not a LearningRateSchedule"
             raise InputError(f"{wrong}: {needed}") from None
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch, logs=None):
         self.current_epoch = epoch
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch, logs=None):
         is_over = self.end_epoch is not None and self.current_epoch >= self.end_epoch
         if self.current_epoch < self.start_epoch or is_over or (self.staircase and batch):
             return
-        epoch = self.current_epoch + (
-            0 if self.staircase else batch / float(self.steps_per_epoch or 1)
-        )
+        epoch = self.current_epoch
+        if not self.staircase:
+            epoch += batch / (self.steps_per_epoch or 1)
         factor = self.multiplier(epoch) if callable(self.multiplier) else self.multiplier
         optimizer = self.model.optimizer
         before, after = float(optimizer.learning_rate), self.initial_lr * factor
         optimizer.learning_rate = after
         if self.momentum_correction and before and after != before:
-            for velocity in velocities(getattr(optimizer, "inner_optimizer", optimizer)):
+            for velocity in _velocities(getattr(optimizer, "inner_optimizer", optimizer)):
                 velocity.assign(velocity * (after / before))
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch, logs=None):
         if logs is not None:
             logs["lr"] = float(self.model.optimizer.learning_rate)
 
 
-def velocities(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+def _velocities(optimizer):
     """The momentum's state, if the optimizer adds to it gradients times the rate."""
     if not getattr(optimizer, "momentum", 0) or isinstance(optimizer, keras.optimizers.Muon):
         return []
@@ -154,7 +153,7 @@ def velocities(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
 
 
 def LearningRateWarmupCallback(
-    initial_lr: float, warmup_epochs: float = 5, *args: Any, verbose: int = 0, **options: Any
+    initial_lr: float, warmup_epochs: float = 5, *args, verbose: int = 0, **options
 ) -> LearningRateScheduleCallback:
     """Raises the rate from `initial_lr / size` to `initial_lr` over the first epochs (Goyal et al.
     2017).
@@ -165,14 +164,14 @@ def LearningRateWarmupCallback(
     has no effect.
     """
 
-    def multiplier(epoch: float) -> float:
+    def multiplier(epoch):
         # At the end of the call: the rate which is logged belongs to a whole number of epochs.
         call = schedule.model.steps_per_execution / (schedule.steps_per_epoch or 1)
         end, size = min(epoch + call, math.floor(epoch) + 1), current().world.size
         return min((end * (size - 1) / warmup_epochs + 1) / size, 1.0)
 
-    end_epoch, staircase = warmup_epochs, False
-    fixed = (initial_lr, multiplier, 0, end_epoch, staircase)
+    # from epoch 0 to the last, and not in steps of whole epochs
+    fixed = (initial_lr, multiplier, 0, warmup_epochs, False)
     schedule = LearningRateScheduleCallback(*fixed, *args, **options)
     return schedule
 
@@ -182,10 +181,10 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     `MetricAverageCallback`."""
 
     def __init__(
-        self, filepath: str | Path = "best_model.keras", monitor: str = "val_loss", **options: Any
+        self, filepath: str | Path = "best_model.keras", monitor: str = "val_loss", **options
     ):
         super().__init__(str(filepath), monitor, **options, save_best_only=True)
 
-    def _save_model(self, *args: Any, **options: Any) -> None:
+    def _save_model(self, *args, **options):
         if current().world.rank == 0:
             super()._save_model(*args, **options)

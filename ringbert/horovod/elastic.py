@@ -4,7 +4,6 @@ is replaced."""
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -20,12 +19,12 @@ class TensorFlowState:
     """Variables and attributes (`epoch`) that all ranks share, and copies of them as of the last
     `commit`."""
 
-    def __init__(self, variables: Sequence[Any] = (), **attributes: Any):
+    def __init__(self, variables: Sequence = (), **attributes):
         self.variables, self._names = list(variables), tuple(attributes)
         vars(self).update(attributes)
         self.commit()
 
-    def register_reset_callbacks(self, callbacks: Any = ()) -> None:
+    def register_reset_callbacks(self, callbacks=()) -> None:
         """Does nothing: the callbacks are for the time when the ranks change, which they do not."""
 
     check_host_updates = register_reset_callbacks
@@ -54,9 +53,7 @@ class TensorFlowState:
 class TensorFlowKerasState(TensorFlowState):
     """A state that holds a model's weights and its optimizer's variables too."""
 
-    def __init__(
-        self, model: keras.Model, optimizer: Any = None, backend: Any = None, **attributes: Any
-    ):
+    def __init__(self, model: keras.Model, optimizer=None, backend=None, **attributes):
         if not model.built:
             raise InputError("the model must be built first: call model.build(input_shape)")
         if (optimizer := optimizer or getattr(model, "optimizer", None)) is None:
@@ -69,11 +66,11 @@ State = ObjectState = TensorFlowState
 KerasState = TensorFlowKerasState
 
 
-def run(function: Callable[..., Any]) -> Callable[..., Any]:
+def run(function: Callable) -> Callable:
     """Makes `function(state, …)` start with rank 0's state on all ranks."""
 
     @functools.wraps(function)
-    def synchronized(state: TensorFlowState, *args: Any, **options: Any) -> Any:
+    def synchronized(state, *args, **options):
         current().world.say(
             "hvd.elastic replaces no ranks: bert-launch --restarts N starts a job again when one"
             " dies"
@@ -84,10 +81,10 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
     return synchronized
 
 
-def CommitStateCallback(state: Any, batches_per_commit: int = 1) -> keras.callbacks.Callback:
+def CommitStateCallback(state, batches_per_commit: int = 1) -> keras.callbacks.Callback:
     """Commits the state after every `batches_per_commit` batches and after each epoch."""
 
-    def after_batch(batch: int, logs: Any) -> None:
+    def after_batch(batch, logs):
         if (batch + 1) % batches_per_commit == 0:
             state.commit()
 
@@ -96,7 +93,7 @@ def CommitStateCallback(state: Any, batches_per_commit: int = 1) -> keras.callba
     )
 
 
-def UpdateBatchStateCallback(state: Any) -> keras.callbacks.Callback:
+def UpdateBatchStateCallback(state) -> keras.callbacks.Callback:
     """Keeps the number of the batch in `state.batch`; 0 after each epoch."""
     return LambdaCallback(
         on_train_batch_end=lambda batch, logs: setattr(state, "batch", batch),
@@ -104,7 +101,7 @@ def UpdateBatchStateCallback(state: Any) -> keras.callbacks.Callback:
     )
 
 
-def UpdateEpochStateCallback(state: Any) -> keras.callbacks.Callback:
+def UpdateEpochStateCallback(state) -> keras.callbacks.Callback:
     """Keeps the number of epochs that are done, also by earlier calls of `fit`, in
     `state.epoch`."""
     return LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(state, "epoch", state.epoch + 1))

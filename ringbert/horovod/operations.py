@@ -1,11 +1,12 @@
 """Horovod's operations on tensors and objects of all ranks: eagerly, or in a `tf.function`."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from tensorflow import Tensor
 
 from distributed import arrays
 from ringbase.errors import InputError
@@ -20,6 +21,7 @@ from ringbert.horovod.session import (
 )
 
 Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
+SUMS = (Average, Sum)  # which have a gradient
 MPI_NAMES = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
 OWN_STATE = ("seed_generator_state", "gradient_accumulator")  # ends of Keras' names of variables
 # MPI knows none of these
@@ -32,12 +34,13 @@ class Compressor:
 
     half: tf.DType | None = None
 
-    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
         """The tensor to send, and what `decompress` needs."""
-        is_smaller = self.half is not None and tensor.dtype.is_floating
-        return (tf.cast(tensor, self.half), tensor.dtype) if is_smaller else (tensor, None)
+        if self.half is None or not tensor.dtype.is_floating:
+            return tensor, None
+        return tf.cast(tensor, self.half), tensor.dtype
 
-    def decompress(self, tensor: tf.Tensor, context: Any) -> tf.Tensor:
+    def decompress(self, tensor: Tensor, context) -> Tensor:
         return tensor if context is None else tf.cast(tensor, context)
 
 
@@ -54,7 +57,7 @@ def grouped_allreduce(
     average: bool | str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression=Compression.none,
     op: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -72,63 +75,59 @@ def grouped_allreduce(
     op = op or (Sum if average is False else Average)
     if op not in MPI_NAMES:
         raise InputError(f"op must be hvd.Average, Sum, Min, Max or Product, got {op}")
-    has_gradient = op in (Average, Sum)
     # the backend rounds, and only what it sends
     is_half = compression in (Compression.fp16, Compression.bf16)
     compressor = Compression.none if is_half else compression
 
-    def gradient(name: str, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
-        if not has_gradient:
+    def gradient(name, _, *upstream):
+        if op not in SUMS:
             raise Unsupported(f"hvd.allreduce: there is no gradient of op={op}")
         return grouped_allreduce(upstream, compression=compression, op=op, name=name)
 
-    results, sent = list(tensors), {}
+    results, sent, own = list(tensors), {}, []
     for place, tensor in enumerate(tensors):
         if not isinstance(tensor, tf.IndexedSlices):
             value = tf.convert_to_tensor(tensor)
             if value.dtype == tf.string:
                 raise WrongValue("hvd.allreduce: tensors must hold numbers, got strings")
-            sent[place] = compressor.compress(value)
-        elif has_gradient and (prescale_factor, postscale_factor) == (1, 1):
+            value, context = compressor.compress(value)
+            sent[place] = value.dtype, context
+            value = _scaled(tf.cast(value, WIDE.get(value.dtype, value.dtype)), prescale_factor)
+            if postscale_factor != 1 and value.dtype.is_integer:
+                value = tf.cast(value, tf.float64)  # of an average the fraction too
+            own.append(value)
+        elif op in SUMS and prescale_factor == postscale_factor == 1:
             results[place] = _gathered(tensor, op, f"{name or 'slices'} {place}")
         else:
             raise Unsupported(
                 "hvd.allreduce: sparse tensors are averaged or summed, without factors"
             )
-    own = [
-        _scaled(tf.cast(x, WIDE.get(x.dtype, x.dtype)), prescale_factor) for x, _ in sent.values()
-    ]
-    if postscale_factor != 1:  # of an average of integers with its fraction
-        own = [tf.cast(value, tf.float64) if value.dtype.is_integer else value for value in own]
-    function, call = (
-        functools.partial(_reduced, op, is_half),
-        Call("hvd.allreduce", name or "", (op, is_half)),
-    )
-    totals = collective(call, function, gradient, own)
-    for (place, (value, context)), total in zip(sent.items(), totals, strict=True):
-        results[place] = compressor.decompress(
-            tf.cast(_scaled(total, postscale_factor), value.dtype), context
-        )
+    call = Call("hvd.allreduce", name, (op, is_half))
+    totals = collective(call, functools.partial(_reduced, op, is_half), gradient, own)
+    for (place, (dtype, context)), total in zip(sent.items(), totals, strict=True):
+        total = tf.cast(_scaled(total, postscale_factor), dtype)
+        results[place] = compressor.decompress(total, context)
     return results
 
 
-def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
+def _scaled(value, factor):
     if factor == 1:
         return value
     wide = tf.cast(value, tf.float64) if value.dtype.is_integer else value
     return tf.cast(wide * tf.cast(factor, wide.dtype), value.dtype)
 
 
-def _gathered(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
+def _gathered(slices, op, name):
     """Each index once: Keras 3 takes the square of each slice for the square of their sum."""
     indices, places = tf.unique(allgather(slices.indices, f"indices of {name}"))
     values = allgather(slices.values, f"values of {name}")
-    values = values / tf.cast(current().world.size, values.dtype) if op == Average else values
-    values = tf.math.unsorted_segment_sum(values, places, tf.size(indices))
-    return tf.IndexedSlices(values, indices, slices.dense_shape)
+    if op == Average:
+        values /= tf.cast(current().world.size, values.dtype)
+    sums = tf.math.unsorted_segment_sum(values, places, tf.size(indices))
+    return tf.IndexedSlices(sums, indices, slices.dense_shape)
 
 
-def _reduced(op: str, is_half: bool, *tensors: tf.Tensor) -> list[tf.Tensor]:
+def _reduced(op, is_half, *tensors):
     """Each tensor, of a dtype that MPI knows, reduced over ranks; float ones in one sum.
 
     Averages are over the ranks that have not joined, those of integers without their fraction. With
@@ -137,12 +136,11 @@ def _reduced(op: str, is_half: bool, *tensors: tf.Tensor) -> list[tf.Tensor]:
     session, results = current(), {}
     for kind in dict.fromkeys(value.dtype for value in tensors):
         own = [value for value in tensors if value.dtype == kind]
-        if kind.is_floating and op in (Average, Sum):
+        if kind.is_floating and op in SUMS:
             totals = session.host.all_reduce_sum(own, is_half and kind == tf.float32)
         else:
-            totals = [
-                arrays.reduced(session.world.comm, value.numpy(), MPI_NAMES[op]) for value in own
-            ]
+            comm = session.world.comm
+            totals = [arrays.reduced(comm, value.numpy(), MPI_NAMES[op]) for value in own]
         divisor = tf.constant(session.num_active if op == Average else 1, kind)
         divide = tf.truediv if kind.is_floating else tf.truncatediv  # into memory of their own
         results[kind] = iter([divide(total, divisor) for total in totals])
@@ -150,57 +148,56 @@ def _reduced(op: str, is_half: bool, *tensors: tf.Tensor) -> list[tf.Tensor]:
 
 
 @as_written
-def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options: Any) -> list:
+def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options) -> list:
     """This rank's parts of averages (or `op` `Sum`) over ranks, cut along the first dimension.
 
     The first ranks get one row more if the rows do not divide evenly. The gradient of a `Sum` is
     multiplied by the number of ranks, as in Horovod. The options are those of `grouped_allreduce`.
     """
-    if op not in (Average, Sum):
+    if op not in SUMS:
         raise Unsupported(f"hvd.reducescatter: op must be hvd.Average or hvd.Sum, got {op}")
     world = current().world
 
     @tf.custom_gradient
-    def with_larger_gradient(value: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    def with_larger_gradient(value):
         return tf.identity(value), lambda upstream: upstream * world.size
 
-    def part(total: tf.Tensor) -> tf.Tensor:
-        rows = [
-            (tf.shape(total)[0] + world.size - 1 - rank) // world.size for rank in range(world.size)
+    def part(total):  # the gradient of tf.split mixes dtypes
+        num_rows = tf.shape(total)[0]
+        starts = [
+            rank * (num_rows // world.size) + tf.minimum(rank, num_rows % world.size)
+            for rank in (world.rank, world.rank + 1)
         ]
-        start = sum(rows[: world.rank])
-        return total[start : start + rows[world.rank]]  # the gradient of tf.split mixes dtypes
+        return total[slice(*starts)]
 
     own = [with_larger_gradient(_with_rows(tensor, "hvd.reducescatter")) for tensor in tensors]
-    return [
-        part(total)
-        for total in grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)
-    ]
+    totals = grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)
+    return [*map(part, totals)]
 
 
 @as_written
-def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
+def allgather(tensor, name: str | None = None) -> Tensor:
     """The tensors of all ranks one after the other; their first dimensions may differ.
 
     Gradients are averaged over the ranks, as in Horovod: what all ranks compute from the same
     tensors is one loss.
     """
-    world, value = current().world, _with_rows(tensor, "hvd.allgather")
+    rank, value = current().world.rank, _with_rows(tensor, "hvd.allgather")
 
-    def gradient(name: str, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
+    def gradient(name, results, upstream, _):
         rows, mean = results[1], allreduce(upstream, name=name)
-        start = tf.reduce_sum(rows[: world.rank])
-        return [mean[start : start + rows[world.rank]], None]
+        start = tf.reduce_sum(rows[:rank])
+        return [mean[start : start + rows[rank]], None]
 
     own = [value, tf.shape(value, tf.int64)[:1]]
-    return collective(Call("hvd.allgather", name or ""), _gather, gradient, own, resizes=True)[0]
+    return collective(Call("hvd.allgather", name), _gather, gradient, own, resizes=True)[0]
 
 
-def _gather(value: tf.Tensor, _: Any) -> Sequence:
+def _gather(value, _):
     return arrays.gathered(current().world.comm, value.numpy())
 
 
-def _with_rows(tensor: Any, what: str) -> tf.Tensor:
+def _with_rows(tensor, what):
     value = tf.convert_to_tensor(tensor)
     if value.shape.rank == 0:
         raise InputError(f"{what}: a tensor with at least one dimension is needed, got a scalar")
@@ -216,27 +213,27 @@ def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
 @as_written
 def grouped_broadcast(
     tensors: Sequence, root_rank: int = 0, name: str | None = None
-) -> list[tf.Tensor]:
+) -> list[Tensor]:
     """The tensors of rank `root_rank` on every rank. Their gradient is the mean of the ranks'
     gradients."""
     world, root_rank = current().world, checked_root(root_rank)
 
-    def send(*values: tf.Tensor) -> Sequence:
+    def send(*values):
         return [arrays.broadcast(world.comm, value.numpy(), root_rank) for value in values]
 
-    def gradient(name: str, _: Sequence, *upstream: tf.Tensor) -> list[tf.Tensor]:
+    def gradient(name, _, *upstream):
         means = grouped_allreduce(upstream, name=name)
-        return means if world.rank == root_rank else [tf.zeros_like(mean) for mean in means]
+        return means if world.rank == root_rank else [*map(tf.zeros_like, means)]
 
-    call = Call("hvd.broadcast", name or "", (f"from rank {root_rank}",))
-    return collective(call, send, gradient, [tf.convert_to_tensor(tensor) for tensor in tensors])
+    call = Call("hvd.broadcast", name, (f"from rank {root_rank}",))
+    return collective(call, send, gradient, [*map(tf.convert_to_tensor, tensors)])
 
 
-def _of_one_tensor(grouped: Callable[..., list]) -> Callable[..., Any]:
+def _of_one_tensor(grouped):
     """The same function of one tensor, which returns one."""
 
     @functools.wraps(grouped)
-    def of_one(tensor: Any, *args: Any, **options: Any) -> Any:
+    def of_one(tensor, *args, **options):
         return grouped([tensor], *args, **options)[0]
 
     return as_written(of_one)
@@ -254,17 +251,15 @@ def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None)
     otherwise dropout would be the same on all ranks, and `backward_passes_per_step` lose gradients.
     """
     variables = list(variables)
-    names = [variable.name.split(":")[0] for variable in variables]
-    pairs = zip(names, variables, strict=True)
-    shared = [variable for name, variable in pairs if not name.endswith(OWN_STATE)]
+    shared = [each for each in variables if not each.name.split(":")[0].endswith(OWN_STATE)]
     values = grouped_broadcast(shared, root_rank, name or "variables")
     for variable, value in zip(shared, values, strict=True):
         variable.assign(value)
-    return [tf.convert_to_tensor(variable) for variable in variables]
+    return [*map(tf.convert_to_tensor, variables)]
 
 
 @as_written
-def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
+def alltoall(tensor, splits=None, name: str | None = None):
     """Sends `splits[r]` rows to each rank r, and returns those that this rank receives, in order of
     rank.
 
@@ -275,17 +270,17 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     own = [tf.shape(value)[0] // world.size] * world.size if splits is None else splits
     rows_to = tf.convert_to_tensor(own, tf.int32)
 
-    def exchange(value: tf.Tensor, rows_to: tf.Tensor) -> Sequence:
+    def exchange(value, rows_to):
         numbers = rows_to.numpy().tolist()
         if len(numbers) != world.size or min(numbers) < 0 or sum(numbers) != len(value):
             needed = f"{world.size} splits from 0 that add up to its {len(value)} rows"
             raise WrongValue(f"hvd.alltoall: rank {world.rank} needs {needed}, got {numbers}")
         return arrays.exchanged(world.comm, value.numpy(), numbers)
 
-    def gradient(name: str, results: Sequence, upstream: tf.Tensor, _: Any) -> list:
+    def gradient(name, results, upstream, _):
         return [alltoall(upstream, results[1], name)[0], None]
 
-    call = Call("hvd.alltoall", name or "")
+    call = Call("hvd.alltoall", name)
     received, rows_from = collective(call, exchange, gradient, [value, rows_to], resizes=True)
     return received if splits is None else (received, rows_from)
 
@@ -298,19 +293,18 @@ def barrier() -> None:
 
 
 @as_written
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+def broadcast_object(obj, root_rank: int = 0, name: str | None = None):
     """The object of rank `root_rank` on every rank (pickled)."""
-    root_rank = checked_root(root_rank)
-    with current().meeting(Call("hvd.broadcast_object", name or "", (root_rank,))):
-        return current().world.all_gather(obj if current().world.rank == root_rank else None)[
-            root_rank
-        ]
+    session, root_rank = current(), checked_root(root_rank)
+    with session.meeting(Call("hvd.broadcast_object", name, (root_rank,))):
+        objects = session.world.all_gather(obj if session.world.rank == root_rank else None)
+    return objects[root_rank]
 
 
 @as_written
-def allgather_object(obj: Any, name: str | None = None) -> list:
+def allgather_object(obj, name: str | None = None) -> list:
     """The objects of all ranks (pickled), in order of rank."""
-    with current().meeting(Call("hvd.allgather_object", name or "")):
+    with current().meeting(Call("hvd.allgather_object", name)):
         return current().world.all_gather(obj)
 
 
@@ -330,7 +324,7 @@ def join() -> int:
             if call is None:  # all have joined
                 break
             # A rank without data adds nothing to a call of the others.
-            if call.what == "hvd.allreduce" and call.kind[0] in (Average, Sum):
+            if call.what == "hvd.allreduce" and call.kind[0] in SUMS:
                 op, is_half, *kinds = call.kind
                 _reduced(op, is_half, *(tf.zeros(shape, dtype) for dtype, shape in kinds))
             elif call.what == "hvd.allgather":

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
+from tensorflow import Tensor
 from tensorflow.python.eager import context
 from tensorflow.python.ops import control_flow_util  # there is no public name for what it tells
 
@@ -51,11 +51,11 @@ class Call(NamedTuple):
     """What all ranks do together, and must agree on: everything but the values."""
 
     what: str  # the function of hvd
-    name: str = ""  # which the user gave it, or what it is for
+    name: str | None = None  # which the user gave it, or what it is for
     kind: tuple = ()  # options, and dtype and shape of each tensor
 
     def __str__(self) -> str:
-        return f"{self.what} {self.name}".strip()
+        return f"{self.what} {self.name or ''}".strip()
 
 
 @dataclass(eq=False)
@@ -73,7 +73,7 @@ class Session:
     num_active: int = 1
     num_calls: int = 0
     # TensorFlow may run two calls at once
-    _one_meets: Any = field(default_factory=threading.Lock, repr=False)
+    _one_meets: Any = field(default_factory=threading.Lock)
 
     @contextmanager
     def meeting(self, call: Call | None) -> Iterator[Call | None]:
@@ -87,10 +87,8 @@ class Session:
             yield call
             return
         # A rank in `join` knows no other name for the call.
-        with (
-            self._one_meets,
-            self.world.operation("a sum or message of hvd, for which all ranks are needed"),
-        ):
+        name = "a sum or message of hvd, for which all ranks are needed"
+        with self._one_meets, self.world.operation(name):
             made = [other for other in self.world.comm.allgather(call) if other is not None]
             if len(set(made)) > 1:
                 self._refuse(call or Call("hvd.join"))
@@ -98,11 +96,13 @@ class Session:
             self.num_active = len(made)
             yield made[0] if made else None
 
-    def _refuse(self, call: Call) -> None:
+    def _refuse(self, call):
         """Raises RanksDiffer, with what each rank does, or the first tensor that differs."""
-        parts = {f"part {n} of {call}": part for n, part in enumerate(call.kind)}
+        facts: dict = {"the next call": call}
+        for number, part in enumerate(call.kind):
+            facts[f"part {number} of {call}"] = part
         try:
-            self.world.agree({"the next call": call} | parts)
+            self.world.agree(facts)
         except InputError as error:
             raise RanksDiffer(
                 f"{error}. Give all ranks the same model, optimizer and steps (steps_per_epoch,"
@@ -112,7 +112,7 @@ class Session:
 
 
 # the operations of each graph
-_made: weakref.WeakKeyDictionary[tf.Graph, list[str]] = weakref.WeakKeyDictionary()
+_made: Any = weakref.WeakKeyDictionary()
 _session: Session | None = None
 _ended: Session | None = None  # after `shutdown`: MPI can be joined once
 
@@ -132,12 +132,13 @@ def is_initialized() -> bool:
 
 def checked_root(rank: int) -> int:
     """The number of a rank. Raises WrongValue for any other."""
-    if rank not in range(size := current().world.size):
+    size = current().world.size
+    if rank not in range(size):
         raise WrongValue(f"root_rank must be from 0 to {size - 1}, got {rank}")
     return rank
 
 
-def init(comm: Any = None, process_sets: Any = None) -> None:
+def init(comm=None, process_sets=None) -> None:
     """Joins the other ranks. Call it first: before TensorFlow computes anything.
 
     TensorFlow then uses this rank's GPU, or its share of the machine's cores, and no others. The
@@ -154,7 +155,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         _session = _started(comm) if comm is not None else _ended or _started(None)
 
 
-def _started(comm: Any) -> Session:
+def _started(comm):
     if os.environ.get("RINGBERT_ELASTIC", "0") != "0":
         raise InputError(
             "a script with hvd cannot lose ranks: start it by bert-launch --restarts, not --elastic"
@@ -173,17 +174,17 @@ def _started(comm: Any) -> Session:
         stall_warning=float(os.environ.get("HOROVOD_STALL_CHECK_TIME_SECONDS", 60)),
         stall_timeout=float(os.environ.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0)),
     )
-    world = World.join(
-        None if is_late else DeviceSettings(), None, stalls, is_script=True, comm=comm
-    )
+    device = None if is_late else DeviceSettings()
+    world = World.join(device, None, stalls, is_script=True, comm=comm)
     if is_late and world.size > 1:
         world.say(
             "note: TensorFlow was used before hvd.init(), so each rank has a thread for every core"
         )
     atexit.register(_at_exit, world)
-    collectives = open_collectives(world, os.environ.get("RINGBERT_BACKEND", "auto"))
-    is_host = collectives.name in ("mpi", "local")
-    return Session(world, collectives, collectives if is_host else open_collectives(world, "mpi"))
+    collectives = host = open_collectives(world, os.environ.get("RINGBERT_BACKEND", "auto"))
+    if collectives.name not in ("mpi", "local"):
+        host = open_collectives(world, "mpi")
+    return Session(world, collectives, host)
 
 
 def shutdown() -> None:
@@ -195,7 +196,7 @@ def shutdown() -> None:
         _session, _ended = None, _session
 
 
-def _at_exit(world: World) -> None:
+def _at_exit(world):
     """A rank that ends without an exception waits for the others."""
     if _session is not None:
         # another rank may still be in a sum, which the barrier of `leave` would mistake for its own
@@ -207,14 +208,12 @@ def _at_exit(world: World) -> None:
     world.leave()
 
 
-def _on_exception(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
+def _on_exception(*raised):
     """An uncaught exception ends all ranks; an InputError is shown as one line."""
     atexit.unregister(_at_exit)
     world = _session.world if _session else World(program=Path(sys.argv[0]).name, is_script=True)
-    world.__exit__(kind, error, trace)  # returns on a single rank, if the error is no InputError
-    _show_traceback(kind, error, trace)
+    world.__exit__(*raised)  # returns on a single rank, if the error is no InputError
+    _show_traceback(*raised)
 
 
 _show_traceback, sys.excepthook = sys.excepthook, _on_exception
@@ -222,11 +221,11 @@ _show_traceback, sys.excepthook = sys.excepthook, _on_exception
 
 def collective(
     call: Call,
-    function: Callable[..., Sequence],
-    gradient: Callable[..., Any],
-    tensors: Sequence[tf.Tensor],
+    function: Callable,
+    gradient: Callable,
+    tensors: Sequence[Tensor],
     resizes: bool = False,
-) -> list[tf.Tensor]:
+) -> list[Tensor]:
     """The results of `function(*tensors)` on all ranks, cast to the tensors' dtypes.
 
     One rank alone keeps its tensors. The ranks meet for `call` first: its kind are the options, to
@@ -236,7 +235,7 @@ def collective(
     """
     session, is_eager = current(), tf.executing_eagerly()
 
-    def meet(*values: tf.Tensor) -> list[tf.Tensor]:
+    def meet(*values):
         kinds = ((value.dtype.name, tuple(value.shape[int(resizes) :])) for value in values)
         try:
             complete = Call(call.what, call.name, (*call.kind, *kinds))
@@ -270,9 +269,7 @@ def collective(
     return list(run(*tensors)) if tensors else []
 
 
-def _in_graph(
-    function: Callable, tensors: Sequence[tf.Tensor], what: str
-) -> tuple[list[tf.Tensor], int]:
+def _in_graph(function, tensors, what):
     """The results of `function(*tensors)`, as one operation of a graph on the CPU, and its number
     in the graph.
 

@@ -4,7 +4,7 @@ of them."""
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ MOST_DENSE_BYTES = 1 << 26
 MARK = ".hvd."
 
 # What a tape has averaged, by its id; an optimizer does not average it again.
-means_of_tapes: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+means_of_tapes: Any = weakref.WeakValueDictionary()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -54,7 +54,7 @@ class GradientMean:
     num_groups: int = 0
     groups: Any = None
     # variables of this rank, by their id
-    local: dict[int, Any] = field(default_factory=dict, init=False)
+    local: dict = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum):
@@ -79,28 +79,28 @@ class GradientMean:
                 continue
             if id(variable) not in self.local:
                 is_sparse = isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense
-                is_large = (
-                    is_sparse and np.prod(variable.shape) * gradient.dtype.size > MOST_DENSE_BYTES
-                )
-                own[place] = gradient if is_large else tf.convert_to_tensor(gradient)
+                if is_sparse and np.prod(variable.shape) * gradient.dtype.size > MOST_DENSE_BYTES:
+                    own[place] = gradient
+                else:
+                    own[place] = tf.convert_to_tensor(gradient)
             elif self.scale_local_gradients:
                 results[place] = tf.math.scalar_mul(1 / current().world.size, gradient)
         for place, mean in zip(own, self._means([*own.values()]), strict=True):
             results[place] = mean
         return results
 
-    def _means(self, own: list) -> list:
+    def _means(self, own):
         session = current()
         is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
-        if own and not (is_sparse or tf.executing_eagerly() or session.collectives is session.host):
-            wide = tf.float64 if any(value.dtype == tf.float64 for value in own) else tf.float32
-            totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
-            divisor = session.world.size if self.op == Average else 1
-            return [
-                tf.cast(total / divisor, value.dtype)
-                for total, value in zip(totals, own, strict=True)
-            ]
-        return grouped_allreduce(own, op=self.op, compression=self.compression, name="gradients")
+        is_on_host = tf.executing_eagerly() or session.collectives is session.host
+        if is_sparse or is_on_host or not own:
+            options = {"op": self.op, "compression": self.compression, "name": "gradients"}
+            return grouped_allreduce(own, **options)
+        dtypes = [value.dtype for value in own]
+        wide = tf.float64 if tf.float64 in dtypes else tf.float32
+        totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
+        divisor = session.world.size if self.op == Average else 1
+        return [tf.cast(total / divisor, dtypes[n]) for n, total in enumerate(totals)]
 
 
 class DistributedTape(tf.GradientTape):
@@ -108,14 +108,12 @@ class DistributedTape(tf.GradientTape):
 
     gradient_mean: GradientMean
 
-    def register_local_source(self, source: Any) -> None:
+    def register_local_source(self, source) -> None:
         """Lets the gradients of a variable stay on their rank."""
         self.gradient_mean.local[id(source)] = source
 
     @as_written
-    def gradient(
-        self, target: Any, sources: Any, output_gradients: Any = None, **options: Any
-    ) -> Any:
+    def gradient(self, target, sources, output_gradients=None, **options):
         """As `tf.GradientTape.gradient`, averaged over ranks; the same on every rank."""
         gradients = super().gradient(target, sources, output_gradients, **options)
         flat = tf.nest.flatten(gradients, expand_composites=False)
@@ -123,19 +121,16 @@ class DistributedTape(tf.GradientTape):
         means_of_tapes.update({id(mean): mean for mean in means if mean is not None})
         return tf.nest.pack_sequence_as(sources, means)
 
-    def get_local_and_global_gradients(
-        self, target: Any, sources: Any, *args: Any
-    ) -> tuple[list, list]:
+    def get_local_and_global_gradients(self, target, sources, *args) -> tuple[list, list]:
         """Pairs of variable and gradient: of variables of this rank, and of those of all ranks."""
         flat, ids = tf.nest.flatten(sources), self.gradient_mean.local
         pairs = list(zip(flat, self.gradient(target, flat, *args), strict=True))
-        return [pair for pair in pairs if id(pair[0]) in ids], [
-            pair for pair in pairs if id(pair[0]) not in ids
-        ]
+        local = [pair for pair in pairs if id(pair[0]) in ids]
+        return local, [pair for pair in pairs if id(pair[0]) not in ids]
 
 
 @as_written
-def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> DistributedTape:
+def DistributedGradientTape(gradtape: tf.GradientTape, **options) -> DistributedTape:
     """A tape, new or recorded, whose `gradient` averages over ranks. The options are those of
     `GradientMean`."""
     tape = DistributedTape.__new__(DistributedTape)
@@ -147,7 +142,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape, **options: Any) -> Distri
 class Distributed:
     """What `DistributedOptimizer` adds to the class of a Keras optimizer."""
 
-    keras_class: type[keras.optimizers.Optimizer]
+    keras_class: type
     gradient_mean: GradientMean
     passes: int  # `backward_passes_per_step`
     factor: int  # of accumulated gradients, of which Keras takes the mean
@@ -156,34 +151,34 @@ class Distributed:
     _to_average: Sequence | None = None  # the variables whose gradients `_clip_gradients` averages
 
     @property
-    def iterations(self: Any) -> keras.Variable:
+    def iterations(self: Any):
         """As Horovod, all passes; Keras counts the updates."""
         return self._iterations if self.passes > 1 else super().iterations  # type: ignore[misc]
 
-    def averaged(self: Any, grads: Sequence, trainable_variables: Sequence | None) -> list:
+    def averaged(self: Any, grads, trainable_variables) -> list:
         """The means over ranks of gradients that `apply` gets, unless they are means already."""
         if self.is_averaged(grads):
             return list(grads)
         known = self._trainable_variables if trainable_variables is None else trainable_variables
         return self.gradient_mean(list(grads), list(known))
 
-    def is_averaged(self, grads: Sequence) -> bool:
+    def is_averaged(self, grads) -> bool:
         return self.has_means or all(means_of_tapes.get(id(grad)) is grad for grad in grads)
 
-    def apply(self: Any, grads: Sequence, trainable_variables: Sequence | None = None) -> None:
+    def apply(self: Any, grads, trainable_variables=None):
         if isinstance(self, MultiOptimizer):  # its parts clip and update, it does not
             grads = self.averaged(grads, trainable_variables)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     @as_written
-    def _backend_apply_gradients(self: Any, grads: Sequence, trainable_variables: Sequence) -> None:
+    def _backend_apply_gradients(self: Any, grads, trainable_variables):
         to_average = None if self.is_averaged(grads) else trainable_variables
         object.__setattr__(self, "_to_average", to_average)
         if self.gradient_accumulation_steps:  # Keras adds no sparse gradients
             grads = [tf.convert_to_tensor(grad) for grad in grads]
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
-    def _clip_gradients(self: Any, grads: Sequence) -> Sequence:
+    def _clip_gradients(self: Any, grads):
         """Keras calls it right before it uses gradients, so not in steps that only accumulate
         them."""
         if self.factor != 1:
@@ -192,12 +187,12 @@ class Distributed:
             grads = self.gradient_mean(grads, self._to_average)
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
-    def register_local_var(self, var: Any) -> None:
+    def register_local_var(self, var) -> None:
         """Lets the gradients of a variable stay on their rank."""
         self.gradient_mean.local[id(var)] = var
 
-    def get_config(self: Any) -> dict[str, Any]:
-        """That of the Keras optimizer, with the options in its name for `distributed_again`."""
+    def get_config(self: Any):
+        """That of the Keras optimizer, with the options in its name for `_distributed_again`."""
         options = f"{self.gradient_mean.op}.{self.passes}.{self.factor}"
         return super().get_config() | {"name": f"{self.name}{MARK}{options}"}  # type: ignore[misc]
 
@@ -209,7 +204,7 @@ def DistributedOptimizer(
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     use_locking: bool = False,
-    **options: Any,
+    **options,
 ) -> keras.optimizers.Optimizer:
     """Makes a Keras optimizer average gradients over ranks before it applies them, in `fit` and
     `apply_gradients`.
@@ -249,9 +244,12 @@ def DistributedOptimizer(
         inner.gradient_accumulation_steps = passes * (inner.gradient_accumulation_steps or 1)
     # With `_unpickle_model` a pickle names Keras' class.
     names = ("__module__", "__qualname__", "__doc__", "_unpickle_model")
-    attributes = {name: getattr(keras_class, name) for name in names}
-    attributes |= {"keras_class": keras_class, "gradient_mean": GradientMean(**options)}
-    attributes |= {"passes": passes, "factor": factor}
+    attributes = {name: getattr(keras_class, name) for name in names} | {
+        "keras_class": keras_class,
+        "gradient_mean": GradientMean(**options),
+        "passes": passes,
+        "factor": factor,
+    }
     inner.__class__ = type(keras_class.__name__, (Distributed, keras_class), attributes)
     registered = object_registration.GLOBAL_CUSTOM_NAMES
     if keras_class in registered:  # a user's own, which files and copies name so
@@ -268,10 +266,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     without effect.
     """
 
-    def __init__(self, fused: bool = False, **options: Any):
+    def __init__(self, fused: bool = False, **options):
         super().__init__(**options)
 
-    def _moments(self, inputs: tf.Tensor, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def _moments(self, inputs, mask):
         mean, variance = super()._moments(inputs, mask)
         if current().world.size == 1:
             return mean, variance
@@ -282,10 +280,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
 
 def load_model(
-    filepath: Any,
-    custom_optimizers: Any = None,
-    custom_objects: Any = None,
-    compression: Any = Compression.none,
+    filepath,
+    custom_optimizers=None,
+    custom_objects=None,
+    compression=Compression.none,
     legacy_opts: bool = False,
 ) -> keras.Model:
     """As `keras.models.load_model`, with an optimizer that is distributed, in the state in which it
@@ -293,8 +291,8 @@ def load_model(
 
     `custom_optimizers`: classes of optimizers that the file names. `legacy_opts` is without effect.
     """
-    objects = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})
-    model = keras.models.load_model(filepath, custom_objects=objects)
+    objects = {kind.__name__: kind for kind in custom_optimizers or ()} | (custom_objects or {})
+    model = keras.models.load_model(filepath, objects)
     if getattr(model, "optimizer", None) is not None:
         if Path(filepath).suffix in (".h5", ".hdf5"):
             _restore_optimizer(model, filepath)
@@ -303,15 +301,15 @@ def load_model(
     return model
 
 
-def _restore_optimizer(model: keras.Model, path: Any) -> None:
+def _restore_optimizer(model, path):
     """Keras 3.15 builds the optimizer of an HDF5 file for no variables, so that `fit` fails."""
     model.optimizer = optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
     optimizer.build(model.trainable_variables)
+    variables = optimizer.variables  # set_weights forgets those in a LossScaleOptimizer
     with h5py.File(path) as file:
         saved = load_optimizer_weights_from_hdf5_group(file) if "optimizer_weights" in file else []
         # If not, the file is of another Keras, and Keras has warned that the optimizer starts anew.
-        variables = optimizer.variables  # set_weights forgets those in a LossScaleOptimizer
-        if [value.shape for value in saved] == [tuple(variable.shape) for variable in variables]:
+        if [value.shape for value in saved] == [variable.shape for variable in variables]:
             for variable, value in zip(variables, saved, strict=True):
                 variable.assign(value[()])
 
@@ -324,41 +322,39 @@ class CallableList(list):
         return self
 
 
-def _replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+def _replace(owner, name, wrapper):
     """Lets `owner.name` be `wrapper(original, …)`."""
     original = getattr(owner, name)
-    setattr(
-        owner,
-        name,
-        functools.wraps(original)(lambda *args, **options: wrapper(original, *args, **options)),
-    )
+
+    @functools.wraps(original)
+    def wrapped(*args, **options):
+        return wrapper(original, *args, **options)
+
+    setattr(owner, name, wrapped)
 
 
-def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
+def _supports_jit(original, model):
     """XLA cannot compile a sum that MPI computes on the host."""
     optimizer = getattr(model, "optimizer", None)
     is_distributed = isinstance(getattr(optimizer, "inner_optimizer", optimizer), Distributed)
-    sums_on_host = is_distributed and is_initialized() and not current().collectives.in_graph
-    return not sums_on_host and original(model)
+    if is_distributed and is_initialized() and not current().collectives.in_graph:
+        return False
+    return original(model)
 
 
-def _without_obsolete(
-    original: Callable[..., Any], model: keras.Model, *args: Any, **options: Any
-) -> Any:
+def _without_obsolete(original, *args, **options):
     """Arguments of `compile` and `fit` that Keras 3 has dropped are ignored with a note."""
     obsolete = {"experimental_run_tf_function", "workers", "use_multiprocessing", "max_queue_size"}
     dropped = sorted(obsolete & options.keys())
     if dropped and not (is_initialized() and current().world.rank):
         place = f"{original.__name__}(…, {', '.join(dropped)}=…)"
         print(f"note: {place} does not exist in Keras 3: ignored", file=sys.stderr)
-    return original(
-        model, *args, **{name: value for name, value in options.items() if name not in dropped}
-    )
+    for name in dropped:
+        del options[name]
+    return original(*args, **options)
 
 
-def _averaged_first(
-    original: Callable, optimizer: Any, grads: Sequence, trainable_variables: Any = None
-) -> None:
+def _averaged_first(original, optimizer, grads, trainable_variables=None):
     """The ranks' gradients are averaged before one looks whether they are finite, so that all ranks
     agree."""
     inner = optimizer.inner_optimizer
@@ -369,26 +365,27 @@ def _averaged_first(
     original(optimizer, grads, trainable_variables)
 
 
-def distributed_again(original: Callable) -> Any:
+def _distributed_again(original):
     """A `from_config` that makes a distributed optimizer from the configuration of one.
 
     Copies, pickles and files all go through it.
     """
 
-    def from_config(cls: Any, config: dict[str, Any], custom_objects: Any = None) -> Any:
+    def from_config(cls, config, custom_objects=None):
         cls = getattr(cls, "keras_class", cls)
         name, mark, options = str(config.get("name", "")).rpartition(MARK)
         if not mark:
             return original(cls, config, custom_objects)
         op, passes, factor = options.split(".")
+        num_passes = int(passes)
         config = config | {"name": name}
-        if int(passes) > 1:
-            steps = config["gradient_accumulation_steps"] // int(passes)
+        if num_passes > 1:
+            steps = config["gradient_accumulation_steps"] // num_passes
             config["gradient_accumulation_steps"] = steps if steps > 1 else None
         return DistributedOptimizer(
             original(cls, config, custom_objects),
             op=op,
-            backward_passes_per_step=int(passes),
+            backward_passes_per_step=num_passes,
             average_aggregated_gradients=factor == "1",
         )
 
@@ -402,7 +399,7 @@ _replace(trainer.Trainer, "compile", _without_obsolete)
 _replace(TensorFlowTrainer, "fit", _without_obsolete)
 _replace(LossScaleOptimizer, "apply", _averaged_first)
 for _owner in (BaseOptimizer, MultiOptimizer):
-    _owner.from_config = distributed_again(_owner.from_config.__func__)
+    _owner.from_config = _distributed_again(_owner.from_config.__func__)
 for _owner in (BaseOptimizer, LossScaleOptimizer, MultiOptimizer):
     _owner.lr = _owner.learning_rate
     _owner.variables = property(lambda self, get=_owner.variables.fget: CallableList(get(self)))  # type: ignore[misc]

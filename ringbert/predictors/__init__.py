@@ -25,23 +25,7 @@ if keras.backend.backend() != "tensorflow":
     )
 
 from ringbert.predictors.base import TaskPredictor  # noqa: E402
-from ringbert.predictors.embedding import Embedder  # noqa: E402
 from ringbert.predictors.question_answering import Answer, QuestionAnswering  # noqa: E402
-from ringbert.predictors.tagging import Entity, Tagger  # noqa: E402
-from ringbert.predictors.texts import Classifier, Prediction  # noqa: E402
-from ringbert.predictors.vectors import Features, TextFeatures  # noqa: E402
+from ringbert.predictors.texts import Classifier, Entity, Prediction, Tagger  # noqa: E402
+from ringbert.predictors.vectors import Embedder, Features, TextFeatures  # noqa: E402
 from tasks.export.program import export  # noqa: E402
-
-__all__ = [
-    "Answer",
-    "Classifier",
-    "Embedder",
-    "Entity",
-    "Features",
-    "Prediction",
-    "QuestionAnswering",
-    "Tagger",
-    "TaskPredictor",
-    "TextFeatures",
-    "export",
-]

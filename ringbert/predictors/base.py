@@ -48,16 +48,16 @@ class TrainedPredictor:
 
     head: ClassVar[Any]
     trained_by: ClassVar[str | None] = None  # the program that trains such a model
-    settings_class: ClassVar[type[LoadSettings]] = LoadSettings
+    settings_class = LoadSettings
     # of `max_seq_length` by default; never more than the model's positions
-    longest: ClassVar[int] = LONGEST_ROW
+    longest = LONGEST_ROW
 
     def __post_init__(self) -> None:
         name = os.fspath(self.folder)
         with about_arguments(name):
             start = find_model(name, self.model_revision)
             positions = start.bert_config.num_positions
-            options: dict[str, Any] = {"max_seq_length": min(self.longest, positions)}
+            options: dict = {"max_seq_length": min(self.longest, positions)}
             for source in (self.said_by(start), start.settings(), vars(self)):
                 options |= {name: each for name, each in source.items() if each is not None}
             self.options = options
@@ -72,7 +72,7 @@ class TrainedPredictor:
         forward = self.forward()
         self._predictor = Predictor(self._model, self.task, self._job, forward, compiles=False)
 
-    def _checked_options(self, positions: int) -> dict[str, Any]:
+    def _checked_options(self, positions):
         """The options that are settings. Raises ValueError: one is wrong."""
         values = dict[str, Any]()
         for each in fields_of(self.settings_class):
@@ -95,11 +95,11 @@ class TrainedPredictor:
         """The task of the model, with `settings`."""
         raise NotImplementedError
 
-    def forward(self) -> Callable[..., Any] | None:
+    def forward(self) -> Callable | None:
         """What is computed instead of the head's scores; see `Predictor`."""
         return None
 
-    def set_of(self, examples: Any) -> DataSet:
+    def set_of(self, examples) -> DataSet:
         """The rows of examples. Warns, where the programs stop, when many of their tokens are
         [UNK]: a single text may well hold some."""
         data = set_of(self.task, examples, self._preparation)
@@ -113,7 +113,7 @@ class TrainedPredictor:
             )
         return data
 
-    def results(self, data: DataSet) -> Any:
+    def results(self, data: DataSet):
         return self._predictor.results(self.task, data, self.settings.batch_size)
 
 
@@ -142,12 +142,12 @@ class TaskPredictor(TrainedPredictor):
     def make_task(self, bert_config: BertConfig) -> Task:
         return self.task_of(self.options)
 
-    def __call__(self, examples: Any) -> Any:
+    def __call__(self, examples):
         return self.results(self.set_of(examples))
 
 
 def checked_texts(
-    value: Any, name: str, takes_pairs: bool = False, takes_empty: bool = False
+    value, name: str, takes_pairs: bool = False, takes_empty: bool = False
 ) -> tuple[list[tuple[str, ...]], bool]:
     """The texts, or pairs of texts, of the argument `name`, and whether it is a single one: a
     string, or a tuple of two strings. Lists with `takes_empty` may have empty texts, of which it
@@ -160,13 +160,9 @@ def checked_texts(
     is_single = isinstance(value, str) or (takes_pairs and is_pair)
     # its items would be names
     is_table = isinstance(value, Mapping | Set) or hasattr(value, "columns")
-    items = (
-        [value]
-        if is_single
-        else list(value)
-        if isinstance(value, Iterable) and not is_table
-        else []
-    )
+    if is_single:
+        value = [value]
+    items = list(value) if isinstance(value, Iterable) and not is_table else []
     if not items:
         raise InputError(f"{name} must be a text or a list of texts, got {shown(value)}")
     texts, takes_empty, num_empty = [], takes_empty and not is_single, 0

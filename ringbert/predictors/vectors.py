@@ -1,24 +1,31 @@
-"""Vectors of texts and of pairs of texts, by the same code as bert-features."""
+"""Vectors of texts: of any model by the same code as bert-features, and of a model that
+bert-embedder has trained, or one of sentence-transformers, by the same code as bert-embedder."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy import ndarray
 
 from bert.configuration import BertConfig
-from bert.heads import FEATURES
+from bert.heads import EMBEDDINGS, FEATURES, Head
 from ringbase.errors import InputError
 from ringbase.settings import setting
-from ringbert.predictors.base import checked_texts
+from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
 from ringbert.predictors.texts import LabelSettings, TextOrPair, TextPredictor
+from tasks.embedder.pooling import said_by
+from tasks.embedder.reading import Pairs
+from tasks.embedder.settings import DEFAULTS, VectorSettings
+from tasks.embedder.task import EmbedTask
 from tasks.features.task import FeaturesTask, states_of
+from tasks.runs.start import Start
 from tasks.runs.task import DataSet
 
 Pooling = Literal["mean", "cls"]
 
 
-class VectorSettings(LabelSettings):
+class FeatureSettings(LabelSettings):
     """How texts become rows and batches, and which vectors are computed."""
 
     layer: int = setting(-1)
@@ -42,9 +49,9 @@ class TextFeatures:
     """
 
     tokens: tuple[str, ...]
-    offsets: np.ndarray
-    vectors: np.ndarray
-    pooled: np.ndarray
+    offsets: ndarray
+    vectors: ndarray
+    pooled: ndarray
 
 
 @dataclass(kw_only=True, eq=False)
@@ -71,12 +78,12 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
     pooling: Pooling = "mean"
 
     head = FEATURES
-    settings_class = VectorSettings
+    settings_class = FeatureSettings
 
     def make_task(self, bert_config: BertConfig) -> FeaturesTask:
         return FeaturesTask(self.settings.max_seq_length)
 
-    def forward(self) -> Callable[..., Any]:
+    def forward(self) -> Callable:
         layers = self._model.config.num_hidden_layers
         if not -layers <= self.layer < layers:
             raise InputError(
@@ -90,25 +97,21 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
         special = np.zeros((1, 2), np.int32)
         (ids, offsets), heads = data.rows.column("input_ids"), data.rows.column("sentence_a_tokens")
 
-        def features(number: int, states_T1H: np.ndarray) -> TextFeatures:
+        def features(number, states_T1H):
             tokens = tokenizer.pieces(ids[offsets[number] : offsets[number + 1]])
             first, *second = tokenizer.encode(items[number])[1]
             parts = [special, first[: heads[number] - 2], special]
             for spans in second:
                 more = tokenizer.separators - 1
-                parts += [special] * more + [
-                    spans[: len(tokens) - heads[number] - more - 1],
-                    special,
-                ]
-            pooled = self._pooled(number, states_T1H)
-            return TextFeatures(
-                tuple(tokens), np.concatenate(parts), states_T1H[:, 0].copy(), pooled
-            )
+                length = len(tokens) - heads[number] - more - 1
+                parts += [*[special] * more, spans[:length], special]
+            places, states_TH = np.concatenate(parts), states_T1H[:, 0].copy()
+            return TextFeatures(tuple(tokens), places, states_TH, self._pooled(number, states_T1H))
 
         found: Any = self._predictor(data.rows, self.settings.batch_size, features, "features")
         return found
 
-    def pooled(self, texts: TextOrPair | Iterable[TextOrPair]) -> np.ndarray:
+    def pooled(self, texts: TextOrPair | Iterable[TextOrPair]) -> ndarray:
         """Only the pooled vectors, float32 [H] for a single text, [n, H] for a list. Token vectors
         are dropped at once, so that long lists fit in memory."""
         items, is_single = checked_texts(texts, "texts", takes_pairs=True, takes_empty=True)
@@ -116,5 +119,73 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
         found: Any = self._predictor(rows, batch_size, self._pooled, "features")
         return found[0] if is_single else np.stack(found)
 
-    def _pooled(self, _: int, states_T1H: np.ndarray) -> np.ndarray:
+    def _pooled(self, _, states_T1H):
         return states_T1H[0, 0].copy() if self.pooling == "cls" else states_T1H[:, 0].mean(0)
+
+
+class EmbedSettings(LoadSettings, VectorSettings):
+    """How texts become rows and vectors."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Embedder(TrainedPredictor):
+    """Vectors of texts: `Embedder(folder)(texts)` is float32 [texts, width], of one text [width].
+
+    Args:
+      folder, precision, model_revision: as those of `QuestionAnswering`; the folder may be one of
+        sentence-transformers with mean or cls pooling.
+      batch_size: texts of `max_seq_length` tokens in a batch; more if they are shorter.
+      max_seq_length: the most tokens of a text; longer ones are cut.
+      pooling: "mean" of a text's tokens, or "cls". normalize: whether vectors have the length 1.
+        The default of these three is as in the run or folder, else 128, "mean" and True.
+    Raises ringbert.InputError, one line that names the argument.
+
+    >>> embedder = Embedder("vectors")
+    >>> embedder(["a fine film", "two dull hours"]).shape == (2, len(embedder("a fine film")))
+    True
+    """
+
+    pooling: str | None = None
+    normalize: bool | None = None
+
+    settings_class = EmbedSettings
+    longest = 128
+
+    def said_by(self, start: Start) -> Mapping[str, Any]:
+        return said_by(start.weights, start.bert_config.num_positions, self.pooling)
+
+    @property
+    def head(self) -> Head:
+        settings = {**DEFAULTS, **self.options}
+        return EMBEDDINGS[settings["pooling"], settings["normalize"]]
+
+    def make_task(self, bert_config: BertConfig) -> EmbedTask:
+        return EmbedTask(self.settings)
+
+    def __call__(self, texts: str | Iterable[str]) -> ndarray:
+        """The vectors of texts, in their order."""
+        items, is_single = checked_texts(texts, "texts", takes_empty=False)
+        pairs = Pairs(items)
+        vectors = self.results(self.set_of(pairs))
+        place_of = pairs.places()
+        found = vectors[[place_of[text] for (text,) in items]]
+        return found[0] if is_single else found
+
+    def similarities(self, texts: Iterable[str], others: Iterable[str]) -> ndarray:
+        """The cosines of texts with others, float32 [texts, others]."""
+        one, other = (_units(self([*part])) for part in (texts, others))
+        return one @ other.T
+
+    def nearest(
+        self, texts: Iterable[str], corpus: Sequence[str], top_k: int = 10
+    ) -> list[list[tuple[str, float]]]:
+        """For each text the nearest of a corpus, with their cosines, the nearest first."""
+        found = []
+        for cosines in self.similarities(texts, corpus):
+            best = np.argsort(-cosines, kind="stable")[:top_k]
+            found.append([(corpus[place], float(cosines[place])) for place in best])
+        return found
+
+
+def _units(vectors):
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
