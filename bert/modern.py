@@ -122,24 +122,25 @@ class ModernPass(Pass):
             rows, length = group[0], group[1]
             split = tf.reshape(parts[number], [rows, length, 3, heads, size])
             query_key_value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
-            attention = self.local_attention if is_local else self.attention_over
-            context_BNTD = attention(query_key_value, self.masks[number], length)
+            attend = self.local_attention if is_local else self.attention_over
+            context_BNTD = attend(query_key_value, self.masks[number])
             context_BTND = tf.transpose(context_BNTD, [0, 2, 1, 3])
             contexts_BTH.append(tf.reshape(context_BTND, [rows, length, hidden]))
         return from_places(contexts_BTH, batch)
 
-    def attention_over(self, heads: Heads, mask: Tensor, length: int | Tensor) -> Tensor:
+    def attention_over(self, heads: Heads, mask: Tensor) -> Tensor:
         """[B, N, T, D]; `mask`, [B, 1, 1 or T, K], is added to the scores."""
         dropout = self.dropout(0.0, place=0)
         return self.ops.attention(heads, mask, None, dropout, self.batch.get("longest"))
 
-    def local_attention(self, heads: Heads, mask_B11T: Tensor, length: int | Tensor) -> Tensor:
+    def local_attention(self, heads: Heads, mask_B11T: Tensor) -> Tensor:
         """Attention of each token to those at most W places away."""
         window = self.config.local_attention // 2
+        length = heads[0].shape[2] if is_fixed(self.batch) else tf.shape(heads[0])[2]
 
         def whole() -> Tensor:
             near_TT = near(tf.range(length), tf.range(length), window, self.dtype)
-            return self.attention_over(heads, mask_B11T + near_TT, length)
+            return self.attention_over(heads, mask_B11T + near_TT)
 
         def blocks() -> Tensor:
             return in_blocks(self.attention_over, heads, mask_B11T, window)
@@ -186,47 +187,56 @@ def near(queries: Tensor, keys: Tensor, window: int, dtype: str) -> Tensor:
     return tf.cast(is_far, dtype) * tf.cast(MASKED_SCORE, dtype)
 
 
+class Blocks:
+    """Rows of attention [B, N, T, D] cut into blocks of 2 W places."""
+
+    def __init__(self, rows: Tensor, length: Tensor, window: int):
+        self.rows, self.length, self.window = rows, length, window
+        self.size = 2 * window
+        self.number = (length + self.size - 1) // self.size
+        self.missing = self.number * self.size - length  # places of the last block
+
+    def of(self, x_BNTD: Tensor) -> Tensor:
+        """[B blocks, N, 2 W, D]."""
+        padded = tf.pad(x_BNTD, [[0, 0], [0, 0], [0, self.missing], [0, 0]])
+        heads, width = x_BNTD.shape[1], x_BNTD.shape[3]
+        return self._first(tf.reshape(padded, [self.rows, heads, self.number, self.size, width]))
+
+    def with_neighbours(self, x_BNTD: Tensor, padding: float = 0.0) -> Tensor:
+        """Each block with the half blocks before and behind it, [B blocks, N, 4 W, D]."""
+        edges = [[0, 0], [0, 0], [self.window, self.missing + self.window], [0, 0]]
+        padded = tf.pad(x_BNTD, edges, constant_values=tf.cast(padding, x_BNTD.dtype))
+        heads, width = x_BNTD.shape[1], x_BNTD.shape[3]
+        num_halves = 2 * self.number
+        halves = tf.reshape(padded, [self.rows, heads, num_halves + 2, self.window, width])
+        parts = [halves[:, :, first : first + num_halves : 2] for first in range(4)]
+        return self._first(tf.concat(parts, 3))
+
+    def _first(self, split: Tensor) -> Tensor:
+        """[B, N, blocks, places, D] -> [B blocks, N, places, D]."""
+        heads, places, width = split.shape[1], split.shape[3], split.shape[4]
+        transposed = tf.transpose(split, [0, 2, 1, 3, 4])
+        return tf.reshape(transposed, [self.rows * self.number, heads, places, width])
+
+    def together(self, x: Tensor) -> Tensor:
+        """The reverse of `of`."""
+        heads, width = x.shape[1], x.shape[3]
+        split = tf.reshape(x, [self.rows, self.number, heads, self.size, width])
+        transposed = tf.transpose(split, [0, 2, 1, 3, 4])
+        padded_BNTD = tf.reshape(transposed, [self.rows, heads, -1, width])
+        return padded_BNTD[:, :, : self.length]
+
+
 def in_blocks(
-    attention: Callable[[Heads, Tensor, int], Tensor],
-    heads: Heads,
-    mask_B11T: Tensor,
-    window: int,
+    attention: Callable[[Heads, Tensor], Tensor], heads: Heads, mask_B11T: Tensor, window: int
 ) -> Tensor:
     """Attention within windows, [B, N, T, D], whose cost grows with T and not with its square:
     2 W queries at a time, with the 4 W keys that they may see."""
-    query_BNTD, key_BNTD, value_BNTD = heads
-    rows, num_heads, length, size = (
-        tf.shape(query_BNTD)[0],
-        query_BNTD.shape[1],
-        tf.shape(query_BNTD)[2],
-        query_BNTD.shape[3],
-    )
-    num_blocks = (length + 2 * window - 1) // (2 * window)
-    missing = num_blocks * 2 * window - length
-
-    def of_blocks(x_BNTD: Tensor, num_places: int) -> Tensor:
-        """[B, N, blocks, places, D] -> [B blocks, N, places, D]."""
-        transposed = tf.transpose(x_BNTD, [0, 2, 1, 3, 4])
-        return tf.reshape(transposed, [rows * num_blocks, -1, num_places, x_BNTD.shape[-1]])
-
-    def with_neighbours(x_BNTD: Tensor, padding: float) -> Tensor:
-        """Each block's places with the half blocks before and behind it."""
-        width = x_BNTD.shape[-1]
-        edges = [[0, 0], [0, 0], [window, missing + window], [0, 0]]
-        padded = tf.pad(x_BNTD, edges, constant_values=tf.cast(padding, x_BNTD.dtype))
-        halves = tf.reshape(padded, [rows, x_BNTD.shape[1], 2 * num_blocks + 2, window, width])
-        last = 2 * num_blocks
-        parts = [halves[:, :, start : start + last : 2] for start in range(4)]
-        return of_blocks(tf.concat(parts, 3), 4 * window)
-
-    padded_query = tf.pad(query_BNTD, [[0, 0], [0, 0], [0, missing], [0, 0]])
-    split_query = tf.reshape(padded_query, [rows, num_heads, num_blocks, 2 * window, size])
-    keys, values = (with_neighbours(x, 0.0) for x in (key_BNTD, value_BNTD))
+    query, key, value = heads
+    blocks = Blocks(tf.shape(query)[0], tf.shape(query)[2], window)
+    keys, values = blocks.with_neighbours(key), blocks.with_neighbours(value)
     mask_B1T1 = tf.transpose(mask_B11T, [0, 1, 3, 2])
-    mask = tf.transpose(with_neighbours(mask_B1T1, MASKED_SCORE), [0, 1, 3, 2])
+    mask = tf.transpose(blocks.with_neighbours(mask_B1T1, MASKED_SCORE), [0, 1, 3, 2])
     places = tf.range(4 * window)
-    near_QK = near(places[window : 3 * window], places, window, query_BNTD.dtype)
-    context = attention([of_blocks(split_query, 2 * window), keys, values], mask + near_QK, length)
-    context = tf.reshape(context, [rows, num_blocks, num_heads, 2 * window, size])
-    context_BNTD = tf.reshape(tf.transpose(context, [0, 2, 1, 3, 4]), [rows, num_heads, -1, size])
-    return context_BNTD[:, :, :length]
+    near_QK = near(places[window : 3 * window], places, window, query.dtype)
+    return blocks.together(attention([blocks.of(query), keys, values], mask + near_QK))

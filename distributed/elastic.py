@@ -7,7 +7,9 @@ them the variables and the state of the rank that is furthest (`TrainingStep.syn
 """
 
 import contextlib
+import math
 import os
+import signal
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -60,6 +62,9 @@ def _regroup(world, place, error):
     """Joins the other survivors: `world` then has its new rank, size and communicator. Returns
     whether all are at this place. Raises RuntimeError if no rank died."""
     before, name, places = world.names, world.names[world.rank], None
+    # No thread watches over ranks that regroup, and MPI may wait for ever: SIGALRM ends this one.
+    settings = world.watchdog.settings
+    signal.alarm(math.ceil(settings.stall_timeout) if settings else 0)
     while places is None:
         # another death meanwhile
         with world.watchdog.working(), contextlib.suppress(started().Exception):
@@ -70,6 +75,7 @@ def _regroup(world, place, error):
             vars(world).update(place_in(world.comm))
             world.watchdog.start(world.comm, world.fail)
             world.names, places = zip(*world.all_gather((name, place)), strict=True)
+    signal.alarm(0)
     if world.names == before:
         raise RuntimeError(f"MPI reports an error, but all ranks are alive: {error}") from error
     died = " and ".join(name for name in before if name not in world.names)

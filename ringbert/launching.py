@@ -81,6 +81,7 @@ class LaunchedJob:
         fields = fields_of(self.settings) if self.settings else ()
         lists = [field.name for field in fields if field.is_list]
         values, known = dict(arguments), {name for field in fields for name in field.names}
+        self.files = list[str]()  # of data in memory
         for name, value in arguments.items():
             if isinstance(value, str | os.PathLike | None):
                 continue
@@ -88,6 +89,7 @@ class LaunchedJob:
                 from ringbert.in_memory import file_of  # pyarrow takes 0.3 s, and most have files
 
                 values[name] = file_of(value, name)
+                self.files.append(values[name])
             # the flags of a script are its own
             elif isinstance(value, list | tuple | range) and (name in lists or not fields):
                 values[name] = ",".join(map(str, value))
@@ -188,6 +190,8 @@ class Embedding(
 
     >>> Embedding(output_dir="run", model="minilm", train_file="pairs.csv")
     Embedding: bert-embedder --output_dir=run --model=minilm --train_file=pairs.csv --do_train
+
+    The files may be data in memory, with columns `anchor` and `positive`; see `Classification`.
     """
 
 
@@ -326,7 +330,10 @@ def launch(
         # also after a progress bar
         line = rf"^(?:.*\r)?(?:bert-[a-z]+|{re.escape(job.program)}): error(?: on [^ :]+)?: (.*)"
         if errors := re.findall(line, printed, re.MULTILINE):
-            raise InputError(errors[-1])
+            message = errors[-1]
+            for file in job.files:
+                message = message.replace(file, "(data in memory)")
+            raise InputError(message)
         last = "\n".join(printed.splitlines()[-LAST_LINES:])
         raise RuntimeError(
             f"{job.program} ended with exit status {status}; its last lines:\n{last}"

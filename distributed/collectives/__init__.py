@@ -7,7 +7,7 @@ broadcasts use MPI instead.
 
 import importlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting

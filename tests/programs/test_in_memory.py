@@ -1,6 +1,7 @@
 """Jobs from data in memory: a frame, dicts or a data set is read as the file with the same rows
 is."""
 
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -17,6 +18,8 @@ from harness.squad_files import make_entries, read_file, squad_json, write_squad
 from harness.texts import make_examples, write_lines
 
 import ringbert
+from tasks.embedder import reading as embedder
+from tasks.embedder.settings import PairSettings
 from tasks.tagger.reading import Source, read
 from tasks.tagger.settings import FileSettings
 
@@ -105,6 +108,17 @@ def test_tags_in_memory_are_read_as_a_file(tmp_path):
         assert pairs(file_of(each, ringbert.Tagging)) == pairs(file)
 
 
+def test_pairs_in_memory_are_read_as_a_file(tmp_path):
+    rows = [{"anchor": text, "positive": f"{text}!", "negative": "other"} for text in "abc"]
+    file = write_lines(tmp_path / "pairs.jsonl", *map(json.dumps, rows))
+
+    def pairs(path):
+        return embedder.read(embedder.Source(PairSettings(train_file=str(path)), "train"))
+
+    for each in (rows, pandas.DataFrame(rows), datasets.Dataset.from_list(rows)):
+        assert pairs(file_of(each, ringbert.Embedding)) == pairs(file)
+
+
 @pytest.mark.parametrize("as_on_the_hub", [True, False])
 def test_questions_in_memory_are_read_as_a_file(tmp_path, as_on_the_hub):
     """Answers are lists in a dict, as the hub has them, or dicts in a list, as SQuAD's files."""
@@ -154,6 +168,15 @@ def test_tables_are_for_files():
     refused(lambda: ringbert.Pretraining(output_dir="out", input_file=FRAME), "input_file")
     own = ringbert.Script(ROOT / "examples/own_task.py", output_dir="out", train_file=FRAME)
     assert own.argv[1].endswith(".parquet")
+
+
+@pytest.mark.slow
+def test_messages_of_ranks_do_not_name_the_file_in_the_cache(tmp_path):
+    model = save_model(tmp_path, "classifier")
+    rows = [{"txt": "a", "label": "x"}, {"txt": "b", "label": "y"}]
+    job = ringbert.Classification(output_dir=tmp_path / "run", model=model, train_file=rows)
+    line = refused(lambda: ringbert.launch(job, progress=False), "(data in memory)", "txt")
+    assert ".parquet" not in line
 
 
 @pytest.mark.slow
