@@ -113,7 +113,7 @@ class DistributedTape(tf.GradientTape):
         self.gradient_mean.local[id(source)] = source
 
     @as_written
-    def gradient(self, target, sources, output_gradients=None, **options):
+    def gradient(self, target, sources, output_gradients=None, **options) -> Any:
         """As `tf.GradientTape.gradient`, averaged over ranks; the same on every rank."""
         gradients = super().gradient(target, sources, output_gradients, **options)
         flat = tf.nest.flatten(gradients, expand_composites=False)

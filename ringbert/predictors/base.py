@@ -142,7 +142,7 @@ class TaskPredictor(TrainedPredictor):
     def make_task(self, bert_config: BertConfig) -> Task:
         return self.task_of(self.options)
 
-    def __call__(self, examples):
+    def __call__(self, examples: Any) -> Any:
         return self.results(self.set_of(examples))
 
 
