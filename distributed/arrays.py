@@ -58,11 +58,11 @@ def exchanged(comm, values: ndarray, rows_to: Sequence[int]) -> tuple[ndarray, l
     return result, rows_from
 
 
-def _bytes_of(values):
+def _bytes_of(values: ndarray) -> ndarray:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
-def _in_rows(values, rows):
+def _in_rows(values: ndarray, rows) -> list:
     """An array of any dtype for MPI, which counts in 32 bits: `rows` are how many rows for each
     rank."""
     return [
@@ -73,5 +73,5 @@ def _in_rows(values, rows):
 
 
 @functools.cache
-def _row_of(num_bytes):
+def _row_of(num_bytes: int):
     return started().BYTE.Create_contiguous(num_bytes).Commit()

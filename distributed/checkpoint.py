@@ -110,7 +110,7 @@ class Checkpoints:
             variable.assign(saved[name])
         self._newest = path
 
-    def _start_writing(self, optimizer, state):
+    def _start_writing(self, optimizer: AllreduceOptimizer, state: State) -> None:
         self._wait()
         if self._newest == self.folder / folder_name(state.position):
             return
@@ -119,12 +119,12 @@ class Checkpoints:
             np.copyto(copy, host_view(tf.convert_to_tensor(variable.value)))
         self._written = self._thread.submit(self._write, self.copy_model(), state)
 
-    def _wait(self):
+    def _wait(self) -> None:
         written, self._written = self._written, None
         if written is not None:
             written.result()
 
-    def _write(self, write_model, state):
+    def _write(self, write_model: WriteModel, state: State) -> None:
         def fill(folder):
             write_model(folder)
             save_file(self._moments, folder / "optimizer.safetensors")
@@ -155,7 +155,7 @@ def complete_checkpoints(folder: Path) -> list[Path]:
     return [path for path in _checkpoints(folder) if manifest.position_of(path) is not None]
 
 
-def _checkpoints(folder):
+def _checkpoints(folder: Path) -> list[Path]:
     """Those of a folder, intact or not, in order of position."""
     # A rewrite that was killed can have set one aside, as NAME.old, which a new one of this
     # position follows.

@@ -58,7 +58,7 @@ def surviving(world: World, place: str, work: Callable[[], T]) -> T:
                 raise Elsewhere from error
 
 
-def _regroup(world, place, error):
+def _regroup(world: World, place: str, error: BaseException) -> bool:
     """Joins the other survivors: `world` then has its new rank, size and communicator. Returns
     whether all are at this place. Raises RuntimeError if no rank died."""
     before, name, places = world.names, world.names[world.rank], None

@@ -52,8 +52,8 @@ class StepClock:
         self._last_s = time.perf_counter()
         self._reset()
 
-    def _reset(self):
-        self._parts: dict = defaultdict(float)
+    def _reset(self) -> None:
+        self._parts: dict[str, float] = defaultdict(float)
         self._seconds, self._steps, self._timed_steps = 0.0, 0, 0
 
     def mark(self, part: str, result: Tensor | None = None) -> None:
@@ -155,7 +155,7 @@ class TrainingStep:
             clock.mark(part, numbers)
         return StepResult(numbers, weights), wanted
 
-    def _own(self, batches, inverse_weights, keys):
+    def _own(self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence) -> Tensors:
         """[*gradients, loss sums] over this rank's micro-batches."""
         total: Tensors = []
         for batch, key in zip(batches, keys, strict=True):
@@ -164,7 +164,7 @@ class TrainingStep:
                 total = added(total, part) if total else part
         return total
 
-    def _backward(self, batch, inverse_weights, key):
+    def _backward(self, batch: dict[str, Tensor], inverse_weights: Tensor, key: Tensor) -> Tensors:
         """[*gradients, loss sums] of one batch, in the graph."""
         optimizer = self.optimizer
         with tf.GradientTape() as tape:
@@ -174,14 +174,16 @@ class TrainingStep:
             total = tf.reduce_sum(sums * inverse_weights)
         return [*self._gradients(tape, total), sums]
 
-    def _gradients(self, tape, target, slopes=None):
+    def _gradients(
+        self, tape: tf.GradientTape, target: Tensor, slopes: Tensor | None = None
+    ) -> Tensors:
         """Those of the trainable variables, for these gradients of the target; sparse ones become
         dense."""
         variables = [variable.value for variable in self.optimizer.trainable]
         gradients = tape.gradient(target, variables, slopes, unconnected_gradients="zero")
         return [*map(tf.convert_to_tensor, gradients)]
 
-    def _whole(self, batches, inverse_weights, keys):
+    def _whole(self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence) -> Tensor:
         """A step as one function of its last micro-batch. Returns the numbers of `StepResult`."""
         before = self._own(batches[:-1], inverse_weights, keys[:-1])
         with (
@@ -190,7 +192,9 @@ class TrainingStep:
         ):
             return self._step(batches[-1], inverse_weights, keys[-1], before)
 
-    def _whole_step(self, batch, inverse_weights, key, before):
+    def _whole_step(
+        self, batch: Batch, inverse_weights: Tensor, key: Tensor, before: Tensors
+    ) -> Tensor:
         own = self._backward(batch, inverse_weights, key)
         total = self.optimizer.all_reduce(added(before, own) if before else own)
         return self.optimizer.apply(total, tf.reduce_all(tf.math.is_finite(inverse_weights)))

@@ -14,7 +14,7 @@ Shapes, as suffixes: A own anchors, N anchors of all ranks, C own candidates, M 
 ranks, W the width of a vector.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -108,7 +108,7 @@ class InBatchLoss:
         result[~is_anchor] = slopes_NC.T @ all_a.values / self.temperature
         return result, float(loss)
 
-    def _scores(self, anchors, candidates):
+    def _scores(self, anchors: Vectors, candidates: Vectors) -> ndarray:
         """float32 [anchors, candidates]; those that are no negatives have `MASKED`."""
         scores = anchors.values @ candidates.values.T / np.float32(self.temperature)
         texts = candidates.texts
@@ -119,7 +119,7 @@ class InBatchLoss:
         return np.where(is_masked, np.float32(MASKED), scores)
 
 
-def _pairs(anchors, candidates):
+def _pairs(anchors: Vectors, candidates: Vectors) -> ndarray:
     """Whether a candidate is the positive of an anchor's row, bool [anchors, candidates]."""
     same_row = candidates.texts.row == anchors.texts.row[:, None]
     return same_row & (candidates.texts.slot == POSITIVE)
@@ -155,7 +155,7 @@ class JointStep(TrainingStep):
         self._vectors = traced(vectors)
         self._pull = traced(self._pulled)
 
-    def _own(self, batches, inverse_weights, keys):
+    def _own(self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence) -> Tensors:
         """[*gradients, loss sums] over this rank's micro-batches."""
         parts, places = [], []
         is_one = len(batches) == 1
@@ -183,7 +183,7 @@ class JointStep(TrainingStep):
                     total = added(total, part) if total else part
         return [*total, tf.constant([loss], self.optimizer.dtype)]
 
-    def _pulled(self, batch, key):
+    def _pulled(self, batch: Batch, key: Tensor) -> Tensors:
         """The gradients of the sum of vectors times slopes, in the graph."""
         with tf.GradientTape() as tape:
             total = tf.reduce_sum(self._plain_vectors(batch, key) * batch[SLOPES])

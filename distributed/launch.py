@@ -201,7 +201,7 @@ class MpirunProcess:
             say(reasons[status])
         return status, has_begun or (status > 128 and status not in EARLY_FINAL)
 
-    def _read(self):
+    def _read(self) -> None:
         """Passes standard error on but for the records, also parts of lines, so that progress bars
         move. Nothing after the ranks have told why they end: what mpirun says of it would hide
         that. Nor after MPI could not start the ranks, which it tells at length."""
@@ -226,7 +226,7 @@ class MpirunProcess:
                     # it does not end by itself when it cannot reach a host
                     self._end_after(GRACE_S)
 
-    def _on_signal(self, number, frame):
+    def _on_signal(self, number: int, frame: object) -> None:
         self.signal = self.signal or number
         name = signal.Signals(number).name
         if number == signal.SIGUSR1:
@@ -242,7 +242,7 @@ class MpirunProcess:
             )
             self._process.send_signal(signal.SIGUSR1)
 
-    def _end_after(self, seconds):
+    def _end_after(self, seconds: float) -> None:
         for late_s, number in ((0, signal.SIGTERM), (KILL_S, signal.SIGKILL)):
             timer = threading.Timer(seconds + late_s, self._process.send_signal, (number,))
             timer.daemon = True

@@ -139,7 +139,9 @@ def build_command(
     return [*env, *argv, *options.command]
 
 
-def _open_mpi(mpi, options, names, is_terminal, local_slots):
+def _open_mpi(
+    mpi: Mpi, options: Namespace, names: list[str], is_terminal: bool, local_slots: int
+) -> list[str]:
     argv = [mpi.mpirun, "-np", str(options.num_proc)]
     if os.geteuid() == 0:
         argv += ["--allow-run-as-root"]
@@ -171,7 +173,7 @@ def _open_mpi(mpi, options, names, is_terminal, local_slots):
     return [*argv, *exports, *options.mpi_args]
 
 
-def _hydra(mpi, options, names):
+def _hydra(mpi: Mpi, options: Namespace, names: list[str]) -> list[str]:
     """For MPICH and Intel MPI, whose launcher Hydra accepts root and more ranks than cores."""
     argv = [mpi.mpirun, "-genvlist", ",".join(names)]
     if mpi.implementation == INTEL_MPI:

@@ -118,12 +118,12 @@ class AllreduceOptimizer:
         inverse = tf.constant([1 / totals[term] for term in self.loss_terms], self.dtype)
         return inverse if self._loss_scale is None else inverse * self._scale()
 
-    def _scale(self):
+    def _scale(self) -> Tensor:
         """That of the losses, or 0 if they have none."""
         value = tf.zeros([]) if self._loss_scale is None else self._loss_scale.value[0]
         return tf.cast(value, self.dtype)
 
-    def _rate(self):
+    def _rate(self) -> Tensor:
         return tf.cast(self.optimizer.learning_rate, self.dtype)
 
     def all_reduce(self, own: Tensors) -> Tensors:

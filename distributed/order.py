@@ -34,10 +34,10 @@ class Order:
             parts.append(self._rows_of_epoch(epoch, within[epochs == epoch]))
         return np.concatenate(parts)
 
-    def _rows_of_epoch(self, epoch, positions):
+    def _rows_of_epoch(self, epoch: int, positions: ndarray) -> ndarray:
         return self._permutation(epoch)[positions]
 
-    def _permutation_of(self, epoch):
+    def _permutation_of(self, epoch: int) -> ndarray:
         bits = np.random.Philox(key=[self.seed, epoch])
         return np.random.Generator(bits).permutation(self.num_rows)
 
@@ -64,7 +64,7 @@ class BlockOrder(Order):
         first = math.isqrt(max(self._num_blocks - 1, 0)) + 1
         self._halves = (np.uint64(first), np.uint64(-(-self._num_blocks // first)))
 
-    def _rows_of_epoch(self, epoch, positions):
+    def _rows_of_epoch(self, epoch: int, positions: ndarray) -> ndarray:
         seeds = np.array([self.seed & _WORD, epoch], np.uint64)
         keys = mixed(
             mixed(seeds[:1]) + seeds[1:] * _ODD + np.arange(1, _ROUNDS + 2, dtype=np.uint64)
@@ -82,14 +82,14 @@ class BlockOrder(Order):
         block_index = slots - slots[0]
         return rows[block_index, order[block_index, within]]
 
-    def _permuted(self, blocks, keys, backwards=False):
+    def _permuted(self, blocks: ndarray, keys: ndarray, backwards: bool = False) -> ndarray:
         """π of each number, or the inverse of π."""
         permuted = self._through_rounds(blocks.astype(np.uint64), keys, backwards)
         while len(outside := np.flatnonzero(permuted >= self._num_blocks)):
             permuted[outside] = self._through_rounds(permuted[outside], keys, backwards)
         return permuted.astype(np.int64)
 
-    def _through_rounds(self, numbers, keys, backwards):
+    def _through_rounds(self, numbers: ndarray, keys: ndarray, backwards: bool) -> ndarray:
         first = self._halves[0]
         halves = [numbers % first, numbers // first]
         for number in reversed(range(_ROUNDS)) if backwards else range(_ROUNDS):

@@ -58,7 +58,7 @@ class BatchRows:
             lengths[places] = offsets[within + 1] - offsets[within]
         return lengths
 
-    def _by_batch(self, indices):
+    def _by_batch(self, indices: ndarray) -> Iterator[tuple]:
         """The rows by batch: the batch, the rows within it, and their places in `indices`."""
         rows = np.asarray(indices, np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
@@ -93,7 +93,7 @@ class Rows(BatchRows):
         return _to_numpy(self.table.column(name))
 
 
-def _groups(rows, starts):
+def _groups(rows: ndarray, starts: ndarray) -> Iterator[tuple[int, ndarray]]:
     """The number of each interval with some of the rows, and their places."""
     numbers = np.searchsorted(starts, rows, side="right") - 1
     return ((number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist())
@@ -114,11 +114,11 @@ def ragged(arrays: Iterable[ndarray], kind: pa.DataType) -> pa.Array:
 # pyarrow's own conversions import pandas, which takes 0.3 s.
 
 
-def _indices(rows):
+def _indices(rows: ndarray) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
 
 
-def _to_numpy(column):
+def _to_numpy(column: pa.ChunkedArray) -> ndarray | Ragged:
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(column.type, pa.LargeListType):
         offsets = np.from_dlpack(array.offsets)

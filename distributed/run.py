@@ -201,7 +201,7 @@ class Run:
                 given = {name: value for name, value in values.items() if value is not None}
                 self._write_summary(summary_v2.hparams_pb(given), 0)
 
-    def _write_summary(self, event, step):
+    def _write_summary(self, event, step: int) -> None:
         tf = imported_tensorflow()
         if self._events is None:
             self._events = tf.summary.create_file_writer(str(self.folder / "tensorboard"))
@@ -233,7 +233,7 @@ class Run:
 class Unwritten(Run):
     """A run that neither writes nor prints; its folder may be read."""
 
-    def __init__(self, folder: Path = Path()):
+    def __init__(self, folder: Path = Path()) -> None:
         super().__init__(folder, World())
 
     @property

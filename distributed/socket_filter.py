@@ -14,7 +14,7 @@ import os
 import random
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 51  # Python's socket has no names for them
 # The filter's instructions: load an octet or a word of the IP header, shift, compare and jump,
@@ -70,7 +70,7 @@ def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
         raise OSError("socket filters have no effect")
 
 
-def _set_program(listener, option, program):
+def _set_program(listener: socket.socket, option: int, program: Program) -> None:
     packed = b"".join(struct.pack("HBBI", *each) for each in program)
     instructions = ctypes.create_string_buffer(packed)
     # C's struct sock_fprog: their number, and where they are.
@@ -78,7 +78,7 @@ def _set_program(listener, option, program):
     listener.setsockopt(socket.SOL_SOCKET, option, described)
 
 
-def _others_on_its_port(keeper):
+def _others_on_its_port(keeper: socket.socket) -> Iterator[socket.socket]:
     """This process's other sockets that listen on the keeper's port."""
     for descriptor in set(map(int, os.listdir("/proc/self/fd"))) - {keeper.fileno()}:
         # Suppressed: it is no socket, or closed by now.

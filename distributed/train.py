@@ -170,7 +170,7 @@ class Log:
         self._show_all_but(self._is_async)
         self._profile.after(state.step)
 
-    def _show_all_but(self, num_unread):
+    def _show_all_but(self, num_unread: int) -> None:
         while len(self._unread) > num_unread:
             state, result, times, is_logged = self._unread.popleft()
             # on GPUs the sum is waited for here
@@ -200,7 +200,7 @@ class Log:
             if is_logged:
                 self._write()
 
-    def _write(self):
+    def _write(self) -> None:
         if self._unlogged:
             state, values, times = self._unlogged
             place = {"rows": state.position, "ranks": self._world.size}

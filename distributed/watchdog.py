@@ -87,7 +87,7 @@ class Watchdog:
     """Counts the operations of this rank, and watches over those of all ranks once it is
     started."""
 
-    def __init__(self, settings: StallSettings | None = None):
+    def __init__(self, settings: StallSettings | None = None) -> None:
         self.settings = settings
         # The number and the name of the last operation, and what this rank does: a new tuple for
         # each change, so that the thread needs no lock.
@@ -135,7 +135,9 @@ class Watchdog:
         if self._thread.is_alive():
             self._thread.join(10)
 
-    def _watch(self, comm, settings, fail, leaving):
+    def _watch(
+        self, comm, settings: StallSettings, fail: Callable, leaving: threading.Event
+    ) -> None:
         """What the thread does. Rank 0's watches over all ranks, another's over itself and rank
         0."""
         # MPI is failing, and the main thread will say so

@@ -159,7 +159,7 @@ class World:
         """Every rank's value on every rank, in order of rank (pickled)."""
         return [value] if self.comm is None else _of_each_rank(self._exchanged("allgather", value))
 
-    def _exchanged(self, method, value):
+    def _exchanged(self, method: str, value) -> list[Any]:
         """What a method of MPI returns for the pickled value, piece by piece: MPI counts the bytes
         of a message, of all ranks together, in 32 bits."""
         raw = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
@@ -274,7 +274,7 @@ class World:
         finally:
             self.can_save = False
 
-    def _on_signal(self, number, frame):
+    def _on_signal(self, number: int, frame: object) -> None:
         name = signal.Signals(number).name
         if not self.can_save or self.stop_wanted.is_set():
             print(f"{self.program}: ended by {name}", file=sys.stderr, flush=True)
@@ -318,17 +318,17 @@ class World:
         time.sleep(0.2)
         self.comm.Abort(status)
 
-    def _fail_in_thread(self, failed):
+    def _fail_in_thread(self, failed: threading.ExceptHookArgs) -> None:
         """What `threading.excepthook` does: an uncaught exception in a thread ends the job."""
         error = failed.exc_value
         if error is not None and not isinstance(error, SystemExit):
             self.fail(error)
 
-    def _is_of_user(self, error):
+    def _is_of_user(self, error: BaseException) -> bool:
         """Whether one line says all about it."""
         return isinstance(error, InputError) or (isinstance(error, OSError) and not self.is_script)
 
-    def _report(self, error):
+    def _report(self, error: BaseException) -> int:
         """Prints the error and returns the exit status."""
         status = FAULT
         if isinstance(error, StallError) or self._is_of_user(error):

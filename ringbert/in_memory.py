@@ -34,7 +34,7 @@ def file_of(value, name: str) -> str:
     return str(path)
 
 
-def _table_of(rows):
+def _table_of(rows) -> pa.Table:
     if hasattr(rows, "itertuples"):  # of pandas, which programs need not import
         return pa.Table.from_pandas(rows, preserve_index=False)
     if hasattr(rows, "features"):  # a Dataset or an IterableDataset, but no DatasetDict

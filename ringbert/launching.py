@@ -76,7 +76,7 @@ class LaunchedJob:
             raise InputError(str(error)) from None
         vars(self).update(flat(config))
 
-    def _read(self, arguments):
+    def _read(self, arguments: Mapping[str, Any]) -> None:
         """Makes the arguments flags."""
         fields = fields_of(self.settings) if self.settings else ()
         lists = [field.name for field in fields if field.is_list]
@@ -218,7 +218,7 @@ class Script(LaunchedJob, program="", settings=None):
     Script: own_task --output_dir=stars --do_train=True --train_file=reviews.csv
     """
 
-    def __init__(self, path: str | os.PathLike[str], /, **arguments):
+    def __init__(self, path: str | os.PathLike[str], /, **arguments) -> None:
         self.path = Path(path).expanduser()
         if not self.path.is_file():
             raise InputError(f"{path}: no such file")
@@ -254,7 +254,7 @@ class Result:
         count = f"{self.ranks} rank{'s' * (self.ranks != 1)}"
         return "\n".join([*shown, f"({self.seconds:.0f} s on {count}, {self.output_dir})"])
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
         rows = "".join(f"<tr><th>{each}<td>{self.scores[each]:.4f}" for each in self.scores)
         summary = html.escape(repr(self).splitlines()[-1])

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy import ndarray
 
 from distributed.arrays import host_view
 from distributed.collectives import Collectives
@@ -47,7 +48,7 @@ class MpiCollectives(Collectives):
         self._world = world
         self._open()
 
-    def _open(self):
+    def _open(self) -> None:
         world, self._comm, problem = self._world, self._world.comm, ""
         self._layouts: dict = {}
         self._slots: Any = None  # two for each rank of this machine, uint8 [ranks, 2, SLOT_BYTES]
@@ -70,7 +71,7 @@ class MpiCollectives(Collectives):
         self._num_machines = self._machine.bcast(self._heads.size)
         self.compresses = self._num_machines > 1
 
-    def _part_of(self, comm, color):
+    def _part_of(self, comm, color: int):
         part = comm.Split(color)
         self._world.derived.append(part)
         return part
@@ -99,7 +100,9 @@ class MpiCollectives(Collectives):
         self._world.refuse_after_death()
         return list(sums)
 
-    def _sum_on_machine(self, own, starts, total):
+    def _sum_on_machine(
+        self, own: Sequence[ndarray], starts: tuple[int, ...], total: ndarray
+    ) -> None:
         """Adds up the vectors of this machine's ranks, in order of rank. `own` are the parts of
         this rank's."""
         comm, rank = self._machine, self._machine.rank
@@ -128,7 +131,7 @@ class MpiCollectives(Collectives):
                 self._large_left[0] = TRIED_EVERY
         comm.Barrier()
 
-    def _exchange(self, total, pack, unpack):
+    def _exchange(self, total: ndarray, pack, unpack) -> None:
         """Replaces each machine's sum by the sum over machines."""
         if total.size:
             sent = pack(total)
@@ -138,7 +141,7 @@ class MpiCollectives(Collectives):
             self._heads.Allgather(pack(added), received)
             total[:] = unpack(received)
 
-    def _layout_of(self, parts, compresses):
+    def _layout_of(self, parts: Sequence[ndarray], compresses: bool) -> tuple:
         """How these arrays are parts of one vector: where each begins, at a cache line; where those
         begin that are sent as bfloat16; memory for the sum, which all calls reuse; and tensors of
         the same memory."""
@@ -224,10 +227,10 @@ def _shared_bytes(comm, size):
     return memory
 
 
-def _rounded(values):
+def _rounded(values: ndarray) -> ndarray:
     """The bits of float32 values as bfloat16: uint16."""
     return tf.bitcast(tf.cast(values, tf.bfloat16), tf.uint16).numpy()
 
 
-def _widened(bits):
+def _widened(bits: ndarray) -> ndarray:
     return tf.cast(tf.bitcast(bits, tf.bfloat16), tf.float32).numpy()

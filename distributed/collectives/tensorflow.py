@@ -60,7 +60,7 @@ class TensorflowCollectives(Collectives):
     def all_reduce_sum(self, tensors: Sequence[Tensor], compresses: bool = False) -> list[Tensor]:
         return self._compiled(list(tensors))
 
-    def _sums(self, tensors):
+    def _sums(self, tensors: list[Tensor]) -> list[Tensor]:
         total = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
         # The ranks' calls find each other by a key. All sums of one dtype and size share one, as
         # every rank makes them in the same order: TensorFlow never forgets a key, so new ones would
@@ -108,7 +108,7 @@ def open(world: World, name: str) -> TensorflowCollectives:
     return TensorflowCollectives(world, name)
 
 
-def _start_server(world, closes_port):
+def _start_server(world: World, closes_port: bool) -> None:
     global _started
     host = host_address(world)
     with socket_filter.listening(PORTS) as keeper:
@@ -168,7 +168,7 @@ def host_address(world: World) -> str:
     raise InputError(f"{socket.gethostname()} has no address in {where}: {ADVICE}")
 
 
-def _check_reachable(world, servers):
+def _check_reachable(world: World, servers: Sequence[str]) -> set[str]:
     """The addresses from which the machines connect to the ranks' servers. Raises InputError on
     every rank unless each machine can connect to every rank; gRPC would wait forever."""
     refused, sources = None, set()

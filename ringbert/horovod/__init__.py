@@ -63,7 +63,7 @@ for _name in ("tensorflow", "keras", "tensorflow.keras"):  # Horovod's names for
     sys.modules |= {_place: keras, f"{_place}.callbacks": callbacks, f"{_place}.elastic": elastic}
 
 
-def _number(attribute, what):
+def _number(attribute: str, what: str) -> tuple[Callable[[], int], Callable[..., Any]]:
     """A function that returns this number of the world, and one that returns it as a tensor."""
 
     def number():

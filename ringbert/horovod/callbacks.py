@@ -59,7 +59,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
                 self._send(optimizer.variables, f"the state of model.{name}")
             self._is_done = True
 
-    def _send(self, variables, name):
+    def _send(self, variables: list, name: str) -> None:
         shared = [variable for variable in variables if id(variable) not in self.kept]
         broadcast_(shared, self.root_rank, name)
 
@@ -185,6 +185,6 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     ):
         super().__init__(str(filepath), monitor, **options, save_best_only=True)
 
-    def _save_model(self, *args, **options):
+    def _save_model(self, *args, **options) -> None:
         if current().world.rank == 0:
             super()._save_model(*args, **options)

@@ -1,7 +1,7 @@
 """Horovod's operations on tensors and objects of all ranks: eagerly, or in a `tf.function`."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,14 +110,14 @@ def grouped_allreduce(
     return results
 
 
-def _scaled(value, factor):
+def _scaled(value: Tensor, factor: float) -> Tensor:
     if factor == 1:
         return value
     wide = tf.cast(value, tf.float64) if value.dtype.is_integer else value
     return tf.cast(wide * tf.cast(factor, wide.dtype), value.dtype)
 
 
-def _gathered(slices, op, name):
+def _gathered(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
     """Each index once: Keras 3 takes the square of each slice for the square of their sum."""
     indices, places = tf.unique(allgather(slices.indices, f"indices of {name}"))
     values = allgather(slices.values, f"values of {name}")
@@ -127,7 +127,7 @@ def _gathered(slices, op, name):
     return tf.IndexedSlices(sums, indices, slices.dense_shape)
 
 
-def _reduced(op, is_half, *tensors):
+def _reduced(op: str, is_half: bool, *tensors: Tensor) -> list[Tensor]:
     """Each tensor, of a dtype that MPI knows, reduced over ranks; float ones in one sum.
 
     Averages are over the ranks that have not joined, those of integers without their fraction. With
@@ -193,11 +193,11 @@ def allgather(tensor, name: str | None = None) -> Tensor:
     return collective(Call("hvd.allgather", name), _gather, gradient, own, resizes=True)[0]
 
 
-def _gather(value, _):
+def _gather(value: Tensor, _) -> Sequence:
     return arrays.gathered(current().world.comm, value.numpy())
 
 
-def _with_rows(tensor, what):
+def _with_rows(tensor, what: str) -> Tensor:
     value = tf.convert_to_tensor(tensor)
     if value.shape.rank == 0:
         raise InputError(f"{what}: a tensor with at least one dimension is needed, got a scalar")
@@ -229,7 +229,7 @@ def grouped_broadcast(
     return collective(call, send, gradient, [*map(tf.convert_to_tensor, tensors)])
 
 
-def _of_one_tensor(grouped):
+def _of_one_tensor(grouped: Callable[..., list]) -> Callable[..., Any]:
     """The same function of one tensor, which returns one."""
 
     @functools.wraps(grouped)

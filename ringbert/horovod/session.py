@@ -96,7 +96,7 @@ class Session:
             self.num_active = len(made)
             yield made[0] if made else None
 
-    def _refuse(self, call):
+    def _refuse(self, call: Call) -> None:
         """Raises RanksDiffer, with what each rank does, or the first tensor that differs."""
         facts: dict = {"the next call": call}
         for number, part in enumerate(call.kind):
@@ -155,7 +155,7 @@ def init(comm=None, process_sets=None) -> None:
         _session = _started(comm) if comm is not None else _ended or _started(None)
 
 
-def _started(comm):
+def _started(comm) -> Session:
     if os.environ.get("RINGBERT_ELASTIC", "0") != "0":
         raise InputError(
             "a script with hvd cannot lose ranks: start it by bert-launch --restarts, not --elastic"
@@ -196,7 +196,7 @@ def shutdown() -> None:
         _session, _ended = None, _session
 
 
-def _at_exit(world):
+def _at_exit(world: World) -> None:
     """A rank that ends without an exception waits for the others."""
     if _session is not None:
         # another rank may still be in a sum, which the barrier of `leave` would mistake for its own
@@ -208,7 +208,7 @@ def _at_exit(world):
     world.leave()
 
 
-def _on_exception(*raised):
+def _on_exception(*raised) -> None:
     """An uncaught exception ends all ranks; an InputError is shown as one line."""
     atexit.unregister(_at_exit)
     world = _session.world if _session else World(program=Path(sys.argv[0]).name, is_script=True)
@@ -269,7 +269,7 @@ def collective(
     return list(run(*tensors)) if tensors else []
 
 
-def _in_graph(function, tensors, what):
+def _in_graph(function: Callable, tensors: Sequence[Tensor], what: str) -> tuple[list[Tensor], int]:
     """The results of `function(*tensors)`, as one operation of a graph on the CPU, and its number
     in the graph.
 

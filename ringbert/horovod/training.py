@@ -4,7 +4,7 @@ of them."""
 import functools
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ class GradientMean:
             results[place] = mean
         return results
 
-    def _means(self, own):
+    def _means(self, own: list) -> list:
         session = current()
         is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
         is_on_host = tf.executing_eagerly() or session.collectives is session.host
@@ -301,7 +301,7 @@ def load_model(
     return model
 
 
-def _restore_optimizer(model, path):
+def _restore_optimizer(model: keras.Model, path) -> None:
     """Keras 3.15 builds the optimizer of an HDF5 file for no variables, so that `fit` fails."""
     model.optimizer = optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
     optimizer.build(model.trainable_variables)
@@ -322,7 +322,7 @@ class CallableList(list):
         return self
 
 
-def _replace(owner, name, wrapper):
+def _replace(owner, name: str, wrapper: Callable[..., Any]) -> None:
     """Lets `owner.name` be `wrapper(original, …)`."""
     original = getattr(owner, name)
 
@@ -333,7 +333,7 @@ def _replace(owner, name, wrapper):
     setattr(owner, name, wrapped)
 
 
-def _supports_jit(original, model):
+def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
     """XLA cannot compile a sum that MPI computes on the host."""
     optimizer = getattr(model, "optimizer", None)
     is_distributed = isinstance(getattr(optimizer, "inner_optimizer", optimizer), Distributed)
@@ -342,7 +342,7 @@ def _supports_jit(original, model):
     return original(model)
 
 
-def _without_obsolete(original, *args, **options):
+def _without_obsolete(original: Callable, *args, **options):
     """Arguments of `compile` and `fit` that Keras 3 has dropped are ignored with a note."""
     obsolete = {"experimental_run_tf_function", "workers", "use_multiprocessing", "max_queue_size"}
     dropped = sorted(obsolete & options.keys())
@@ -354,7 +354,9 @@ def _without_obsolete(original, *args, **options):
     return original(*args, **options)
 
 
-def _averaged_first(original, optimizer, grads, trainable_variables=None):
+def _averaged_first(
+    original: Callable, optimizer, grads: Sequence, trainable_variables=None
+) -> None:
     """The ranks' gradients are averaged before one looks whether they are finite, so that all ranks
     agree."""
     inner = optimizer.inner_optimizer

@@ -72,7 +72,7 @@ class TrainedPredictor:
         forward = self.forward()
         self._predictor = Predictor(self._model, self.task, self._job, forward, compiles=False)
 
-    def _checked_options(self, positions):
+    def _checked_options(self, positions: int) -> dict[str, Any]:
         """The options that are settings. Raises ValueError: one is wrong."""
         values = dict[str, Any]()
         for each in fields_of(self.settings_class):

@@ -132,7 +132,7 @@ class QuestionAnswering(TrainedPredictor):
         )
         return results[0] if is_one_question and is_one_context else results
 
-    def _answers(self, texts, contexts):
+    def _answers(self, texts: list[str], contexts: list[str]) -> list[list[Answer]]:
         """The answers to each question about its context, the chosen one first, then the others by
         score."""
         numbers = {context: number for number, context in enumerate(dict.fromkeys(contexts))}

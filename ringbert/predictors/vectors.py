@@ -119,7 +119,7 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
         found: Any = self._predictor(rows, batch_size, self._pooled, "features")
         return found[0] if is_single else np.stack(found)
 
-    def _pooled(self, _, states_T1H):
+    def _pooled(self, _: int, states_T1H: ndarray) -> ndarray:
         return states_T1H[0, 0].copy() if self.pooling == "cls" else states_T1H[:, 0].mean(0)
 
 
@@ -187,5 +187,5 @@ class Embedder(TrainedPredictor):
         return found
 
 
-def _units(vectors):
+def _units(vectors: ndarray) -> ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
