@@ -7,14 +7,14 @@ them the variables and the state of the rank that is furthest (`TrainingStep.syn
 """
 
 import contextlib
-import math
 import os
-import signal
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from distributed import launcher
 from distributed.joining import place_in, started
+from distributed.watchdog import StallError
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -62,9 +62,13 @@ def _regroup(world: World, place: str, error: BaseException) -> bool:
     """Joins the other survivors: `world` then has its new rank, size and communicator. Returns
     whether all are at this place. Raises RuntimeError if no rank died."""
     before, name, places = world.names, world.names[world.rank], None
-    # No thread watches over ranks that regroup, and MPI may wait for ever: SIGALRM ends this one.
-    settings = world.watchdog.settings
-    signal.alarm(math.ceil(settings.stall_timeout) if settings else 0)
+    # The watchdog does not watch over ranks that regroup, and MPI may wait without end.
+    timeout_s = world.watchdog.settings.stall_timeout if world.watchdog.settings else 0
+    text = f"the ranks did not regroup after a death within --stall_timeout {timeout_s:g} s"
+    timer = threading.Timer(timeout_s, world.fail, [StallError(text)])
+    timer.daemon = True
+    if timeout_s:
+        timer.start()
     while places is None:
         # another death meanwhile
         with world.watchdog.working(), contextlib.suppress(started().Exception):
@@ -75,7 +79,7 @@ def _regroup(world: World, place: str, error: BaseException) -> bool:
             vars(world).update(place_in(world.comm))
             world.watchdog.start(world.comm, world.fail)
             world.names, places = zip(*world.all_gather((name, place)), strict=True)
-    signal.alarm(0)
+    timer.cancel()
     if world.names == before:
         raise RuntimeError(f"MPI reports an error, but all ranks are alive: {error}") from error
     died = " and ".join(name for name in before if name not in world.names)

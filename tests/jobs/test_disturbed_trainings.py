@@ -61,6 +61,19 @@ def test_a_step_that_one_survivor_has_and_another_has_not_counts_once(folder, un
 
 
 @can_lose_ranks
+def test_a_regrouping_without_end_ends_the_job(folder):
+    """One rank is stopped when another dies. MPI waits for it, and no watchdog watches."""
+    names = "1@sum@3", "2@sum@3"
+    command = program("training.py", folder, *names, "impatient")
+    with started(launch(3, *command, flags=("--elastic",))) as job:
+        job.wait_for(lambda: all((folder / name).exists() for name in names))
+        job.strike(folder / "2@sum@3", signal.SIGSTOP)
+        job.strike(folder / "1@sum@3")
+        done = job.fail()
+    assert "did not regroup after a death within --stall_timeout 10 s" in done.stderr, done
+
+
+@can_lose_ranks
 def test_runs_of_several_seeds_are_summed_up_by_whoever_is_left(tmp_path):
     """Rank 0, which writes everything, dies in the first run, whose log may lack the step of its
     death."""
