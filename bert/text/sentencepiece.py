@@ -42,6 +42,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2  # types of models
 SPECIAL = ("pad", "unk", "cls", "sep", "mask")  # written [PAD] or <pad> in different models
 FAIRSEQ = {"cls": "<s>", "sep": "</s>"}  # in RoBERTa and XLM-R
+GEMMA = {"cls": "<bos>", "sep": "<eos>"}
 COMPOSING_RULES = ("nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 CUT_OF_BYTES = r"(?<=<)(?=0x[0-9A-F]{2}>)"
 CODE_POINTS = 0x20000  # all planes that contain blanks
@@ -259,7 +260,7 @@ def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list
     present = set(pieces)
     names = []
     for kind in SPECIAL:
-        forms = f"[{kind.upper()}]", f"<{kind}>", FAIRSEQ.get(kind, "")
+        forms = f"[{kind.upper()}]", f"<{kind}>", FAIRSEQ.get(kind, ""), GEMMA.get(kind, "")
         names.append(next((form for form in forms if form in present), ""))
     if unknown in present:
         names[1] = unknown

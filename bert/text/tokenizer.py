@@ -275,12 +275,15 @@ def _saved(path: Path, normalization: Mapping[str, bool] | None) -> tuple[RustTo
     backend.encode(TRIAL)
     kind, text = type(backend.model), backend.to_str()
     is_bytes = kind is models.BPE and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
-    if kind is not models.WordPiece and not is_bytes and "Metaspace" not in text:
+    content = json.loads(text)
+    # Gemma's has SentencePiece's marks of blanks without its pre-tokenizer.
+    has_marks = "Metaspace" in text or sentencepiece.BLANK in str(content["normalizer"])
+    if kind is not models.WordPiece and not is_bytes and not has_marks:
         raise InputError(
             f"--model {path}: a {kind.__name__} tokenizer is not WordPiece, SentencePiece or"
             " RoBERTa's"
         )
-    core = json.loads(text)["model"]
+    core = content["model"]
     if kind is models.Unigram:
         unknown = core["vocab"][core["unk_id"]][0]
     else:

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from harness import texts
 from harness.batches import Computer, Row
 from harness.jobs import run
 from harness.models import save_model
@@ -37,6 +38,16 @@ FAMILY = {  # the vocabulary has padding as id 0
     "electra": {"model_type": "electra", "embedding_size": 24},
     "distilbert": {"model_type": "distilbert"},
 }
+MODERN = {  # 32 places on each side; rows of more than 256 are cut into blocks
+    "model_type": "modernbert",
+    "num_hidden_layers": 3,
+    "layer_types": ("full_attention", "sliding_attention", "sliding_attention"),
+    "local_attention": 64,
+    "global_rope_theta": 160_000.0,
+    "local_rope_theta": 10_000.0,
+    "max_position_embeddings": 1024,
+    "layer_norm_eps": 1e-5,
+}
 PAIRS = [("the animal", "a crow and the red axe"), ("who?", "Near the brown fox, two: A Cat 1 ☃")]
 # Prints transformers' inputs and scores for the folder and class in argv.
 SCRIPT = """
@@ -66,15 +77,28 @@ def test_pytorch_computes_the_same_scores(torch, tmp_path):
             compare_scores(folder, head, f"{torch}:{ENVIRONMENT['PYTHONPATH']}")
 
 
-def compare_scores(folder, head, path):
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("head", MODELS)
+def test_rows_of_modernbert_up_to_700_tokens_have_the_same_scores(head, torch, tmp_path):
+    kinds = [word for kind in texts.WORDS.values() for word in kind]
+    chance = np.random.default_rng(1)
+    lengths = (1, 40, 130, 300, 690)
+    pairs = [("who?", " ".join(chance.choice(kinds, length))) for length in lengths]
+    for hidden in (32, 64, 96):
+        sizes = {"hidden_size": hidden, "intermediate_size": 2 * hidden}
+        folder = save_model(tmp_path / f"{hidden}", head, **MODERN, **sizes)
+        compare_scores(folder, head, f"{torch}:{ENVIRONMENT['PYTHONPATH']}", pairs)
+
+
+def compare_scores(folder, head, path, pairs=PAIRS):
     words, model = (
         tokenizer.load(None, folder),
         Bert(configuration.read_config(folder), HEADS[head]),
     )
     weights.load(model, folder)
-    command = (sys.executable, "-c", SCRIPT, folder, MODELS[head], json.dumps(PAIRS))
+    command = (sys.executable, "-c", SCRIPT, folder, MODELS[head], json.dumps(pairs))
     there = run(command, PYTHONPATH=path).json()
-    firsts, seconds = (words.encode_ids(texts) for texts in zip(*PAIRS, strict=True))
+    firsts, seconds = (words.encode_ids(part) for part in zip(*pairs, strict=True))
     rows = [
         Row([words.cls_id, *first, words.sep_id, *second, words.sep_id], len(first) + 2)
         for first, second in zip(firsts, seconds, strict=True)
