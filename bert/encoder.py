@@ -73,6 +73,13 @@ class Pass:
     of `Dropout`; None without dropout.
     """
 
+    shapes = staticmethod(encoder_shapes)
+
+    @staticmethod
+    def deviation(config: BertConfig, name: str) -> float:
+        """The standard deviation of the initial values of a tensor, before they are cut at two."""
+        return config.initializer_range
+
     def __init__(
         self,
         config: BertConfig,
@@ -196,6 +203,3 @@ class Pass:
             context_BTND = tf.transpose(context_BNTD, [0, 2, 1, 3])
             contexts_BTH.append(tf.reshape(context_BTND, [rows, length, hidden]))
         return from_places(contexts_BTH, batch) * tf.cast(dropout.scale, self.dtype)
-
-
-ENCODER_PASS = Pass

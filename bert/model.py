@@ -16,22 +16,22 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import Tensor
 
-from bert import encoder as bert_encoder
-from bert import modern, ops, ops_cpu, ops_gpu
+from bert import ops, ops_cpu, ops_gpu
 from bert.batch import Batch, is_fixed
 from bert.configuration import BertConfig
 from bert.encoder import Pass
 from bert.heads import FEATURES, Head
 from bert.layers import Shapes, Tensors
+from bert.modern import ModernPass
 
 COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster
 ENCODER = ("bert/embeddings", "bert/encoder/")
-ENCODERS: dict[str, ModuleType] = {"bert": bert_encoder, "modern": modern}
+ENCODERS: dict[str, type[Pass]] = {"bert": Pass, "modern": ModernPass}
 
 
 def encoder_shapes(config: BertConfig) -> Shapes:
     """The tensors of the encoder, in their order in checkpoints."""
-    return ENCODERS[config.architecture.encoder].encoder_shapes(config)
+    return ENCODERS[config.architecture.encoder].shapes(config)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Bert(keras.Model):
     def initialize(self, seed: int, is_loaded: bool = False) -> None:
         """Gives the variables their initial values; with `is_loaded` the encoder, whose weights
         will be loaded, gets none."""
-        tensors = self.named_tensors()
+        tensors, kind = self.named_tensors(), ENCODERS[self.config.architecture.encoder]
         drawn = [name for name in tensors if not name.endswith(("gamma", "beta", "bias"))]
         drawn.sort(key=lambda name: name.endswith("output_weights"))  # these take the last seeds
         seeds = {name: number for number, name in enumerate(drawn, seed * 100_003 + 1)}
@@ -73,9 +73,9 @@ class Bert(keras.Model):
             shape, dtype = variable.shape, variable.dtype
             value = np.full(shape, name.endswith("gamma"), dtype)
             if name in seeds and not (is_loaded and name.startswith(ENCODER)):
-                value = keras.initializers.TruncatedNormal(
-                    stddev=self.config.initializer_range, seed=seeds[name]
-                )(shape, dtype)
+                deviation = kind.deviation(self.config, name)
+                drawing = keras.initializers.TruncatedNormal(stddev=deviation, seed=seeds[name])
+                value = drawing(shape, dtype)
             variable.assign(value)
 
     def named_tensors(self) -> dict[str, keras.Variable]:
@@ -125,7 +125,7 @@ class Bert(keras.Model):
             fastest = ops_gpu if is_training else ops
         elif pays and is_wide and ops.on_cpu():
             fastest = ops_cpu
-        kind = ENCODERS[self.config.architecture.encoder].ENCODER_PASS
+        kind = ENCODERS[self.config.architecture.encoder]
         return kind(self.config, batch, dtype, fastest, key)
 
     def _states(

@@ -61,6 +61,17 @@ def encoder_shapes(config: BertConfig) -> Shapes:
 class ModernPass(Pass):
     """One pass through the encoder."""
 
+    shapes = staticmethod(encoder_shapes)
+
+    @staticmethod
+    def deviation(config: BertConfig, name: str) -> float:
+        """Smaller where a branch ends, as in transformers: the branches of many layers add up."""
+        if name.endswith("output_weights"):
+            return config.hidden_size**-0.5
+        if name.endswith(("output/dense/kernel", "pooler/dense/kernel")):
+            return config.initializer_range / (2 * config.num_hidden_layers) ** 0.5
+        return config.initializer_range
+
     def embedded(self, tensors: Tensors) -> Tensor:
         """The words' embeddings, normalised in float32 -> [R, H]."""
         words_RH = tf.gather(tensors[f"{EMBEDDINGS}/word_embeddings"], self.batch["input_ids"])
@@ -82,7 +93,7 @@ class ModernPass(Pass):
         normed_RH = hidden_RH
         if "attention/LayerNorm/gamma" in tensors:
             normed_RH = self.normalized(hidden_RH, tensors, "attention")
-        context_RH = self.attention_in(normed_RH, tensors, is_local)
+        context_RH = self.self_attention(normed_RH, tensors, is_local)
         if rows is not None:
             hidden_RH, context_RH = rows_of(hidden_RH, rows), rows_of(context_RH, rows)
         hidden_RH += self.product(context_RH, tensors, "attention/output/dense")
@@ -101,7 +112,7 @@ class ModernPass(Pass):
     def product(self, x: Tensor, tensors: Tensors, scope: str) -> Tensor:
         return tf.matmul(x, tf.cast(tensors[f"{scope}/kernel"], self.dtype))
 
-    def attention_in(self, normed_RH: Tensor, tensors: Tensors, is_local: bool) -> Tensor:
+    def self_attention(self, normed_RH: Tensor, tensors: Tensors, is_local: bool) -> Tensor:
         """Multi-head attention within each example, or within the window of a token -> the context
         [R, H]."""
         config, batch = self.config, self.batch
@@ -158,9 +169,6 @@ class ModernPass(Pass):
         if longest is None and self.dropout_key is None:
             return length > limit
         return longest is not None and longest > limit
-
-
-ENCODER_PASS = ModernPass
 
 
 def angles(position_ids: Tensor, size: int, theta: float) -> Tensor:

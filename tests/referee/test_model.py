@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from bert import configuration, weights
 from bert.configuration import BertConfig
-from bert.heads import HEADS, PRETRAINING
+from bert.heads import CLASSIFIER, HEADS, PRETRAINING
 from bert.model import Bert
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -175,3 +175,23 @@ def test_initial_values_are_those_of_bert():
     assert tensors["bert/embeddings/word_embeddings"].std() == pytest.approx(0.0176, rel=0.01)
     # no two tensors alike
     assert len({value.ravel()[:50].tobytes() for value in drawn.values()}) == len(drawn)
+
+
+def test_initial_values_of_modernbert_are_those_of_transformers():
+    """`_init_weights` of modeling_modernbert.py: smaller where a branch ends."""
+    values = {"model_type": "modernbert", "vocab_size": 2000, "hidden_size": 64, "pad_token_id": 0}
+    values |= {"num_hidden_layers": 8, "num_attention_heads": 4, "intermediate_size": 96}
+    model = Bert(configuration.config_of(values), CLASSIFIER)
+    cut = 0.8796  # of a normal distribution that is cut at two standard deviations
+    deviations = {
+        "bert/embeddings/word_embeddings": 0.02,
+        "bert/encoder/layer_1/attention/self/query_key_value/kernel": 0.02,
+        "bert/encoder/layer_1/intermediate/dense/kernel": 0.02,
+        "bert/encoder/layer_1/attention/output/dense/kernel": 0.02 / 4,
+        "bert/encoder/layer_1/output/dense/kernel": 0.02 / 4,
+        "bert/pooler/dense/kernel": 0.02 / 4,
+    }
+    for name, deviation in deviations.items():
+        found = model.named_tensors()[name].numpy().std()
+        assert found == pytest.approx(cut * deviation, rel=0.05), name
+    assert model.named_tensors()["output_weights"].numpy().std() == pytest.approx(cut / 8, rel=0.2)
