@@ -41,8 +41,8 @@ JOBS = {
     "sst-2": Job("sst-2", 10_000, 1, 128),
     "wnut": Job("wnut", 3394, 2, 128, (1, 2), 7e-5),
     "squad": Job("squad", 2000, 1, 384),
-    "pairs": Job("pairs", 4000, 1, 256, rate=2e-5),
-    "sts-b": Job("sts-b", 5749, 4, 128, (1, 2, 3), 2e-5),
+    "pairs": Job("pairs", 2000, 1, 256, rate=2e-5),
+    "sts-b": Job("sts-b", 5749, 1, 128, (1, 2, 3), 2e-5),
 }
 PROGRAMS = {
     "squad": "tasks.squad",

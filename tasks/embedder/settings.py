@@ -31,7 +31,7 @@ class PairSettings(Settings):
         None, "hub data set or folder with such columns, splits train, validation and test"
     )
     dataset_revision: str | None = data_setting(None, "commit, tag or branch of --dataset_name")
-    task_name: Literal["sts-b"] | None = data_setting(
+    task_name: Literal["sts-b", "STS-B"] | None = data_setting(
         None, "sts-b: the pairs and scores of GLUE's STS-B in --data_dir"
     )
     data_dir: str | None = data_setting(None, "folder of the task's files, in GLUE's layout")
