@@ -69,7 +69,7 @@ MODERN_CHOICES: dict[str, tuple[Any, ...]] = {
 }
 # Its keys for which there are fields of other names, or none.
 MODERN_ONLY = ("rope_parameters", "global_attn_every_n_layers")
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING = "full_attention", "sliding_attention"  # of `layer_types`
 # Of `transformers`, some of its older versions, and of Google's multilingual models; they change
 # nothing.
 HARMLESS = (

@@ -16,7 +16,7 @@ from tensorflow import Tensor
 
 from bert import ops
 from bert.batch import is_fixed
-from bert.configuration import BertConfig
+from bert.configuration import SLIDING, BertConfig
 from bert.encoder import MASKED_SCORE, Pass
 from bert.layers import (
     Shapes,
@@ -30,7 +30,6 @@ from bert.layers import (
 )
 from bert.ops import ACTIVATIONS, Heads
 
-LOCAL = "sliding_attention"  # of `layer_types`; all other layers attend to all tokens
 # From how many windows on rows are cut into blocks; below, whole matrices take less time.
 BLOCKS_FROM = 8
 EMBEDDINGS, FINAL = "bert/embeddings", "bert/encoder"
@@ -78,7 +77,7 @@ class ModernPass(Pass):
         return self.normalized(words_RH, tensors, EMBEDDINGS)
 
     def options(self, number: int) -> dict[str, Any]:
-        return {"is_local": self.config.layer_types[number] == LOCAL}
+        return {"is_local": self.config.layer_types[number] == SLIDING}
 
     def layer(
         self,

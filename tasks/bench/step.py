@@ -158,8 +158,8 @@ def model_flop(config: BertConfig, length: int) -> float:
         if name.startswith("bert/encoder/") and name.endswith("kernel")
     ]
     keys = [
-        min(length, config.local_attention or length) if kind == "sliding_attention" else length
-        for kind in config.layer_types or ["full_attention"] * config.num_hidden_layers
+        min(length, config.local_attention) if kind == configuration.SLIDING else length
+        for kind in config.layer_types or [configuration.FULL] * config.num_hidden_layers
     ]
     attention = 2 * 2 * length * sum(keys) * config.hidden_size
     return float(3 * (2 * length * sum(kernels) + attention))
