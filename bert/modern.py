@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow import Tensor
 
 from bert import ops
-from bert.batch import is_fixed
+from bert.batch import Batch, is_fixed
 from bert.configuration import SLIDING, BertConfig
 from bert.encoder import MASKED_SCORE, Pass
 from bert.layers import (
@@ -32,6 +32,9 @@ from bert.ops import ACTIVATIONS, Heads
 
 # From how many windows on rows are cut into blocks; below, whole matrices take less time.
 BLOCKS_FROM = 8
+# A global layer keeps the matrices [T, T] of rows up to this length, and computes those of longer
+# ones again in the backward pass, for as many queries at a time as QUERIES.
+KEPT_TO, QUERIES = 2048, 512
 EMBEDDINGS, FINAL = "bert/embeddings", "bert/encoder"
 
 
@@ -71,6 +74,15 @@ class ModernPass(Pass):
             return config.initializer_range / (2 * config.num_hidden_layers) ** 0.5
         return config.initializer_range
 
+    def __init__(self, config: BertConfig, batch: Batch, *others: Any):
+        super().__init__(config, batch, *others)
+        size = config.hidden_size // config.num_attention_heads
+        thetas = {True: config.local_rope_theta, False: config.global_rope_theta}
+        self.turns = {
+            is_local: turns(angles(batch["position_ids"], size, theta))
+            for is_local, theta in thetas.items()
+        }
+
     def embedded(self, tensors: Tensors) -> Tensor:
         """The words' embeddings, normalised in float32 -> [R, H]."""
         words_RH = tf.gather(tensors[f"{EMBEDDINGS}/word_embeddings"], self.batch["input_ids"])
@@ -89,16 +101,20 @@ class ModernPass(Pass):
     ) -> Tensor:
         """Attention and feed-forward, each behind a LayerNorm and with a residual. Returns all
         rows, or these, int32 [S]."""
-        normed_RH = hidden_RH
-        if "attention/LayerNorm/gamma" in tensors:
-            normed_RH = self.normalized(hidden_RH, tensors, "attention")
+        fast, epsilon = self.ops, self.config.layer_norm_eps
+        normed_RH, gamma = hidden_RH, tensors.get("attention/LayerNorm/gamma")
+        if gamma is not None:
+            hidden_RH, normed_RH = fast.prenormed(hidden_RH, None, gamma, epsilon)
         context_RH = self.self_attention(normed_RH, tensors, is_local)
         if rows is not None:
             hidden_RH, context_RH = rows_of(hidden_RH, rows), rows_of(context_RH, rows)
-        hidden_RH += self.product(context_RH, tensors, "attention/output/dense")
-        normed_RH = self.normalized(hidden_RH, tensors, "intermediate")
+            if not is_fixed(self.batch):
+                fast = ops  # as in bert/encoder.py
+        branch_RH = self.product(context_RH, tensors, "attention/output/dense")
+        gamma = tensors["intermediate/LayerNorm/gamma"]
+        hidden_RH, normed_RH = fast.prenormed(hidden_RH, branch_RH, gamma, epsilon)
         expanded_R2I = self.product(normed_RH, tensors, "intermediate/dense")
-        gated_RI = ops.gated(expanded_R2I, ACTIVATIONS[self.config.hidden_act])
+        gated_RI = fast.gated(expanded_R2I, ACTIVATIONS[self.config.hidden_act])
         return hidden_RH + self.product(gated_RI, tensors, "output/dense")
 
     def finished(self, hidden_RH: Tensor, tensors: Tensors) -> Tensor:
@@ -118,21 +134,16 @@ class ModernPass(Pass):
         heads, hidden = config.num_attention_heads, config.hidden_size
         size = hidden // heads
         product_R3H = self.product(normed_RH, tensors, "attention/self/query_key_value")
-        query_RND, key_RND, value_RND = tf.unstack(
-            tf.reshape(product_R3H, [-1, 3, heads, size]), axis=1
-        )
-        theta = config.local_rope_theta if is_local else config.global_rope_theta
-        angles_R1E = angles(batch["position_ids"], size, theta)
-        rotated = [rotated_by(x_RND, angles_R1E) for x_RND in (query_RND, key_RND)]
-        joined_R3ND = tf.stack([*rotated, value_RND], 1)
-        parts = in_places(tf.reshape(joined_R3ND, [-1, 3 * hidden]), batch)
+        pairs_R3N2E = tf.reshape(product_R3H, [-1, 3, heads, 2, size // 2])
+        turned_R3N2E = self.ops.rotated(pairs_R3N2E, self.turns[is_local])
+        parts = in_places(tf.reshape(turned_R3N2E, [-1, 3 * hidden]), batch)
 
         contexts_BTH: list[Tensor] = []
         for number, group in enumerate(batch["groups"]):
             rows, length = group[0], group[1]
             split = tf.reshape(parts[number], [rows, length, 3, heads, size])
             query_key_value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
-            attend = self.local_attention if is_local else self.attention_over
+            attend = self.local_attention if is_local else self.global_attention
             context_BNTD = attend(query_key_value, self.masks[number])
             context_BTND = tf.transpose(context_BNTD, [0, 2, 1, 3])
             contexts_BTH.append(tf.reshape(context_BTND, [rows, length, hidden]))
@@ -146,7 +157,7 @@ class ModernPass(Pass):
     def local_attention(self, heads: Heads, mask_B11T: Tensor) -> Tensor:
         """Attention of each token to those at most W places away."""
         window = self.config.local_attention // 2
-        length = heads[0].shape[2] if is_fixed(self.batch) else tf.shape(heads[0])[2]
+        length = self.length_of(heads)
 
         def whole() -> Tensor:
             near_TT = near(tf.range(length), tf.range(length), window, self.dtype)
@@ -155,37 +166,55 @@ class ModernPass(Pass):
         def blocks() -> Tensor:
             return in_blocks(self.attention_over, heads, mask_B11T, window)
 
-        is_long = self.has_long_rows(length, BLOCKS_FROM * window)
-        if isinstance(is_long, bool):
-            return blocks() if is_long else whole()
-        return tf.cond(is_long, blocks, whole)
+        return self.by_length(length, BLOCKS_FROM * window, whole, blocks)
 
-    def has_long_rows(self, length: int | Tensor, limit: int) -> bool | Tensor:
-        """Whether a group's rows are longer than the limit. A training decides it once, by the
+    def global_attention(self, heads: Heads, mask_B11T: Tensor) -> Tensor:
+        """Attention of each token to all."""
+
+        def whole() -> Tensor:
+            return self.attention_over(heads, mask_B11T)
+
+        def blocks() -> Tensor:
+            recomputes = self.dropout_key is not None
+            return by_queries(self.attention_over, heads, mask_B11T, recomputes)
+
+        return self.by_length(self.length_of(heads), KEPT_TO, whole, blocks)
+
+    def length_of(self, heads: Heads) -> int | Tensor:
+        return heads[0].shape[2] if is_fixed(self.batch) else tf.shape(heads[0])[2]
+
+    def by_length(
+        self,
+        length: int | Tensor,
+        limit: int,
+        short: Callable[[], Tensor],
+        long: Callable[[], Tensor],
+    ) -> Tensor:
+        """`long()` if a group's rows are longer than the limit. A training decides it once, by the
         run's longest row: TensorFlow has no gradient of a custom gradient with branches of its own
         within a branch."""
         longest = length if is_fixed(self.batch) else self.batch.get("longest")
         if longest is None and self.dropout_key is None:
-            return length > limit
-        return longest is not None and longest > limit
+            return tf.cond(length > limit, long, short)
+        is_long = longest is not None and longest > limit
+        return long() if is_long else short()
 
 
 def angles(position_ids: Tensor, size: int, theta: float) -> Tensor:
-    """The angles of rotary positions (Su et al. 2021, section 3.2.2), float32 [R, 1, E]."""
+    """The angles of rotary positions (Su et al. 2021, section 3.2.2), float32 [R, E]."""
     # Rounded as transformers rounds: the angle of place 8,000 has an error of 5e-4 in float32.
     exponents_E = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     frequencies_E = np.float32(1) / np.float32(theta) ** exponents_E
-    return tf.cast(position_ids, tf.float32)[:, None, None] * frequencies_E
+    return tf.cast(position_ids, tf.float32)[:, None] * frequencies_E
 
 
-def rotated_by(x_RND: Tensor, angles_R1E: Tensor) -> Tensor:
-    """Each pair (d, d + E) of dimensions turned by its angle, in float32."""
-    first_RNE, second_RNE = tf.split(ops.wide(x_RND), 2, -1)
-    cosines, sines = tf.cos(angles_R1E), tf.sin(angles_R1E)
-    turned_RND = tf.concat(
-        [first_RNE * cosines - second_RNE * sines, second_RNE * cosines + first_RNE * sines], -1
-    )
-    return tf.cast(turned_RND, x_RND.dtype)
+def turns(angles_RE: Tensor) -> Tensor:
+    """What `ops.rotated` needs: [2, R, 3, 1, 2, E]. Values are not turned."""
+    cosines, sines = tf.cos(angles_RE), tf.sin(angles_RE)
+    ones, zeros = tf.ones_like(cosines), tf.zeros_like(sines)
+    turned = tf.stack([tf.stack([cosines, cosines], 1), tf.stack([-sines, sines], 1)])
+    unturned = tf.stack([tf.stack([ones, ones], 1), tf.stack([zeros, zeros], 1)])
+    return tf.stack([turned, turned, unturned], 2)[:, :, :, None]
 
 
 def near(queries: Tensor, keys: Tensor, window: int, dtype: str) -> Tensor:
@@ -247,3 +276,59 @@ def in_blocks(
     places = tf.range(4 * window)
     near_QK = near(places[window : 3 * window], places, window, query.dtype)
     return blocks.together(attention([blocks.of(query), keys, values], mask + near_QK))
+
+
+def by_queries(
+    attention: Callable[[Heads, Tensor], Tensor],
+    heads: Heads,
+    mask_B11T: Tensor,
+    recomputes: bool,
+) -> Tensor:
+    """Attention [B, N, T, D] of a few queries at a time. With `recomputes` the backward pass
+    computes their matrices again; they are never there for all queries at once."""
+    _, num_heads, _, width = heads[0].shape
+    rows, _, length, _ = tf.unstack(tf.shape(heads[0]))
+    number = (length + QUERIES - 1) // QUERIES
+    missing = number * QUERIES - length
+
+    def blocks_of(x_BNTD: Tensor) -> Tensor:
+        """[blocks, B, N, queries, D]."""
+        padded = tf.pad(x_BNTD, [[0, 0], [0, 0], [0, missing], [0, 0]])
+        split = tf.reshape(padded, [rows, num_heads, number, QUERIES, width])
+        return tf.transpose(split, [2, 0, 1, 3, 4])
+
+    def together(blocks: Tensor) -> Tensor:
+        joined = tf.reshape(tf.transpose(blocks, [1, 2, 0, 3, 4]), [rows, num_heads, -1, width])
+        return joined[:, :, :length]
+
+    def contexts(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        def context_of(block: Tensor) -> Tensor:
+            return attention([block, key, value], mask_B11T)
+
+        return together(tf.map_fn(context_of, blocks_of(query), parallel_iterations=1))
+
+    def gradients_of(query: Tensor, key: Tensor, value: Tensor, d_context: Tensor) -> Heads:
+        queries, d_contexts = blocks_of(query), blocks_of(d_context)
+
+        def turn(place, d_queries, *totals):
+            inputs = [queries[place], key, value]
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                context = attention(inputs, mask_B11T)
+            d_query, *parts = tape.gradient(context, inputs, d_contexts[place])
+            totals = [total + ops.wide(part) for total, part in zip(totals, parts, strict=True)]
+            return place + 1, d_queries.write(place, d_query), *totals
+
+        d_queries = tf.TensorArray(query.dtype, number, element_shape=queries.shape[1:])
+        zeros = tf.zeros_like(key, tf.float32)
+        start = (tf.constant(0), d_queries, zeros, zeros)
+        _, d_queries, *totals = tf.while_loop(
+            lambda place, *_: place < number, turn, start, parallel_iterations=1
+        )
+        return [together(d_queries.stack()), *(tf.cast(total, key.dtype) for total in totals)]
+
+    @tf.custom_gradient
+    def recomputed(*heads):
+        return contexts(*heads), lambda d_context: gradients_of(*heads, d_context)
+
+    return recomputed(*heads) if recomputes else contexts(*heads)

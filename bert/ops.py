@@ -136,7 +136,14 @@ def gated(x: Tensor, activation: Activation) -> Tensor:
     return tf.cast(activation(first) * second, x.dtype)
 
 
-def normalized(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+def rotated(x: Tensor, turns: Tensor) -> Tensor:
+    """The pairs x [R, 3, N, 2, E] of queries, keys and values, turned by cosines and signed sines
+    float32 [2, R, 3, 1, 2, E] (Su et al. 2021, equation 34), in float32."""
+    cosines, sines = tf.unstack(turns)
+    return tf.cast(wide(x) * cosines + tf.reverse(wide(x), [-2]) * sines, x.dtype)
+
+
+def normalized(x: Tensor, gamma: Tensor, beta: Tensor | float, epsilon: float) -> Tensor:
     """Layer normalisation over the last axis (Ba et al. 2016)."""
     centered = x - row_means(x)
     variance = row_means(tf.square(centered))
@@ -148,6 +155,14 @@ def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> T
     masks = [dropout.kept(branch[0])] if dropout.is_on else []
     total = residual_sum(wide(biased(*branch)), hidden, dropout.scale, *masks)
     return tf.cast(normalized(total, *norm), hidden.dtype)
+
+
+def prenormed(
+    hidden: Tensor, branch: Tensor | None, gamma: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """hidden + branch [R, H], where there is a branch, and its LayerNorm without a bias."""
+    total = hidden if branch is None else hidden + branch
+    return total, tf.cast(normalized(wide(total), gamma, 0.0, epsilon), hidden.dtype)
 
 
 def residual_sum(
@@ -168,9 +183,10 @@ def attention(
     """dropped(softmax(Q K^T / sqrt(D) + mask)) V -> [B, N, T, D] (Vaswani et al. 2017, section
     3.2.1).
 
-    `mask`, [B, 1, 1, T] of the heads' dtype, is added to the scores. `draws` are integers [B, N, T,
-    T], from `dropout.draws`; None without dropout. The kept values are not scaled here. `longest`
-    says how long the rows of the run are, where it is known; the result does not depend on it.
+    `mask`, [B, 1, 1 or T, K] of the heads' dtype, is added to the scores; there may be more keys K
+    than queries T. `draws` are integers [B, N, T, K], from `dropout.draws`; None without dropout.
+    The kept values are not scaled here. `longest` says how long the rows of the run are, where it
+    is known; the result does not depend on it.
     """
     query, key, value = heads
     # On CPUs oneDNN fuses product, scale and mask into one operation.

@@ -57,18 +57,12 @@ def _compiled_activation(activation: Activation | None) -> Callable[..., Tensor]
     """activation(x + bias), or the sum alone, and its gradient, which needs only these two arrays.
     The matrix product before it could add the bias, but then oneDNN takes up to twice the time."""
 
-    @compiled
-    def forward(x, bias):
+    def function(x, bias):
         if activation is None:
             return x + bias
         return tf.cast(activation(wide(x) + wide(bias)), x.dtype)
 
-    @compiled
-    def backward(x, bias, gradient):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            result = forward(x, bias)
-        return tape.gradient(result, x, gradient)
+    forward, backward = _both_ways(function)
 
     @tf.custom_gradient
     def differentiable(x, bias):
@@ -81,6 +75,43 @@ def _compiled_activation(activation: Activation | None) -> Callable[..., Tensor]
     return differentiable
 
 
+def _both_ways(function: Callable[..., Tensor]) -> tuple[Callable, Callable]:
+    """The compiled function, and its gradient by the first argument, from the arguments and the
+    result's gradient."""
+
+    def backward(x, *others):
+        *rest, gradient = others
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            result = function(x, *rest)
+        return tape.gradient(result, x, gradient)
+
+    return compiled(function), compiled(backward)
+
+
+def gated(x: Tensor, activation: Activation) -> Tensor:
+    return _compiled_gate(activation)(x)
+
+
+@functools.cache
+def _compiled_gate(activation: Activation) -> Callable[..., Tensor]:
+    forward, backward = _both_ways(functools.partial(ops.gated, activation=activation))
+    return tf.custom_gradient(lambda x: (forward(x), lambda gradient: backward(x, gradient)))
+
+
+_compiled_rotation = compiled(ops.rotated)
+
+
+def rotated(x: Tensor, turns: Tensor) -> Tensor:
+    back = tf.stack([turns[0], -turns[1]])
+
+    @tf.custom_gradient
+    def differentiable(x):
+        return _compiled_rotation(x, turns), lambda gradient: _compiled_rotation(gradient, back)
+
+    return differentiable(x)
+
+
 def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> Tensor:
     masks = [dropout.kept(branch[0])] if dropout.is_on else []
     gamma, beta, epsilon = norm
@@ -89,8 +120,7 @@ def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> T
 
 @functools.cache
 def _compiled_residual(epsilon: float, scale: float) -> Callable[..., Tensor]:
-    """Its custom gradient (Ba et al. 2016, supplement) needs the arguments and two numbers per
-    row."""
+    """Its gradient needs the arguments and two numbers per row."""
 
     def total_of(branch, bias, hidden, masks):
         return residual_sum(wide(branch) + wide(bias), hidden, scale, *masks)
@@ -98,22 +128,17 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., Tensor]:
     @compiled
     def forward(branch, bias, hidden, gamma, beta, *masks):
         total = total_of(branch, bias, hidden, masks)
-        ones = tf.ones_like(gamma)
-        mean = _weighted_means(total, ones)
-        variance = _weighted_means(tf.square(total - mean), ones)
-        factor = tf.math.rsqrt(variance + epsilon)
+        mean, factor = _mean_and_factor(total, epsilon)
         return tf.cast((total - mean) * factor * gamma + beta, hidden.dtype), mean, factor
 
     @compiled
     def backward(branch, bias, hidden, gamma, mean, factor, gradient, *masks):
         normal = (total_of(branch, bias, hidden, masks) - mean) * factor
         d_beta = wide(gradient)  # of each row
-        d_gamma = d_beta * normal
-        along = _weighted_means(d_gamma, gamma)
-        d_total = (d_beta * gamma - _weighted_means(d_beta, gamma) - normal * along) * factor
+        d_total, d_gamma = _norm_gradients(d_beta, normal, gamma, factor)
         d_branch = tf.cast(scaled(d_total, scale, *masks), branch.dtype)
         d_hidden = tf.cast(d_total, hidden.dtype)
-        return d_branch, d_hidden, tf.reduce_sum(d_gamma, 0), tf.reduce_sum(d_beta, 0)
+        return d_branch, d_hidden, d_gamma, tf.reduce_sum(d_beta, 0)
 
     @tf.custom_gradient
     def differentiable(branch, bias, hidden, gamma, beta, *masks):
@@ -126,6 +151,62 @@ def _compiled_residual(epsilon: float, scale: float) -> Callable[..., Tensor]:
         return result, gradients
 
     return differentiable
+
+
+def prenormed(
+    hidden: Tensor, branch: Tensor | None, gamma: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    terms = [hidden] if branch is None else [hidden, branch]
+    return _compiled_prenorm(epsilon)(gamma, *terms)
+
+
+@functools.cache
+def _compiled_prenorm(epsilon: float) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Its gradient needs the sum, which the next residual needs too, and two numbers per row."""
+
+    @compiled
+    def forward(gamma, *terms):
+        total = tf.cast(sum(wide(term) for term in terms), terms[0].dtype)
+        mean, factor = _mean_and_factor(wide(total), epsilon)
+        normed = (wide(total) - mean) * factor * gamma
+        return total, tf.cast(normed, total.dtype), mean, factor
+
+    @compiled
+    def backward(total, gamma, mean, factor, d_total, d_normed):
+        normal = (wide(total) - mean) * factor
+        d_through, d_gamma = _norm_gradients(wide(d_normed), normal, gamma, factor)
+        return d_gamma, tf.cast(wide(d_total) + d_through, total.dtype)
+
+    @tf.custom_gradient
+    def differentiable(gamma, *terms):
+        total, normed, mean, factor = forward(gamma, *terms)
+
+        def gradients(d_total, d_normed):
+            d_gamma, d_term = backward(total, gamma, mean, factor, d_total, d_normed)
+            return d_gamma, *[d_term for _ in terms]
+
+        return (total, normed), gradients
+
+    return differentiable
+
+
+def _mean_and_factor(total: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Of each row [R, H] its mean and 1 / its deviation, each [R, 1]."""
+    ones = tf.ones([total.shape[-1]])
+    mean = _weighted_means(total, ones)
+    variance = _weighted_means(tf.square(total - mean), ones)
+    return mean, tf.math.rsqrt(variance + epsilon)
+
+
+def _norm_gradients(
+    d_normed: Tensor, normal: Tensor, gamma: Tensor, factor: Tensor
+) -> tuple[Tensor, Tensor]:
+    """LayerNorm's gradients by its input [R, H], which is `normal` without mean and deviation, and
+    by gamma [H] (Ba et al. 2016, supplement)."""
+    d_gamma = d_normed * normal
+    along = _weighted_means(d_gamma, gamma)
+    d_total = (d_normed * gamma - _weighted_means(d_normed, gamma) - normal * along) * factor
+    return d_total, tf.reduce_sum(d_gamma, 0)
 
 
 def _weighted_means(x: Tensor, weights: Tensor) -> Tensor:
@@ -154,7 +235,7 @@ def attention(
             dropped = _dropped if is_compiled else ops.dropped
             return [tf.matmul(dropped(probs, draws, highest_kept), value)]
 
-        def backward(is_compiled, query, key, value, probs, d_context, sums, draws=None):
+        def backward(is_compiled, probs, query, key, value, d_context, sums, draws=None):
             d_dropped = tf.matmul(d_context, value, transpose_b=True)
             between = _compiled_d_scores if is_compiled else _d_scores
             d_scores, dropped = between(probs, d_dropped, sums, draws, draws, highest_kept)
@@ -167,29 +248,31 @@ def attention(
             # which has far fewer numbers: Dao et al. 2022 (FlashAttention), appendix B.2, equation
             # 4.
             sums = tf.reduce_sum(wide(d_context) * wide(context), -1, keepdims=True)
-            arrays = [query, key, value, probs, d_context, sums, *drawn]
+            arrays = [probs, query, key, value, d_context, sums, *drawn]
             return _in_turns(backward, arrays, 3, longest)
 
         (context,) = _in_turns(forward, [probs, value, *drawn], 1, longest)
         return context, gradient
 
-    return differentiable(*heads)
+    # The loop's result does not know the number of heads.
+    return tf.ensure_shape(differentiable(*heads), heads[0].shape)
 
 
 def _in_turns(
     function: Callable[..., list], arrays: list[Tensor], num_results: int, longest: int | None
 ):
-    """Calls `function(is_compiled, *arrays)` on a few heads of a row at a time, if rows are long.
+    """Calls `function(is_compiled, *arrays)` on a few heads of a row at a time, if rows are long;
+    the first array is a matrix [B, N, T, K] of each head.
     The data of one call then stays in the cache, and the shapes that XLA compiles for differ only
     in the length. The loop takes as long to trace as the rest of a layer, so a run without long
     rows goes without it."""
     if longest is not None and longest < IN_TURNS_FROM:
         return function(False, *arrays)
-    rows, heads, length = tf.unstack(tf.shape(arrays[0]))[:3]
+    rows, heads, length, num_keys = tf.unstack(tf.shape(arrays[0]))
     dtype = arrays[0].dtype
     # one per thread of the rank
     num_caches = max(1, tf.config.threading.get_intra_op_parallelism_threads())
-    most_heads = num_caches * TURN_BYTES // dtype.size // tf.maximum(length * length, 1)
+    most_heads = num_caches * TURN_BYTES // dtype.size // tf.maximum(length * num_keys, 1)
     numbers = tf.range(1, heads + 1)
     fits = (numbers <= most_heads) & (heads % numbers == 0)
     heads_per_turn = tf.reduce_max(tf.where(fits, numbers, 1))

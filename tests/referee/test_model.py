@@ -126,8 +126,11 @@ def test_scores_and_gradients_are_those_of_pytorch(name, grouping, trains, preci
     that is all padding."""
     monkeypatch.setattr("bert.model.COMPILED_WIDTH", 16)
     monkeypatch.setattr("bert.ops_cpu.IN_TURNS_FROM", 12)
-    # ModernBERT's local layers see 4 places on each side, in blocks of 8 places.
+    # ModernBERT's local layers see 4 places on each side, in blocks of 8 places; its global layers
+    # compute 5 queries at a time.
     monkeypatch.setattr("bert.modern.BLOCKS_FROM", 1)
+    monkeypatch.setattr("bert.modern.KEPT_TO", 4)
+    monkeypatch.setattr("bert.modern.QUERIES", 5)
     model, there, rows = golden(name, precision)
     to_scores, to_gradients = TOLERANCES[precision]
     # A row that is longer than the run expects is computed too: without the loop over heads of long
