@@ -100,12 +100,7 @@ def make_examples(
         "is_random_next": is_random,
     }
     if settings.has_static_masks:
-        masking = Masking(
-            tokenizer,
-            settings.masked_lm_prob,
-            settings.max_predictions_per_seq,
-            settings.do_whole_word_mask,
-        )
+        masking = Masking(tokenizer, **settings.masks)
         columns |= mask(values, offsets, example_keys(seed, *place, numbers, 1), masking)
     return record_batch(columns, schema)
 

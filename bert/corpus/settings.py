@@ -4,6 +4,12 @@ from typing import Any, Literal
 
 from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, flat, setting
 
+GOOGLES_MASKS: dict[str, Any] = {
+    "masked_lm_prob": 0.15,
+    "max_predictions_per_seq": 20,
+    "do_whole_word_mask": False,
+}
+
 
 class TextSettings(Settings):
     """Which text to read, and how."""
@@ -105,11 +111,21 @@ class ExampleSettings(Settings):
         "bert-pretraining gets others. static: masks are stored in the shards",
         "masks",
     )
-    masked_lm_prob: float = setting(
-        0.15, "share of the tokens to predict", "masks", at_least=0.001, at_most=1
+    masked_lm_prob: float | None = setting(
+        None,
+        "share of the tokens to predict",
+        "masks",
+        shown_default="0.15; 0.3 where bert-pretraining draws masks for a ModernBERT",
+        at_least=0.001,
+        at_most=1,
     )
-    max_predictions_per_seq: int = setting(
-        20, "maximum number of predictions in an example", "masks", at_least=1, at_most=LONGEST_ROW
+    max_predictions_per_seq: int | None = setting(
+        None,
+        "maximum number of predictions in an example",
+        "masks",
+        shown_default="20; the share of the longest row for a ModernBERT",
+        at_least=1,
+        at_most=LONGEST_ROW,
     )
     do_whole_word_mask: bool = setting(False, "mask all pieces of a word together", "masks")
 
@@ -122,9 +138,21 @@ class ExampleSettings(Settings):
         """How many times examples are made from the whole text."""
         return self.dupe_factor or (10 if self.has_static_masks else 1)
 
+    @property
+    def masks(self) -> dict[str, Any]:
+        """The settings of masks: those that were given, else Google's."""
+        return {
+            name: google if (given := getattr(self, name)) is None else given
+            for name, google in GOOGLES_MASKS.items()
+        }
+
     def recorded(self) -> dict[str, Any]:
-        """The values for the manifest, which bert-pretraining reads."""
-        return flat(self) | {"dupe_factor": self.num_duplicates}
+        """The values for the manifest, which bert-pretraining reads; those of masks that it will
+        draw only if they were given."""
+        values = flat(self) | {"dupe_factor": self.num_duplicates}
+        if self.has_static_masks:
+            values |= self.masks
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class BuildSettings(Settings):

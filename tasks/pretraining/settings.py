@@ -1,18 +1,16 @@
 """The flags of bert-pretraining: names and defaults of run_pretraining.py, and some more."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from bert.corpus.settings import GOOGLES_MASKS
 from distributed.plan import PlanSettings
 from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
 from tasks.runs.settings import EvaluationSettings, ProgramConfig, TrainingSettings, data_setting
 
 GOOGLES_WARMUP = 10_000  # steps, by default
-MASKS: dict[str, Any] = {
-    "max_predictions_per_seq": 20,
-    "masked_lm_prob": 0.15,
-    "do_whole_word_mask": False,
-}
+MODERN_SHARE = 0.3  # of the tokens are masked
 
 
 class ShardSettings(Settings):
@@ -24,14 +22,14 @@ class ShardSettings(Settings):
     max_predictions_per_seq: int | None = data_setting(
         None,
         "maximum number of masked tokens per example",
-        shown_default="as the shards were built, else 20",
+        shown_default="as the shards were built, else 20; for ModernBERT that share of the length",
         at_least=1,
         at_most=LONGEST_ROW,
     )
     masked_lm_prob: float | None = data_setting(
         None,
         "fraction of the tokens that are masked",
-        shown_default="as the shards were built, else 0.15",
+        shown_default="as the shards were built, else 0.15; for ModernBERT 0.3",
         at_least=0.001,
         at_most=1,
     )
@@ -41,14 +39,18 @@ class ShardSettings(Settings):
         shown_default="as the shards were built, else false",
     )
 
-    def masks(self, built: Mapping[str, Any]) -> dict[str, Any]:
+    def masks(self, built: Mapping[str, Any], is_modern: bool = False) -> dict[str, Any]:
         """The settings of masks: of the flags, else of `built`, those that the shards were made
-        with."""
-        values = {name: getattr(self, name) for name in MASKS}
-        return {
-            name: built.get(name, MASKS[name]) if value is None else value
-            for name, value in values.items()
-        }
+        with, else Google's or ModernBERT's (Warner et al. 2024, section 2.2)."""
+        stated = {name: built[name] for name in GOOGLES_MASKS if name in built}
+        given = {name: getattr(self, name) for name in GOOGLES_MASKS}
+        stated |= {name: value for name, value in given.items() if value is not None}
+        defaults = dict(GOOGLES_MASKS)
+        if is_modern:
+            share = stated.get("masked_lm_prob", MODERN_SHARE)
+            most = math.ceil(share * self.max_seq_length)
+            defaults |= {"masked_lm_prob": share, "max_predictions_per_seq": most}
+        return defaults | stated
 
 
 class HeldOutSettings(EvaluationSettings):

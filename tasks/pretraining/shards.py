@@ -78,7 +78,8 @@ def open_rows(
     shards, manifest = open_shards(files)
     built = manifest["settings"]
     is_static = built["masking"] == "static"
-    masks = settings.masks(built)
+    head = head_of(start.bert_config)
+    masks = settings.masks(built, is_modern=head is MASKED_WORDS)
     given = {"max_seq_length": settings.max_seq_length, **masks}
     for name in ("max_seq_length", "max_predictions_per_seq")[: 1 + is_static]:
         if built[name] > given[name]:
@@ -92,7 +93,7 @@ def open_rows(
     job.run.say(f"{patterns}: {len(rows):,} examples, masks {drawn}")
     masking = None if is_static else Masking(start.words, **masks)
     most_masked = masks["max_predictions_per_seq"]
-    has_next, head = built["next_sentence"], head_of(start.bert_config)
+    has_next = built["next_sentence"]
     if has_next and head is MASKED_WORDS:
         raise InputError(
             f"{flag}: the shards have next sentences, which ModernBERT does not predict: build them"

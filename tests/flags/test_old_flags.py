@@ -34,7 +34,7 @@ SCRIPTS = {
     ),
     "bert-corpus build": (
         """vocab_file do_lower_case do_whole_word_mask=False dupe_factor input_file output_file
-        masked_lm_prob=0.15 max_predictions_per_seq=20 max_seq_length=128 random_seed=12345
+        masked_lm_prob max_predictions_per_seq max_seq_length=128 random_seed=12345
         short_seq_prob=0.1"""
     ),
     "bert-features": (

@@ -55,6 +55,7 @@ def make(folder: Path) -> None:
             shutil.copy(flags, ".")
         text = "--input_file=data/text.txt"
         sizes = "--max_seq_length=40", "--dupe_factor=3", "--num_shards=2", "--num_workers=1"
+        masks = "--masked_lm_prob=0.15", "--max_predictions_per_seq=20"
         call("bert-corpus", "vocab", text, "--output_dir=vocab", "--vocab_size=80")
         call(
             "bert-corpus",
@@ -63,6 +64,7 @@ def make(folder: Path) -> None:
             "--output_dir=corpus",
             "--vocab_file=vocab/vocab.txt",
             *sizes,
+            *masks,
         )
         for kind in PROGRAMS:
             finished, broken = Path(kind, "finished"), Path(kind, "interrupted")

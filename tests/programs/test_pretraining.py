@@ -219,6 +219,38 @@ def test_a_second_phase_starts_from_the_first_ones_model_and_moments(corpus, tra
 
 
 @pytest.mark.parametrize(
+    ("kind", "built", "given", "expected"),
+    [
+        ("bert", [], [], (0.15, 20)),
+        ("modernbert", [], [], (0.3, 10)),  # 30 % of 32 tokens
+        ("modernbert", ["--masked_lm_prob=0.2"], [], (0.2, 7)),
+        ("modernbert", ["--masked_lm_prob=0.2"], ["--masked_lm_prob=0.5"], (0.5, 16)),
+    ],
+)
+def test_masks_are_those_of_flags_of_shards_or_of_the_model(
+    corpus, tmp_path, kind, built, given, expected
+):
+    config = json.loads((corpus / "bert_config.json").read_text())
+    if kind == "modernbert":
+        config |= {"model_type": kind, "hidden_activation": "gelu", "pad_token_id": 0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    sizes = f"--max_seq_length={LENGTH}", "--num_workers=1", "--nonext_sentence"
+    files = f"--vocab_file={corpus}/vocab.txt", f"--input_file={corpus}/text.txt"
+    bert_corpus(["build", *files, f"--output_dir={tmp_path}/shards", *sizes, *built])
+    flags = [flag for flag in TRAIN if not flag.startswith(("--max_pred", "--do_eval", "--eval_"))]
+    model = f"--bert_config_file={tmp_path}/config.json"
+    shards = f"--input_file={tmp_path}/shards"
+    assert not bert(
+        "pretraining", tmp_path / "run", "--do_lower_case", model, shards, *flags, *given
+    )
+    losses = [line["mlm"] for line in metrics_in(tmp_path / "run") if "mlm" in line]
+    assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.2
+    (state,) = sorted(tmp_path.glob("run/checkpoints/*/state.json"))[-1:]
+    settings = json.loads(state.read_text())["settings"]
+    assert (settings["--masked_lm_prob"], settings["--max_predictions_per_seq"]) == expected
+
+
+@pytest.mark.parametrize(
     ("shards", "flags", "named"),
     [
         ("dynamic/*.arrow", ["--max_seq_length=16"], ["--max_seq_length", "32"]),
