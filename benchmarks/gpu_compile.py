@@ -60,7 +60,10 @@ def exported(load: LoadSettings) -> tuple[str, list[dict[str, Any]]]:
         variables = model.trainable_variables
         optimizer.build(variables)
 
-        def step(batch: dict[str, tf.Tensor], key: tf.Tensor) -> list[tf.Tensor]:
+        groups = {"groups": batch.pop("groups")}  # fixed, as the training passes them
+
+        def step(arrays: dict[str, tf.Tensor], key: tf.Tensor) -> list[tf.Tensor]:
+            batch = arrays | groups
             with tf.GradientTape() as tape:
                 loss = task.loss(model(batch, dropout_key=key), batch)["loss"] / load.batch_size
             gradients = tape.gradient(loss, [variable.value for variable in variables])
@@ -75,8 +78,7 @@ def exported(load: LoadSettings) -> tuple[str, list[dict[str, Any]]]:
         handles = compiled.get_concrete_function(*arguments).captured_inputs
     by_handle = {id(each.value.handle): each for each in [*variables, *optimizer.variables]}
     of_variables = [described(by_handle[id(handle)].numpy()) for handle in handles]
-    # a scalar of the batch is a constant in the module
-    arrays = [tensor.numpy() for tensor in tf.nest.flatten(arguments) if tensor.shape.rank]
+    arrays = [tensor.numpy() for tensor in tf.nest.flatten(arguments)]
     of_batch = [described(array) | {"values": array.ravel().tolist()} for array in arrays]
     return COPY.sub(r"stablehlo.reshape \1 : (\2) -> \2", text), [*of_batch, *of_variables]
 

@@ -148,12 +148,18 @@ def kernels(text: str) -> list[Kernel]:
 
 
 def kernels_of(computations: dict[str, Computation], name: str) -> Iterator[Kernel]:
-    computation = computations[name]
+    computation, turns = computations[name], 1
     for each in computation.values():
         if each.operation in FREE:
             continue
         if each.operation == "call":  # a part with kernels of its own
             yield from kernels_of(computations, each.attribute("to_apply"))
+            continue
+        if each.operation == "while":  # a loop, such as that over a long row's queries
+            # That of a gradient, whose number XLA does not know, turns as often as the one before.
+            known = re.findall(r'"known_trip_count":\{"n":"(\d+)"', each.rest)
+            turns = int(known[0]) if known else turns
+            yield from [*kernels_of(computations, each.attribute("body"))] * turns
             continue
         fusion = computations.get(each.attribute("calls"), {})
         flops, dtype = products_of(each, fusion, computation)

@@ -27,13 +27,13 @@ Step = Callable[[Batch], object]
 
 
 def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
-    """PyTorch and transformers: `BertForQuestionAnswering` with fused AdamW, trained as in
-    run_qa.py."""
+    """PyTorch and transformers: `AutoModelForQuestionAnswering`, with scaled_dot_product_attention
+    and fused AdamW, trained as in run_qa.py."""
     import torch
-    from transformers import BertForQuestionAnswering
+    from transformers import AutoModelForQuestionAnswering as Model
 
     torch.set_num_threads(settings["num_threads"])
-    model = BertForQuestionAnswering.from_pretrained(settings["model"], dtype=torch.float32).train()
+    model = Model.from_pretrained(settings["model"], dtype=torch.float32).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     forward = torch.compile(model, dynamic=True) if is_compiled else model
     names = {
@@ -43,6 +43,8 @@ def torch_step(settings: dict[str, Any], bf16: bool, is_compiled: bool) -> Step:
         "start_positions": "start_position",
         "end_positions": "end_position",
     }
+    if model.config.model_type == "modernbert":
+        del names["token_type_ids"]
 
     def step(batch: Batch) -> object:
         inputs = {

@@ -286,49 +286,25 @@ def by_queries(
 ) -> Tensor:
     """Attention [B, N, T, D] of a few queries at a time. With `recomputes` the backward pass
     computes their matrices again; they are never there for all queries at once."""
-    _, num_heads, _, width = heads[0].shape
-    rows, _, length, _ = tf.unstack(tf.shape(heads[0]))
+    query_BNTD, key_BNTD, value_BNTD = heads
+    dtype = query_BNTD.dtype
+    _, num_heads, _, width = query_BNTD.shape
+    rows, _, length, _ = tf.unstack(tf.shape(query_BNTD))
     number = (length + QUERIES - 1) // QUERIES
     missing = number * QUERIES - length
+    padded = tf.pad(query_BNTD, [[0, 0], [0, 0], [0, missing], [0, 0]])
+    split = tf.reshape(padded, [rows, num_heads, number, QUERIES, width])
 
-    def blocks_of(x_BNTD: Tensor) -> Tensor:
-        """[blocks, B, N, queries, D]."""
-        padded = tf.pad(x_BNTD, [[0, 0], [0, 0], [0, missing], [0, 0]])
-        split = tf.reshape(padded, [rows, num_heads, number, QUERIES, width])
-        return tf.transpose(split, [2, 0, 1, 3, 4])
+    def context(query: Tensor, *others: Tensor) -> Tensor:
+        return attention([query, *(tf.cast(x, dtype) for x in others)], mask_B11T)
 
-    def together(blocks: Tensor) -> Tensor:
-        joined = tf.reshape(tf.transpose(blocks, [1, 2, 0, 3, 4]), [rows, num_heads, -1, width])
-        return joined[:, :, :length]
-
-    def contexts(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        def context_of(block: Tensor) -> Tensor:
-            return attention([block, key, value], mask_B11T)
-
-        return together(tf.map_fn(context_of, blocks_of(query), parallel_iterations=1))
-
-    def gradients_of(query: Tensor, key: Tensor, value: Tensor, d_context: Tensor) -> Heads:
-        queries, d_contexts = blocks_of(query), blocks_of(d_context)
-
-        def turn(place, d_queries, *totals):
-            inputs = [queries[place], key, value]
-            with tf.GradientTape() as tape:
-                tape.watch(inputs)
-                context = attention(inputs, mask_B11T)
-            d_query, *parts = tape.gradient(context, inputs, d_contexts[place])
-            totals = [total + ops.wide(part) for total, part in zip(totals, parts, strict=True)]
-            return place + 1, d_queries.write(place, d_query), *totals
-
-        d_queries = tf.TensorArray(query.dtype, number, element_shape=queries.shape[1:])
-        zeros = tf.zeros_like(key, tf.float32)
-        start = (tf.constant(0), d_queries, zeros, zeros)
-        _, d_queries, *totals = tf.while_loop(
-            lambda place, *_: place < number, turn, start, parallel_iterations=1
-        )
-        return [together(d_queries.stack()), *(tf.cast(total, key.dtype) for total in totals)]
-
-    @tf.custom_gradient
-    def recomputed(*heads):
-        return contexts(*heads), lambda d_context: gradients_of(*heads, d_context)
-
-    return recomputed(*heads) if recomputes else contexts(*heads)
+    turn = tf.recompute_grad(context) if recomputes else context
+    # The gradients of keys and values are sums over the turns: in float32.
+    others = ops.wide(key_BNTD), ops.wide(value_BNTD)
+    contexts = tf.map_fn(
+        lambda query: turn(query, *others),
+        tf.transpose(split, [2, 0, 1, 3, 4]),
+        parallel_iterations=1,
+    )
+    joined = tf.reshape(tf.transpose(contexts, [1, 2, 0, 3, 4]), [rows, num_heads, -1, width])
+    return joined[:, :, :length]

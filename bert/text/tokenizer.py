@@ -117,6 +117,19 @@ class Tokenizer:
         """The tokens of these ids as the vocabulary writes them (`##ing`, `▁the`)."""
         return [self._tokens[number] for number in ids]
 
+    def text_of(self, ids: Iterable[int]) -> str:
+        """The text of consecutive tokens, with a blank before each that begins a word."""
+        pieces = self.pieces(ids)
+        if self.kind == "bytes":
+            return decoders.ByteLevel().decode(pieces)
+        if self.kind == "sentencepiece":
+            return "".join(pieces).replace(self.word_mark, " ")
+        continues = [piece.startswith(self.word_mark) for piece in pieces]
+        return "".join(
+            piece.removeprefix(self.word_mark) if is_joined else f" {piece}"
+            for piece, is_joined in zip(pieces, continues, strict=True)
+        )
+
     def encode(self, texts: Sequence[str]) -> tuple[list[Array], list[Array]]:
         """Token ids (int32 [n]) and character spans (int32 [n, 2], start and end in the text) of
         each text.

@@ -27,7 +27,6 @@ from tasks.runs.task import Tensors
 MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
 EXAMPLES, BEFORE = 6, 80  # texts, and characters before a wrong token
 CANDIDATES = "predicted", "second", "third"
-CONTINUES, BEGINS = "##", "▁"  # marks of WordPiece and SentencePiece
 
 
 @dataclass(frozen=True)
@@ -133,21 +132,27 @@ def read(
     """The text of the example with these tokens, and the cells of those that the model gets
     wrong."""
     text, marks, wrong = "", [], []
-    for place in places:
-        true = masked.get(place, int(ids[place]))
-        (piece,) = tokenizer.pieces([true])
-        word = piece.removeprefix(CONTINUES).removeprefix(BEGINS)
-        is_joined = not piece.startswith(BEGINS)
-        if tokenizer.kind == "wordpiece":
-            is_joined = piece.startswith(CONTINUES)
-        if text and not is_joined:
-            text += " "
-        if place in masked:
-            numbers, shares = best[place]
+    for is_masked, run in itertools.groupby(places, masked.__contains__):
+        if not is_masked:
+            # At once: a character may have several tokens of bytes.
+            part = tokenizer.text_of(ids[place] for place in run)
+            text += part if text else part.lstrip()
+            continue
+        for place in run:
+            true, (numbers, shares) = masked[place], best[place]
+            word = tokenizer.text_of([true])
+            text += word[: len(word) - len(word.lstrip())]
             color = "answer" if numbers[0] == true else "predicted"
-            marks.append((len(text), len(text + word), color))
+            marks.append((len(text), len(text + word.lstrip()), color))
             if numbers[0] != true:
                 before = f"{text[-BEFORE:]}___"
-                wrong.append([marked(before), piece, *tokenizer.pieces(numbers), shares[0]])
-        text += word
+                wrong.append([marked(before), *shown([true, *numbers], tokenizer), shares[0]])
+            text += word.lstrip()
     return marked(text, marks), wrong
+
+
+def shown(ids: list[int], tokenizer: Tokenizer) -> list[str]:
+    """Each token as the vocabulary writes it; of bytes, as text."""
+    if tokenizer.kind == "bytes":
+        return [tokenizer.text_of([number]) for number in ids]
+    return tokenizer.pieces(ids)

@@ -2,6 +2,7 @@
 the files that we write, and places that cover the text, in many scripts."""
 
 import json
+import unicodedata
 
 import pytest
 from harness.texts import WORDS
@@ -81,6 +82,8 @@ def test_ids_are_those_of_transformers_and_places_cover_the_text(make, tmp_path)
     written = AutoTokenizer.from_pretrained(tmp_path / "saved")
     for text, ids, spans in zip(TEXTS, *ours.encode(TEXTS), strict=True):
         assert ids.tolist() == theirs(text, add_special_tokens=False)["input_ids"]
+        if make is modernbert:
+            assert ours.text_of(ids) == unicodedata.normalize("NFC", text)
         for pair in ((text,), (text, "b")):
             assert written(*pair)["input_ids"] == theirs(*pair)["input_ids"]
         covered = {place for start, stop in spans.tolist() for place in range(start, stop)}

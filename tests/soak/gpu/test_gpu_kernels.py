@@ -213,3 +213,24 @@ def test_bytes_and_flop_of_compiled_code(goldens):
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+LOOPS = """HloModule loops
+
+%turn (state: f32[8,8]) -> f32[8,8] {
+  %state = f32[8,8]{1,0} parameter(0)
+  ROOT %dot = f32[8,8]{1,0} dot(%state, %state), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY %main (x: f32[8,8]) -> f32[8,8] {
+  %x = f32[8,8]{1,0} parameter(0)
+  %first = f32[8,8]{1,0} while(%x), body=%turn, backend_config={"known_trip_count":{"n":"16"}}
+  ROOT %second = f32[8,8]{1,0} while(%first), body=%turn
+}
+"""
+
+
+def test_loops_count_as_often_as_they_turn():
+    """The second is like a gradient's, whose number of turns XLA does not know."""
+    found = gpu_roofline.kernels(LOOPS)
+    assert [kernel.flops for kernel in found] == [2 * 8**3] * 32
