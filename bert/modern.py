@@ -135,7 +135,7 @@ class ModernPass(Pass):
         size = hidden // heads
         product_R3H = self.product(normed_RH, tensors, "attention/self/query_key_value")
         pairs_R3N2E = tf.reshape(product_R3H, [-1, 3, heads, 2, size // 2])
-        turned_R3N2E = self.ops.rotated(pairs_R3N2E, self.turns[is_local])
+        turned_R3N2E = self.ops.rotated(pairs_R3N2E, *self.turns[is_local])
         parts = in_places(tf.reshape(turned_R3N2E, [-1, 3 * hidden]), batch)
 
         contexts_BTH: list[Tensor] = []
@@ -208,13 +208,16 @@ def angles(position_ids: Tensor, size: int, theta: float) -> Tensor:
     return tf.cast(position_ids, tf.float32)[:, None] * frequencies_E
 
 
-def turns(angles_RE: Tensor) -> Tensor:
-    """What `ops.rotated` needs: [2, R, 3, 1, 2, E]. Values are not turned."""
+def turns(angles_RE: Tensor) -> tuple[Tensor, Tensor]:
+    """The cosines and sines that `ops.rotated` takes, each float32 [R, 3, 1, 2, E]. Values are not
+    turned."""
     cosines, sines = tf.cos(angles_RE), tf.sin(angles_RE)
-    ones, zeros = tf.ones_like(cosines), tf.zeros_like(sines)
-    turned = tf.stack([tf.stack([cosines, cosines], 1), tf.stack([-sines, sines], 1)])
-    unturned = tf.stack([tf.stack([ones, ones], 1), tf.stack([zeros, zeros], 1)])
-    return tf.stack([turned, turned, unturned], 2)[:, :, :, None]
+    cosines_R2E = tf.stack([cosines, cosines], 1)
+    sines_R2E = tf.stack([-sines, sines], 1)
+    ones, zeros = tf.ones_like(cosines_R2E), tf.zeros_like(sines_R2E)
+    of_cosines = tf.stack([cosines_R2E, cosines_R2E, ones], 1)
+    of_sines = tf.stack([sines_R2E, sines_R2E, zeros], 1)
+    return of_cosines[:, :, None], of_sines[:, :, None]
 
 
 def near(queries: Tensor, keys: Tensor, window: int, dtype: str) -> Tensor:

@@ -136,10 +136,9 @@ def gated(x: Tensor, activation: Activation) -> Tensor:
     return tf.cast(activation(first) * second, x.dtype)
 
 
-def rotated(x: Tensor, turns: Tensor) -> Tensor:
-    """The pairs x [R, 3, N, 2, E] of queries, keys and values, turned by cosines and signed sines
-    float32 [2, R, 3, 1, 2, E] (Su et al. 2021, equation 34), in float32."""
-    cosines, sines = tf.unstack(turns)
+def rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """The pairs x [R, 3, N, 2, E] of queries, keys and values, turned (Su et al. 2021, equation 34)
+    in float32. Cosines and sines are [R, 3, 1, 2, E]; the first sine of a pair is negative."""
     return tf.cast(wide(x) * cosines + tf.reverse(wide(x), [-2]) * sines, x.dtype)
 
 

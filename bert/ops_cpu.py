@@ -102,12 +102,11 @@ def _compiled_gate(activation: Activation) -> Callable[..., Tensor]:
 _compiled_rotation = compiled(ops.rotated)
 
 
-def rotated(x: Tensor, turns: Tensor) -> Tensor:
-    back = tf.stack([turns[0], -turns[1]])
-
+def rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     @tf.custom_gradient
     def differentiable(x):
-        return _compiled_rotation(x, turns), lambda gradient: _compiled_rotation(gradient, back)
+        result = _compiled_rotation(x, cosines, sines)
+        return result, lambda gradient: _compiled_rotation(gradient, cosines, -sines)
 
     return differentiable(x)
 

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 
+import numpy as np
 import pytest
 from harness.classifier_runs import model_flags, own_files, scores_in, write_data
 from harness.jobs import (
@@ -22,7 +23,8 @@ from harness.jobs import (
     started,
     trained_alone,
 )
-from harness.program_runs import command, metrics_in
+from harness.program_runs import bert, command, metrics_in
+from safetensors.numpy import load_file
 
 from distributed.mpirun import find_mpi
 
@@ -99,6 +101,38 @@ def test_runs_of_several_seeds_are_summed_up_by_whoever_is_left(tmp_path):
     assert f"eval_accuracy = {mean:.4f} ±" in (out / "eval_results.txt").read_text()
     scores = json.loads((out / "result.json").read_text())["scores"]
     assert scores["eval_accuracy"] == pytest.approx(mean)
+
+
+@can_lose_ranks
+def test_texts_of_all_ranks_stay_negatives_of_each_other_when_a_rank_dies(tmp_path):
+    """The loss of bert-embedder joins the ranks' rows, so each one needs those of the others."""
+    data = write_data(tmp_path / "data")
+    flags = [*model_flags(data), f"--train_file={data}/train.csv", "--do_train", "--log_steps=1"]
+    flags += ["--anchor_column=body", "--positive_column=more", "--lr_scaling=none"]
+    flags += ["--global_batch_size=24", "--num_train_steps=150", "--learning_rate=1e-4"]
+
+    def weights(name: str) -> np.ndarray:
+        return np.concatenate(
+            [x.ravel() for x in load_file(tmp_path / name / "model/model.safetensors").values()]
+        )
+
+    bert("embedder", tmp_path / "start", *flags, "--learning_rate=1e-30")
+    bert("embedder", tmp_path / "alone", *flags)
+    bert("embedder", tmp_path / "other", *flags, "--seed=7")
+    out = tmp_path / "out"
+    embedder = command("tasks.embedder", *flags, f"--output_dir={out}")
+    with started(launch(3, *embedder, flags=("--elastic",))) as job:
+        job.wait_for((out / "metrics.jsonl").exists)
+        os.kill(ranks_of(out)[1], signal.SIGKILL)
+        done = job.end()
+    assert (done.status, "2 ranks go on" in done.stderr) == (0, True), done
+    start, alone = weights("start"), weights("alone")
+
+    def apart(name: str) -> float:
+        return np.linalg.norm(weights(name) - alone) / np.linalg.norm(alone - start)
+
+    assert apart("out") < 1e-3
+    assert apart("other") > 0.1  # other batches have other negatives
 
 
 def test_a_killed_training_starts_again_from_its_checkpoint(folder, undisturbed):
