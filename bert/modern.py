@@ -8,6 +8,7 @@ are rotated together, W the width of the window on each side.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -157,45 +158,31 @@ class ModernPass(Pass):
     def local_attention(self, heads: Heads, mask_B11T: Tensor) -> Tensor:
         """Attention of each token to those at most W places away."""
         window = self.config.local_attention // 2
-        length = self.length_of(heads)
 
         def whole() -> Tensor:
-            near_TT = near(tf.range(length), tf.range(length), window, self.dtype)
+            places = tf.range(tf.shape(heads[0])[2])
+            near_TT = near(places, places, window, self.dtype)
             return self.attention_over(heads, mask_B11T + near_TT)
 
-        def blocks() -> Tensor:
-            return in_blocks(self.attention_over, heads, mask_B11T, window)
-
-        return self.by_length(length, BLOCKS_FROM * window, whole, blocks)
+        blocks = partial(in_blocks, self.attention_over, heads, mask_B11T, window)
+        return self.by_length(heads, BLOCKS_FROM * window, whole, blocks)
 
     def global_attention(self, heads: Heads, mask_B11T: Tensor) -> Tensor:
         """Attention of each token to all."""
-
-        def whole() -> Tensor:
-            return self.attention_over(heads, mask_B11T)
-
-        def blocks() -> Tensor:
-            recomputes = self.dropout_key is not None
-            return by_queries(self.attention_over, heads, mask_B11T, recomputes)
-
-        return self.by_length(self.length_of(heads), KEPT_TO, whole, blocks)
-
-    def length_of(self, heads: Heads) -> int | Tensor:
-        return heads[0].shape[2] if is_fixed(self.batch) else tf.shape(heads[0])[2]
+        recomputes = self.dropout_key is not None
+        whole = partial(self.attention_over, heads, mask_B11T)
+        blocks = partial(by_queries, self.attention_over, heads, mask_B11T, recomputes)
+        return self.by_length(heads, KEPT_TO, whole, blocks)
 
     def by_length(
-        self,
-        length: int | Tensor,
-        limit: int,
-        short: Callable[[], Tensor],
-        long: Callable[[], Tensor],
+        self, heads: Heads, limit: int, short: Callable[[], Tensor], long: Callable[[], Tensor]
     ) -> Tensor:
         """`long()` if a group's rows are longer than the limit. A training decides it once, by the
         run's longest row: TensorFlow has no gradient of a custom gradient with branches of its own
         within a branch."""
-        longest = length if is_fixed(self.batch) else self.batch.get("longest")
+        longest = heads[0].shape[2] if is_fixed(self.batch) else self.batch.get("longest")
         if longest is None and self.dropout_key is None:
-            return tf.cond(length > limit, long, short)
+            return tf.cond(tf.shape(heads[0])[2] > limit, long, short)
         is_long = longest is not None and longest > limit
         return long() if is_long else short()
 
