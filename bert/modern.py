@@ -34,8 +34,9 @@ from bert.ops import ACTIVATIONS, Heads
 # From how many windows on rows are cut into blocks; below, whole matrices take less time.
 BLOCKS_FROM = 8
 # A global layer keeps the matrices [T, T] of rows up to this length, and computes those of longer
-# ones again in the backward pass, for as many queries at a time as QUERIES.
-KEPT_TO, QUERIES = 2048, 512
+# ones again in the backward pass, for some queries at a time.
+KEPT_TO = 2048
+QUERIES = 512
 EMBEDDINGS, FINAL = "bert/embeddings", "bert/encoder"
 
 
@@ -79,8 +80,8 @@ class ModernPass(Pass):
         super().__init__(config, batch, *others)
         size = config.hidden_size // config.num_attention_heads
         thetas = {True: config.local_rope_theta, False: config.global_rope_theta}
-        self.turns = {
-            is_local: turns(angles(batch["position_ids"], size, theta))
+        self.rotations = {
+            is_local: rotation(angles(batch["position_ids"], size, theta))
             for is_local, theta in thetas.items()
         }
 
@@ -136,7 +137,7 @@ class ModernPass(Pass):
         size = hidden // heads
         product_R3H = self.product(normed_RH, tensors, "attention/self/query_key_value")
         pairs_R3N2E = tf.reshape(product_R3H, [-1, 3, heads, 2, size // 2])
-        turned_R3N2E = self.ops.rotated(pairs_R3N2E, *self.turns[is_local])
+        turned_R3N2E = self.ops.rotated(pairs_R3N2E, *self.rotations[is_local])
         parts = in_places(tf.reshape(turned_R3N2E, [-1, 3 * hidden]), batch)
 
         contexts_BTH: list[Tensor] = []
@@ -195,7 +196,7 @@ def angles(position_ids: Tensor, size: int, theta: float) -> Tensor:
     return tf.cast(position_ids, tf.float32)[:, None] * frequencies_E
 
 
-def turns(angles_RE: Tensor) -> tuple[Tensor, Tensor]:
+def rotation(angles_RE: Tensor) -> tuple[Tensor, Tensor]:
     """The cosines and sines that `ops.rotated` takes, each float32 [R, 3, 1, 2, E]. Values are not
     turned."""
     cosines, sines = tf.cos(angles_RE), tf.sin(angles_RE)

@@ -260,11 +260,10 @@ def attention(
 def _in_turns(
     function: Callable[..., list], arrays: list[Tensor], num_results: int, longest: int | None
 ):
-    """Calls `function(is_compiled, *arrays)` on a few heads of a row at a time, if rows are long;
-    the first array is a matrix [B, N, T, K] of each head.
-    The data of one call then stays in the cache, and the shapes that XLA compiles for differ only
-    in the length. The loop takes as long to trace as the rest of a layer, so a run without long
-    rows goes without it."""
+    """Calls `function(is_compiled, *arrays)` on a few heads of a row at a time, if rows are long.
+    The first array is [B, N, T, K]. The data of one call then stays in the cache, and the shapes
+    that XLA compiles for differ only in the lengths. The loop takes as long to trace as the rest of
+    a layer, so a run without long rows goes without it."""
     if longest is not None and longest < IN_TURNS_FROM:
         return function(False, *arrays)
     rows, heads, length, num_keys = tf.unstack(tf.shape(arrays[0]))

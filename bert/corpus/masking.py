@@ -25,9 +25,9 @@ class Masking:
 
     tokenizer: Tokenizer
     # share of an example's tokens to predict; special tokens count too
-    masked_lm_prob: float = 0.15
-    max_predictions_per_seq: int = 20
-    do_whole_word_mask: bool = False
+    masked_lm_prob: float
+    max_predictions_per_seq: int
+    do_whole_word_mask: bool
 
     def num_predictions(self, lengths):
         """The maximum number of predictions of examples of these lengths; int64, an array or a

@@ -11,6 +11,12 @@ GOOGLES_MASKS: dict[str, Any] = {
 }
 
 
+def given_masks(settings: Settings) -> dict[str, Any]:
+    """The settings of masks that were given."""
+    values = {name: getattr(settings, name) for name in GOOGLES_MASKS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 class TextSettings(Settings):
     """Which text to read, and how."""
 
@@ -141,10 +147,7 @@ class ExampleSettings(Settings):
     @property
     def masks(self) -> dict[str, Any]:
         """The settings of masks: those that were given, else Google's."""
-        return {
-            name: google if (given := getattr(self, name)) is None else given
-            for name, google in GOOGLES_MASKS.items()
-        }
+        return GOOGLES_MASKS | given_masks(self)
 
     def recorded(self) -> dict[str, Any]:
         """The values for the manifest, which bert-pretraining reads; those of masks that it will

@@ -124,11 +124,7 @@ class Tokenizer:
             return decoders.ByteLevel().decode(pieces)
         if self.kind == "sentencepiece":
             return "".join(pieces).replace(self.word_mark, " ")
-        continues = [piece.startswith(self.word_mark) for piece in pieces]
-        return "".join(
-            piece.removeprefix(self.word_mark) if is_joined else f" {piece}"
-            for piece, is_joined in zip(pieces, continues, strict=True)
-        )
+        return "".join(f" {piece}" for piece in pieces).replace(f" {self.word_mark}", "")
 
     def encode(self, texts: Sequence[str]) -> tuple[list[Array], list[Array]]:
         """Token ids (int32 [n]) and character spans (int32 [n, 2], start and end in the text) of

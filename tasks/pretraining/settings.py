@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from bert.corpus.settings import GOOGLES_MASKS
+from bert.corpus.settings import GOOGLES_MASKS, given_masks
 from distributed.plan import PlanSettings
 from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
 from tasks.runs.settings import EvaluationSettings, ProgramConfig, TrainingSettings, data_setting
@@ -43,8 +43,7 @@ class ShardSettings(Settings):
         """The settings of masks: of the flags, else of `built`, those that the shards were made
         with, else Google's or ModernBERT's (Warner et al. 2024, section 2.2)."""
         stated = {name: built[name] for name in GOOGLES_MASKS if name in built}
-        given = {name: getattr(self, name) for name in GOOGLES_MASKS}
-        stated |= {name: value for name, value in given.items() if value is not None}
+        stated |= given_masks(self)
         defaults = dict(GOOGLES_MASKS)
         if is_modern:
             share = stated.get("masked_lm_prob", MODERN_SHARE)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bert.corpus.masking import Masking, example_keys, mask
+from bert.corpus.settings import GOOGLES_MASKS
 
 VOCAB, CLS, SEP, MASK = 1000, 1, 2, 3
 CONTINUES = np.arange(VOCAB) % 3 == 0  # [MASK] among them: it stands in no text
@@ -33,7 +34,7 @@ def masked(values, offsets, seed, **settings):
         values,
         offsets,
         example_keys(seed, np.arange(len(offsets) - 1)),
-        Masking(TOKENIZER, **settings),
+        Masking(TOKENIZER, **GOOGLES_MASKS | settings),
     )
 
 

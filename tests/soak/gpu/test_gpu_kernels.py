@@ -211,10 +211,6 @@ def test_bytes_and_flop_of_compiled_code(goldens):
     }
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 LOOPS = """HloModule loops
 
 %turn (state: f32[8,8]) -> f32[8,8] {
@@ -234,3 +230,7 @@ def test_loops_count_as_often_as_they_turn():
     """The second is like a gradient's, whose number of turns XLA does not know."""
     found = gpu_roofline.kernels(LOOPS)
     assert [kernel.flops for kernel in found] == [2 * 8**3] * 32
+
+
+if __name__ == "__main__":
+    sys.exit(main())
