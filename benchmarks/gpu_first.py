@@ -14,7 +14,8 @@ before, on any machine with TensorFlow, and bring it along in OUT:
 
     python -m benchmarks.gpu_first OUT --only export_small export_base
 
-`--rehearse` runs all parts with tiny sizes on CPUs. None of this was run on a GPU yet.
+`--rehearse` runs all parts with tiny sizes on CPUs. On an H200 bench_base, torch_base and
+exported_base took 83, 84 and 35 s; the other parts have not run on a GPU yet.
 """
 
 import argparse

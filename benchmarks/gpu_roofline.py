@@ -6,8 +6,8 @@ text.
 A kernel takes the longer of two times: that of the bytes which it reads and writes, at the GPU's
 memory bandwidth, and that of the floating-point operations of its matrix products, at the peak of
 their dtype. Kernels run one after the other. Caches, launches, arithmetic other than products, and
-the real speed of a product are left out, so this is a lower bound; the model's error is unknown
-until it is measured on a GPU.
+the real speed of a product are left out, so this is a lower bound: on an H200, steps of BERT-base
+and ModernBERT-base took 1.6 and 1.5 times as long (docs/measured.md).
 """
 
 import math
@@ -235,7 +235,7 @@ def predict(text: str) -> str:
     )
     lines = [row("all", every), *(row(kind, kinds[kind]) for kind in sorted(kinds))]
     lines += ["", f"products alone, at their peak: {share:.0%} of the predicted time;"]
-    return "\n".join([*lines, "the model's error is unknown until it is measured on a GPU"])
+    return "\n".join([*lines, "a lower bound: on an H200, steps took 1.5 to 1.6 times as long"])
 
 
 def row(name: str, some: list[Kernel]) -> str:

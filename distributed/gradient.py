@@ -3,7 +3,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -199,16 +199,15 @@ class TrainingStep:
         total = self.optimizer.all_reduce(added(before, own) if before else own)
         return self.optimizer.apply(total, tf.reduce_all(tf.math.is_finite(inverse_weights)))
 
-    def compile(self, batches_of_shapes: Iterable[Batch], num_batches: int) -> None:
-        """Compiles steps of `num_batches` micro-batches for these batches, one of each shape; in
-        the middle of a run all ranks would wait for it. Raises OutOfMemory."""
+    def compile(self, batch: Batch, num_batches: int) -> None:
+        """Compiles steps of `num_batches` micro-batches of this one's shape; in the middle of a run
+        all ranks would wait for it. Raises OutOfMemory."""
         optimizer = self.optimizer
         keys = [dropout_key(0, 0, 0, 0)] * num_batches
         # so no variable changes
         undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)
         run = self._whole if self.compiled == "step" else self._own
-        for batch in batches_of_shapes:
-            run([batch] * num_batches, undefined, keys)[-1].numpy()  # memory runs out here or never
+        run([batch] * num_batches, undefined, keys)[-1].numpy()  # memory runs out here or never
 
     def begin(self, seed: int) -> None:
         """Begins a training, with what is compiled for an earlier one. The values of the model are

@@ -107,7 +107,7 @@ class LoopSettings(Settings):
     )
     xla: Literal["auto", "on", "off"] = setting(
         "auto",
-        "let XLA compile the whole gradient, for at most 4 shapes; auto does so on GPUs. With the"
+        "let XLA compile the whole gradient, for at most 3 shapes; auto does so on GPUs. With the"
         " backend nccl, on also compiles the sum over ranks and the update",
         "machine",
     )

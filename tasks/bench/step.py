@@ -3,7 +3,10 @@ tokens."""
 
 import math
 import resource
+import time
+from collections.abc import Iterable
 from contextlib import closing
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,9 +17,9 @@ from bert.configuration import BertConfig
 from bert.heads import SPAN
 from bert.model import Bert, encoder_shapes
 from distributed.collectives import Collectives, open_collectives
-from distributed.gradient import StepClock
+from distributed.gradient import StepClock, TrainingStep
 from distributed.plan import first_state
-from distributed.rows import Rows, ragged
+from distributed.rows import Batch, Rows, ragged
 from distributed.run import Unwritten
 from distributed.world import World
 from ringbase.settings import flat, made
@@ -29,6 +32,7 @@ from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
 
 SEED = 0
+ROUNDS = 3  # of measured steps, on a GPU
 
 
 def run(config: StepConfig) -> None:
@@ -60,8 +64,7 @@ def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> 
     """The speed over all ranks in examples and tokens; the parts of a step, and the FLOP per
     second, of rank 0."""
     config, job = config_of(load), Job(world, collectives, Unwritten())
-    measured = measured_steps(load, config, job)
-    rates = [step["examples_per_s"] for step in measured]
+    measured, rates = measured_steps(load, config, job)
     of_ranks = world.all_gather((float(np.mean(rates)), float(np.std(rates))))
     examples, deviation = np.sum(of_ranks, axis=0).tolist()
     shapes = encoder_shapes(config) | SPAN.shapes(config)
@@ -79,16 +82,19 @@ def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> 
     }
 
 
-def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dict[str, float]]:
+def measured_steps(
+    load: LoadSettings, config: BertConfig, job: Job
+) -> tuple[list[dict[str, float]], list[float]]:
     """Trains on every rank. Returns the seconds of each measured step's parts, and the rank's
-    examples/s."""
+    examples/s: of each of these steps on CPUs, on a GPU of further steps that are not waited for,
+    as in a training."""
     world, rows_of_rank = job.world, load.batch_size * load.gradient_accumulation_steps
     values = flat(load.step) | {
         "global_batch_size": rows_of_rank * world.size,
         "xla": load.xla,
         "gradient_accumulation_steps": load.gradient_accumulation_steps,
         # graphs of a long training
-        "num_train_steps": max(OPTIMIZED_FROM, load.num_warmup + load.num_steps),
+        "num_train_steps": max(OPTIMIZED_FROM, load.num_warmup + (1 + ROUNDS) * load.num_steps),
     }
     set_precision(load.machine.precision, load.machine.tf32)
     training = random_training(config, load.seq_length, values, job)
@@ -105,7 +111,25 @@ def measured_steps(load: LoadSettings, config: BertConfig, job: Job) -> list[dic
             clock.mark("data_s")
             step.take(batches, number, (), clock)
             measured.append(clock.read())
-    return measured[load.num_warmup :]
+        del measured[: load.num_warmup]
+        if not world.device.is_gpu:
+            return measured, [each["examples_per_s"] for each in measured]
+        batches_of_rounds = [islice(batches_of_steps, load.num_steps) for _ in range(ROUNDS)]
+        rates = [rows_of_rank * steps_per_s(step, each, world) for each in batches_of_rounds]
+    return measured, rates
+
+
+def steps_per_s(step: TrainingStep, batches_of_steps: Iterable[list[Batch]], world: World) -> float:
+    """The speed of steps of which only the last is waited for: the host prepares the next step
+    while the GPU computes."""
+    unread, count = StepClock(0), 0
+    line_up(world)
+    begin_s = time.perf_counter()
+    for batches in batches_of_steps:
+        result, _ = step.take(batches, count, (), unread)
+        count += 1
+    result.read()
+    return count / (time.perf_counter() - begin_s)
 
 
 def config_of(load: LoadSettings) -> BertConfig:

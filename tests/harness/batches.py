@@ -76,7 +76,7 @@ def grouping_of(name: str):
 
     return {
         "padded": in_one_group,
-        "by length": partial(by_length, num_groups=3),
+        "by length": by_length,
         "compiled": fixed,
     }[name]
 

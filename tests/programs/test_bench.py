@@ -1,12 +1,15 @@
 """bert-bench: the figures of a step add up; soak/rivals runs its other measurements."""
 
 import json
+import time
+from types import SimpleNamespace
 
 import pytest
 from harness.jobs import shell
 from harness.program_runs import command, refusal
 
 from benchmarks import scaling
+from tasks.bench.step import steps_per_s
 
 
 @pytest.mark.slow
@@ -36,6 +39,29 @@ def test_the_figures_of_a_step_on_two_ranks(tmp_path):
     flop = 3 * 2 * (32 * (4 * 128 * 128 + 2 * 128 * 512) + 32 * 2 * 32 * 128) * 2
     assert figures["flop_per_s"] == pytest.approx(flop * of_ranks[0][0])
     assert figures["tokens_per_s"] == pytest.approx(32 * examples)
+
+
+def test_on_a_gpu_only_the_last_of_the_measured_steps_is_waited_for():
+    class Device:
+        """Takes 50 ms for a step, beside the host."""
+
+        done_s, reads = 0.0, 0
+
+        def take(self, batches, number, requests, clock):
+            self.done_s = max(self.done_s, time.perf_counter()) + 0.05
+            clock.mark("apply_s")
+            return self, []
+
+        def read(self):
+            self.reads += 1
+            time.sleep(self.done_s - time.perf_counter())
+
+    device = Device()
+    # the host prepares a batch in 40 ms: 40 ms and 4 times 50 ms, where waiting takes 4 times 90
+    batches = (time.sleep(0.04) for _ in range(4))
+    speed = steps_per_s(device, batches, SimpleNamespace(comm=None))
+    assert device.reads == 1
+    assert 4 / 0.36 < speed < 4 / 0.24
 
 
 def test_what_starts_ranks_by_itself_refuses_a_launcher(monkeypatch, capsys):

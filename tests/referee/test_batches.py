@@ -14,14 +14,14 @@ from tasks.runs.predict import batches_of
 
 
 def test_groups_by_length_have_the_fewest_padded_tokens():
-    """Of all cuts of the sorted rows into three groups, whose lengths are multiples of 8."""
+    """Of all cuts of the sorted rows into four groups, whose lengths are multiples of 8."""
     chance = np.random.default_rng(0)
     for _ in range(50):
         lengths = chance.integers(1, 100, chance.integers(1, 11))
         rounded = np.sort(-(-lengths // 8) * 8)[::-1]
         fewest = min(
             sum((b - a) * rounded[a] for a, b in itertools.pairwise([0, *cuts, len(lengths)]))
-            for count in range(min(3, len(lengths)))
+            for count in range(min(4, len(lengths)))
             for cuts in itertools.combinations(range(1, len(lengths)), count)
         )
         batch = batch_of("features", random_rows(lengths, 50), "by length")
