@@ -7,13 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
-from huggingface_hub import constants
+from huggingface_hub import constants, errors
 from tqdm import TqdmWarning
 
 from ringbase.errors import InputError, one_line
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PUBLISHED_PREFIX = "bert_model.ckpt"
+# what the hub's errors mean, the narrowest kind first: their own messages are paragraphs
+REASONS = {
+    errors.GatedRepoError: "its owner must admit you: ask on its page, then run `hf auth login`",
+    errors.RepositoryNotFoundError: (
+        "the hub has no such public repository; for a private one run `hf auth login`"
+    ),
+    errors.RevisionNotFoundError: "it has no such revision",
+    errors.LocalEntryNotFoundError: "the hub does not answer, and HF_HOME lacks it",
+}
 FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
 
 
@@ -44,7 +53,7 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
             )
             return Path(folder)
     except (OSError, ValueError) as error:
-        reason = one_line(error)
+        reason = reason_of(error)
         if constants.HF_HUB_OFFLINE:
             command = f"hf download {name_or_path}"
             if revision:
@@ -56,6 +65,12 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
         raise InputError(
             f"{flags}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
         ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Why the hub did not give what was asked for, in one line."""
+    known = (reason for kind, reason in REASONS.items() if isinstance(error, kind))
+    return next(known, one_line(error))
 
 
 def is_tf_checkpoint(path: Path) -> bool:
@@ -97,7 +112,7 @@ def load_data_set(
             commit = commit or huggingface_hub.HfApi().dataset_info(name, revision=revision).sha
         table = datasets.load_dataset(name, config, split=split, revision=commit or default)
     except Exception as error:  # the hub's errors have no common class
-        raise InputError(f"{where}: {one_line(error)}") from error
+        raise InputError(f"{where}: {reason_of(error)}") from error
     # `datasets` takes the newest copy of its cache, of whatever revision, when it does not reach
     # the hub.
     used = {Path(file["filename"]).parent.name for file in table.cache_files}

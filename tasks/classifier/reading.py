@@ -165,6 +165,9 @@ class Texts(NamedTuple):
             yield dict(zip(columns, row, strict=True))
 
 
+FLAGS_OF_COLUMNS = "--text_column", "--text_pair_column", "--label_column"
+
+
 @dataclass(frozen=True)
 class Column:
     """A column that is read: its name, or several with | between them; None where a task has
@@ -173,6 +176,7 @@ class Column:
     name: str | None
     convert: Callable[[Any], Any]  # of a cell; None if it is not as `expected`
     expected: str
+    flag: str = ""  # which names it, in files of the user's own
     is_needed: bool = True  # in each file, and in each row instead of a mark of `NO_LABEL`
     values: list[Any] = field(default_factory=list)
 
@@ -191,11 +195,13 @@ def read(source: Source, labels: Labels = ()) -> Texts:
     """The examples of a set, at most as many as the flags say. A label must be one of `labels`, if
     there are any, or for regression a finite number. In a set to predict it may be missing."""
     names = source.task.columns
-    first = Column(names.text, _string, "a string")
-    second = Column(names.pair, _string, "a string")
+    flags = ("", "", "") if source.task.name else FLAGS_OF_COLUMNS
+    of_text, of_pair, of_label = flags
+    first = Column(names.text, _string, "a string", of_text)
+    second = Column(names.pair, _string, "a string", of_pair)
     ids = Column(names.id, str, "", is_needed=False)
     label_columns = [
-        Column(name, *_label_of(source.task, labels), source.needs_labels)
+        Column(name, *_label_of(source.task, labels), of_label, source.needs_labels)
         for name in names.labels or (names.label,)
     ]
     counts = _fill([first, second, *label_columns, ids], source)
@@ -216,7 +222,9 @@ def _fill(columns: Sequence[Column], source: Source) -> Counter[str]:
     num_rows = 0
     for table in _tables(source):
         names = [
-            (column, table.find(column.name, column.is_needed)) for column in columns if column.name
+            (column, table.find(column.name, column.flag, column.is_needed))
+            for column in columns
+            if column.name
         ]
         for place, row in table.rows:
             of_row = row.get(source.task.columns.language, language)

@@ -50,12 +50,12 @@ def read(source: Source) -> Pairs:
     none, or there is only one pair to train on."""
     settings = source.settings
     table, (anchor, positive, negatives, score), scale = _table(source)
-    names = [_needed(table, anchor, "anchor")]
+    names = [str(table.find(anchor, "--anchor_column"))]
     scored = None
     if source.kind != "predict":
-        names.append(_needed(table, positive, "positive"))
-        names += filter(None, (table.find(name, False) for name in negatives))
-        scored = table.find(score, False)
+        names.append(str(table.find(positive, "--positive_column")))
+        names += filter(None, (table.find(name, is_needed=False) for name in negatives))
+        scored = table.find(score, is_needed=False)
     rows: list[tuple[str, ...]] = []
     scores = []
     for place, row in table.rows:
@@ -71,13 +71,6 @@ def read(source: Source) -> Pairs:
     if source.kind == "dev" and settings.corpus_file:
         corpus = [*_corpus(settings.corpus_file, positive)]
     return Pairs(rows, scores or None, corpus)
-
-
-def _needed(table: Table, column: str, kind: str) -> str:
-    try:
-        return str(table.find(column))
-    except InputError as error:
-        raise InputError(f"{error} (--{kind}_column names another)") from None
 
 
 def _table(source: Source) -> tuple[Table, Columns, float]:
@@ -100,7 +93,7 @@ def _table(source: Source) -> tuple[Table, Columns, float]:
 def _corpus(file: str, column: str) -> Iterator[str]:
     where = f"--corpus_file {file}"
     table = open_table(Path(file).expanduser(), where, (column,))
-    name = str(table.find(column))
+    name = str(table.find(column, "--positive_column"))
     for place, row in table.rows:
         yield _text(row, name, f"{where}: {place}")
 

@@ -51,16 +51,19 @@ class Table(NamedTuple):
     rows: Rows  # without a column of the header where a line of JSON lacks it
     counts: Mapping[str, int] = {}  # of what the user may not expect in the rows read so far
 
-    def find(self, column: str, is_needed: bool = True) -> str | None:
+    def find(self, column: str, flag: str = "", is_needed: bool = True) -> str | None:
         """The column's name in this table; of several names with | between them the first that it
-        has. Raises InputError: it is needed and not there, or it is there twice."""
+        has. `flag` is the user's, which may name another. Raises InputError: the column is needed
+        and not there, or it is there twice."""
         for name in (column, *column.split("|")):
             if self.header.count(name) > 1:
                 raise InputError(f"{self.where}: column {name!r} occurs twice in the header")
             if name in self.header:
                 return name
         if is_needed:
-            raise InputError(f"{self.where}: no column {column!r}, only {self._others(column)}")
+            by_flag = flag and f" ({flag})"
+            others = self._others(column)
+            raise InputError(f"{self.where}: no column {column!r}{by_flag}, only {others}")
         return None
 
     def _others(self, column: str) -> str:

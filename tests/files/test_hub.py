@@ -2,7 +2,12 @@
 writes."""
 
 import hashlib
+import os
 import shutil
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from harness.corpora import read_documents
@@ -99,3 +104,48 @@ def test_data_are_those_of_the_revision_or_refused(data_sets):
         hub.cached_commit("someone/texts", revision) for revision in (None, "v1", OTHER, "v2")
     ]
     assert commits == [NEW, OLD, OTHER, None]
+
+
+def hub_that_answers(status: int, code: str) -> type[BaseHTTPRequestHandler]:
+    class Hub(BaseHTTPRequestHandler):
+        """Refuses as the real hub does."""
+
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("X-Error-Code", code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    return Hub
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "reason"),
+    [
+        (401, "RepoNotFound", "no such public repository"),
+        (403, "GatedRepo", "its owner must admit you"),
+        (404, "RevisionNotFound", "no such revision"),
+    ],
+)
+def test_what_the_hub_refuses_is_told_in_one_line(status, code, reason):
+    find = "from bert.hub import find; find('someone/something', 'v2')"
+    with ThreadingHTTPServer(("127.0.0.1", 0), hub_that_answers(status, code)) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{hub.server_port}"
+        done = subprocess.run(
+            [sys.executable, "-c", find],
+            env=os.environ | {"HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        hub.shutdown()
+    error = done.stderr.strip().splitlines()[-1]
+    assert error.startswith("ringbase.errors.InputError: --model someone/something")
+    assert reason in error.partition("it cannot be downloaded from the hub: ")[2]
+    assert len(error) < 250

@@ -56,18 +56,19 @@ INPUT = {  # status 1; "…" is what a library says
         " example, a tenth of the steps"
     ),
     f"{OWN} --text_column=text": (
-        "--train_file {train.csv}: no column 'text', only body, more, kind"
+        "--train_file {train.csv}: no column 'text' (--text_column), only body, more, kind"
     ),
     f"{OWN} --text_column=boddy": (
-        "--train_file {train.csv}: no column 'boddy', only body, more, kind; did you mean 'body'?"
+        "--train_file {train.csv}: no column 'boddy' (--text_column), only body, more, kind;"
+        " did you mean 'body'?"
     ),
     f"{OWN} --train_file={{semicolons.csv}}": (
-        "--train_file {semicolons.csv}: no column 'body', only 'body;kind'; ';' separates no"
-        " columns here: save it with commas, or as .tsv with tabs"
+        "--train_file {semicolons.csv}: no column 'body' (--text_column), only 'body;kind'; ';'"
+        " separates no columns here: save it with commas, or as .tsv with tabs"
     ),
     f"{OWN} --train_file={{tabs.csv}}": (
-        "--train_file {tabs.csv}: no column 'body', only 'body\\tkind'; '\\t' separates no columns"
-        " here: save it with commas, or as .tsv with tabs"
+        "--train_file {tabs.csv}: no column 'body' (--text_column), only 'body\\tkind';"
+        " '\\t' separates no columns here: save it with commas, or as .tsv with tabs"
     ),
     f"{SQUAD} --bert_config_file=null --model={{runs}}": (
         "no model configuration in {runs}, but models are in {runs/seed-1/model}: give"
