@@ -38,6 +38,10 @@ from tasks.runs.task import Trains
 from tasks.runs.trained import CHECKPOINTS, TASK_FILE
 
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
+# Steps of a training in which, on GPUs, several shapes earn back the time to compile them: about a
+# minute each for BERT-base beside an H200, whose steps of 32 windows they make 10 ms shorter. Most
+# GPUs are slower.
+SEVERAL_SHAPES_FROM = 2000
 # steps after which, on CPUs, an optimized graph has earned back its slower start
 OPTIMIZED_FROM = 1000
 
@@ -176,11 +180,13 @@ class Training:
             self.step.optimizer.optimizer.iterations.assign(state.step)
 
     def _few_shapes(self) -> Layouts:
-        """The few shapes of micro-batches that XLA compiles, chosen from a sample of the steps.
-        Without packing there is one shape, with rows as long as the longest."""
+        """The few shapes of micro-batches that XLA compiles, chosen from a sample of the steps. A
+        short training has one shape unless --xla is on, with rows as long as the longest, and so
+        has one without packing."""
         rows, plan = self._data.rows, self.plan
+        is_short = self._config.loop.xla == "auto" and plan.steps < SEVERAL_SHAPES_FROM
         sample: list[np.ndarray] = []
-        if self._config.step.packing != "off":
+        if self._config.step.packing != "off" and not is_short:
             order = self._data.order(len(rows), self._config.loop.seed)
             steps = np.linspace(0, plan.steps, min(plan.steps, STEPS_OF_LAYOUTS), endpoint=False)
             for position in (steps.astype(int) * plan.global_batch_size).tolist():

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from bert.configuration import BertConfig
 from distributed.collectives import Collectives
+from distributed.devices import Device
 from distributed.rows import Rows, ragged
 from distributed.run import Run
 from distributed.world import World
@@ -71,6 +72,7 @@ def train(tmp_path):
         model = Start(CONFIG).model(task.head)
         return Training(model, task, data, made(TrainingSettings, SETTINGS | settings), job)
 
+    train.world = world
     yield train, training
     tf.keras.backend.clear_session()
 
@@ -93,3 +95,26 @@ def test_a_training_runs_anew_with_each_seed(train):
     of_seeds = [train(shared, f"shared-{seed}", seed) for seed in (1, 2)]
     alone = training(LabelTask(TWELVE), words(10, 20), learning_rate=1e-2)
     assert train(alone, "alone", 2) == of_seeds[1] != of_seeds[0]
+
+
+def test_a_short_training_on_a_gpu_has_one_shape_to_compile(train):
+    train, training = train
+    train.world.device = Device("gpu")
+    data = words(10, 20)
+    lengths = np.arange(16) % 8 + 5
+    tokens = [np.arange(length, dtype=np.int32) for length in lengths]
+    table = data.rows.table.set_column(0, "input_ids", ragged(tokens, pa.int32()))
+    data = data._replace(rows=Rows(table))
+
+    def shapes(**settings):
+        made = training(LabelTask(TWELVE), data, **settings)
+        batches = made.feed(1).batches_of_shapes()
+        return [[tuple(group) for group in batch["groups"]] for batch in batches]
+
+    longest = [(8, 16)]  # rows of 12 tokens, rounded up
+    assert shapes(num_train_steps=1999) == [longest]
+    assert shapes(num_train_steps=1999, packing="off", xla="on") == [longest]
+    for several in ({"num_train_steps": 2000}, {"num_train_steps": 3, "xla": "on"}):
+        *shorter, last = shapes(**several)
+        assert last == longest
+        assert 1 <= len(shorter) <= 2
