@@ -102,7 +102,7 @@ def find_task(name: str) -> NamedTask:
     raise InputError(f"--task_name must be one of {', '.join(TASKS)}, got {name}")
 
 
-def is_on_pairs(settings: Mapping[str, object]) -> bool:
+def is_on_pairs(settings: Mapping) -> bool:
     """Whether the run with these settings trained a classifier on pairs of texts."""
     if name := settings.get("task_name"):
         return find_task(str(name)).columns.pair is not None

@@ -3,7 +3,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ringbase.errors import InputError
 from ringbase.files import read_json, read_object
@@ -19,7 +18,7 @@ OTHER_KEYS = "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"
 CLASSES = "sentence_transformers.models"
 
 
-def said_by(folder: Path | None, num_positions: int, pooling: str | None = None) -> dict[str, Any]:
+def said_by(folder: Path | None, num_positions: int, pooling: str | None = None) -> dict:
     """The settings of a folder of sentence-transformers, by flag; none of another folder. With
     `pooling` the folder's is not read. Raises InputError: it computes what bert-embedder does
     not."""
@@ -63,9 +62,7 @@ def _length_in(folder: Path) -> int:
     return LONGEST_ROW
 
 
-def files_of(
-    pooling: Pooling, normalize: bool, width: int, max_seq_length: int
-) -> dict[str, object]:
+def files_of(pooling: Pooling, normalize: bool, width: int, max_seq_length: int) -> dict:
     """What sentence-transformers reads beside a model, by file name."""
     modules = []
     for number, name in enumerate(MODULES_READ if normalize else MODULES_READ[:2]):

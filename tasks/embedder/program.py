@@ -7,7 +7,6 @@ distributed/joint.py.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from ringbase.settings import flat
 from tasks.embedder.pooling import said_by
@@ -49,7 +48,7 @@ def vectors_of_start(config: EmbedderConfig, start: Start) -> VectorSettings:
     """The flags', else those of the model's folder, of which a training takes over the pooling
     alone. On rank 0."""
     flags = config.vectors
-    said: Mapping[str, Any] = {}
+    said: Mapping = {}
     if not (config.do_train and flags.pooling):
         said = said_by(start.weights, start.bert_config.num_positions, flags.pooling)
     if config.do_train:

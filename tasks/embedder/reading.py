@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bert.hub import cached_commit
 from ringbase.errors import InputError
@@ -105,7 +105,7 @@ def _corpus(file: str, column: str) -> Iterator[str]:
         yield _text(row, name, f"{where}: {place}")
 
 
-def _text(row: dict[str, Any], name: str, where: str) -> str:
+def _text(row: dict, name: str, where: str) -> str:
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"{where}: {name} must be a text that is not empty, got {value!r:.80}")

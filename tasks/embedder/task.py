@@ -44,7 +44,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
 
     vectors: VectorSettings = field(default_factory=VectorSettings)
     contrast: LossSettings = field(default_factory=LossSettings)
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping = field(default_factory=dict)
     texts_per_row: int = 2
     trains_on_scores: bool = False  # the squared error of cosines, instead of the joint loss
     metric: str = "eval_ndcg@10"
@@ -67,7 +67,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         return self.vectors.max_seq_length or DEFAULTS["max_seq_length"]
 
     @property
-    def fixed(self) -> Mapping[str, object]:
+    def fixed(self) -> Mapping:
         return {**self.settings, **flat(self.contrast)}
 
     @property
@@ -76,7 +76,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
             return None
         return InBatchLoss(self.contrast.temperature, self.contrast.both_ways), texts_of
 
-    def files(self, width: int) -> Mapping[str, object]:
+    def files(self, width: int) -> Mapping:
         return files_of(self.pooling, self.normalize, width, self.max_seq_length)
 
     def trained_on(self, pairs: Rows) -> "EmbedTask":
@@ -93,7 +93,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         sizes: Any = rows.take(numbers)["sizes"]
         return sizes[0].astype(np.int64)
 
-    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+    def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         if "sizes" not in fields:  # texts to embed
             return batch_of(fields, grouping)[1]
         sizes, edges = fields["sizes"]
@@ -213,7 +213,7 @@ def _has_scores(pairs: Rows) -> bool:
     return not np.isnan(pairs.column("score")).any()
 
 
-def _pairs_of(texts: dict[str, Any], size: int) -> Batch:
+def _pairs_of(texts: dict, size: int) -> Batch:
     """The rows of attention of each pair's texts, and its score; as many as there are rows."""
     anchors, others = (_rows_of_slot(texts, slot) for slot in (ANCHOR, POSITIVE))
     columns = {
@@ -225,7 +225,7 @@ def _pairs_of(texts: dict[str, Any], size: int) -> Batch:
     return {name: padded(column, size) for name, column in columns.items()}
 
 
-def _rows_of_slot(texts: dict[str, Any], slot: int) -> np.ndarray:
+def _rows_of_slot(texts: dict, slot: int) -> np.ndarray:
     """The rows of the anchors, or of the positives, in the order of their pairs."""
     rows = np.flatnonzero(texts["slot"] == slot)
     return rows[np.argsort(texts["row_id"][rows], kind="stable")]

@@ -92,7 +92,7 @@ class Evaluation:
 
     def _predict(
         self, batches: Sequence[np.ndarray], forward: Forward, label: str | None
-    ) -> list[Any] | None:
+    ) -> list | None:
         make_batch = with_checked_ids(self.task.batch, self.model.config)
         world, run = self.job.world, self.job.run
         return predict(world, run, self.rows, batches, make_batch, forward, label=label)

@@ -164,7 +164,7 @@ def details(
     return Details({f"eval_{kind}s": comparison.by_type}, sections)
 
 
-def _row(characters: bool, sentence: Sentence, tagged: Tagged) -> list[object]:
+def _row(characters: bool, sentence: Sentence, tagged: Tagged) -> list:
     """The cells of a sentence: its text with marks, the true entities, the predicted ones."""
     text, starts = text_of(sentence.words, characters)
     marks, cells = [], []

@@ -5,7 +5,6 @@ Tensors have their shape as a suffix: R rows of the hidden state, B rows, T toke
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +35,7 @@ class TagTask(Task[Sentences, Results]):
 
     sentences: SentenceSettings = field(default_factory=SentenceSettings)
     labels: Sequence[str] = ()
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping = field(default_factory=dict)
     name, head = "tagger", TAGGER
     version = 2  # increase when reading or `tables` makes something else: old rows are not used
 
@@ -48,7 +47,7 @@ class TagTask(Task[Sentences, Results]):
     def max_seq_length(self) -> int:
         return self.sentences.max_seq_length
 
-    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+    def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)
         values, _ = fields["tags"]
         tags = np.full(len(batch["input_ids"]), NONE, np.int32)
@@ -127,7 +126,7 @@ class TagTask(Task[Sentences, Results]):
         """Texts and entities with their places; or words and plain tags, as they are read."""
         is_tagged = is_plain(self.labels)
         for sentence, tagged in zip(data.examples(), results[0], strict=True):
-            fields: dict[str, object] = {"tokens": sentence.words, "tags": tagged.tags}
+            fields: dict = {"tokens": sentence.words, "tags": tagged.tags}
             if sentence.tags:
                 fields["true_tags"] = sentence.tags
             if not is_tagged:
@@ -135,10 +134,10 @@ class TagTask(Task[Sentences, Results]):
             mistake = sureness_of_mistake(sentence.tags, tagged) if sentence.tags else None
             yield Record(fields, mistake)
 
-    def _entities(self, sentence: Sentence, tagged: Tagged) -> dict[str, object]:
+    def _entities(self, sentence: Sentence, tagged: Tagged) -> dict:
         text, starts = text_of(sentence.words, self.sentences.characters)
         found = entities(text, sentence.words, starts, tagged)
-        fields: dict[str, object] = {"text": text, "entities": [*map(asdict, found)]}
+        fields: dict = {"text": text, "entities": [*map(asdict, found)]}
         if sentence.tags:
             certain = Tagged(sentence.tags, [1.0] * len(sentence.tags))
             true = [*map(asdict, entities(text, sentence.words, starts, certain))]
