@@ -56,7 +56,8 @@ def _pooling_in(path: Path) -> Pooling:
 def _length_in(folder: Path) -> int:
     """The most tokens of a text. Newer versions write it as the tokenizer's."""
     for name, key in ((LENGTHS, "max_seq_length"), (TOKENIZER, "model_max_length")):
-        length = read_object(folder / name).get(key) if (folder / name).is_file() else None
+        file = folder / name
+        length = read_object(file).get(key) if file.is_file() else None
         if isinstance(length, int):
             return length
     return LONGEST_ROW
@@ -69,10 +70,12 @@ def files_of(pooling: Pooling, normalize: bool, width: int, max_seq_length: int)
         path = f"{number}_{name}" if number else ""
         kind = f"{CLASSES}.{name}"
         modules.append({"idx": number, "name": str(number), "path": path, "type": kind})
-    modes = {key: key == KEYS[pooling] for key in (*KEYS.values(), *OTHER_KEYS)}
+    config: dict = {"word_embedding_dimension": width}
+    for key in (*KEYS.values(), *OTHER_KEYS):
+        config[key] = key == KEYS[pooling]
     return {
         MODULES: modules,
-        CONFIG: {"word_embedding_dimension": width, **modes},
+        CONFIG: config,
         LENGTHS: {"max_seq_length": max_seq_length, "do_lower_case": False},
         "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
     }

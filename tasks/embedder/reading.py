@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from bert.hub import cached_commit
 from ringbase.errors import InputError
 from tasks.runs import sources
@@ -28,6 +30,11 @@ class Pairs(NamedTuple):
         """Each text once, and its place in the order of the first ones."""
         texts = dict.fromkeys([*itertools.chain(*self.rows), *self.corpus])
         return {text: place for place, text in enumerate(texts)}
+
+    def places_in_rows(self) -> np.ndarray:
+        """The places of the texts of each row, int64 [rows, columns]."""
+        place_of = self.places()
+        return np.array([[place_of[text] for text in row] for row in self.rows])
 
 
 class Source(sources.Source):

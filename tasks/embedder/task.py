@@ -143,30 +143,30 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         [SEP]), `sizes` (the tokens of each text; both lists of int32), `digests` (of each text, a
         list of int64) and `score` (float32, NaN without one). A row of `texts` has the columns of
         `rows_of_texts`, for the texts of `Pairs.places`."""
-        place_of = pairs.places()
-        texts, none = [*place_of], [None] * len(place_of)
-        columns, fit = rows_of_texts(preparation, texts, none, self.max_seq_length)
+        texts = [*pairs.places()]
+        second = [None] * len(texts)
+        columns, fit = rows_of_texts(preparation, texts, second, self.max_seq_length)
         ids = [row.values.to_numpy() for row in columns["input_ids"]]
         sizes = np.array([*map(len, ids)])
         digests = np.array([*map(digest_of, texts)])
-        places = np.array([[place_of[text] for text in row] for row in pairs.rows])
+        places = pairs.places_in_rows()
+        num_rows, num_columns = places.shape
+        ids_of_rows = []
+        for row in places:
+            ids_of_rows.append(np.concatenate([ids[place] for place in row]))
         joined = {
-            "input_ids": ragged(
-                (np.concatenate([ids[n] for n in row]) for row in places), pa.int32()
-            ),
+            "input_ids": ragged(ids_of_rows, pa.int32()),
             "sizes": ragged(sizes[places], pa.int32()),
             "digests": ragged(digests[places], pa.int64()),
-            "score": pa.array(pairs.scores or [np.nan] * len(places), pa.float32()),
+            "score": pa.array(pairs.scores or [np.nan] * num_rows, pa.float32()),
         }
-        num_rows, num_columns = places.shape
         notes = [f"{num_rows:,} pairs, {len(texts):,} texts"]
         if num_columns == 1:
             notes = [f"{num_rows:,} texts"]
         if fit["rows_cut"]:
             notes.append(f"{fit['rows_cut']:,} cut to --max_seq_length {self.max_seq_length}")
-        content = digest(
-            "embedder", self.version, preparation.tokenizer.digest, self.max_seq_length, pairs
-        )
+        tokenizer = preparation.tokenizer.digest
+        content = digest("embedder", self.version, tokenizer, self.max_seq_length, pairs)
         facts = {"digest": content, "notes": notes, **fit}
         return with_facts({"texts": columns, "pairs": joined}, facts)
 
@@ -188,9 +188,8 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         """Writes the vectors of the texts in the order of the rows: vectors.npy, and
         vectors.parquet with the texts."""
         pairs = data.examples()
-        place_of = pairs.places()
         texts = [row[ANCHOR] for row in pairs.rows]
-        vectors = vectors[[place_of[text] for text in texts]]
+        vectors = vectors[pairs.places_in_rows()[:, ANCHOR]]
         file = io.BytesIO()
         np.save(file, vectors)
         run.write_bytes("vectors.npy", file.getvalue())
@@ -215,7 +214,8 @@ def _has_scores(pairs: Rows) -> bool:
 
 def _pairs_of(texts: dict, size: int) -> Batch:
     """The rows of attention of each pair's texts, and its score; as many as there are rows."""
-    anchors, others = (_rows_of_slot(texts, slot) for slot in (ANCHOR, POSITIVE))
+    anchors = _rows_of_slot(texts, ANCHOR)
+    others = _rows_of_slot(texts, POSITIVE)
     columns = {
         "pair_anchor": anchors.astype(np.int32),
         "pair_other": others.astype(np.int32),
@@ -233,4 +233,5 @@ def _rows_of_slot(texts: dict, slot: int) -> np.ndarray:
 
 def digest_of(text: str) -> int:
     """An int64 that stands for a text on every rank."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
+    value = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(value, signed=True)
