@@ -96,20 +96,25 @@ class EmbedTask(Task[Pairs, np.ndarray]):
     def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         if "sizes" not in fields:  # texts to embed
             return batch_of(fields, grouping)[1]
-        sizes, edges = fields["sizes"]
+        ids, _ = fields["input_ids"]
         digests, _ = fields["digests"]
-        counts = np.diff(edges)
+        sizes, edges = fields["sizes"]
         starts = edges[:-1]
+        counts = np.diff(edges)
         texts = {
-            "input_ids": (fields["input_ids"][0], offsets_of(sizes)),
+            "input_ids": (ids, offsets_of(sizes)),
             "sentence_a_tokens": sizes,
-            "row_id": np.repeat(fields["epoch"] * EPOCH + fields["row"], counts),
             "slot": np.arange(len(sizes)) - np.repeat(starts, counts),
             "digest": digests,
-            "anchor": np.repeat(digests[starts], counts),
-            "positive": np.repeat(digests[starts + POSITIVE], counts),
-            "score": np.repeat(fields["score"], counts),
         }
+        of_rows = {
+            "row_id": fields["epoch"] * EPOCH + fields["row"],
+            "anchor": digests[starts],
+            "positive": digests[starts + POSITIVE],
+            "score": fields["score"],
+        }
+        for name, column in of_rows.items():
+            texts[name] = np.repeat(column, counts)
         texts, batch = batch_of(texts, grouping)
         size = len(batch["first_tokens"])
         for name in OF_TEXTS:
