@@ -104,7 +104,8 @@ def find_task(name: str) -> NamedTask:
 
 def is_on_pairs(settings: Mapping) -> bool:
     """Whether the run with these settings trained a classifier on pairs of texts."""
-    if name := settings.get("task_name"):
+    name = settings.get("task_name")
+    if name:
         return find_task(str(name)).columns.pair is not None
     return settings.get("text_pair_column") is not None
 

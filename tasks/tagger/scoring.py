@@ -88,10 +88,6 @@ class Comparison:
             self.by_type[label] = figures(num_true[label], num_found[label], num_right[label])
         self.all = figures(num_true.total(), num_found.total(), num_right.total())
 
-    def errors(self) -> list[int]:
-        """How many entities of each sentence only one side has."""
-        return [len(a ^ b) for a, b in zip(self.true, self.found, strict=True)]
-
 
 def _types(entities: Iterable[set[Span]]) -> Counter[str]:
     """How many entities of each type sentences have."""
@@ -155,7 +151,8 @@ def details(
         types.insert(0, "O")
     types = types[:MOST_LABELS]
     confusion = [[counts[true_type, type_found] for type_found in types] for true_type in types]
-    num_errors = comparison.errors()
+    pairs = zip(comparison.true, comparison.found, strict=True)
+    num_errors = [len(true_spans ^ found_spans) for true_spans, found_spans in pairs]
     wrong = [number for number, count in enumerate(num_errors) if count]
     wrong.sort(key=lambda number: -num_errors[number])
     rows = [_row(characters, sentences[number], found[number]) for number in wrong[:MOST_ROWS]]
