@@ -49,9 +49,7 @@ def several_labels(
     losses_BL = np.logaddexp(0, scores_BL) - true_BL * scores_BL
     largest_first = np.argsort(-losses_BL.mean(1), kind="stable")
     true = [itertools.compress(labels, row_L) for row_L in true_BL]
-    columns = {}
-    for column, rows in {"true": true, "predicted": chosen}.items():
-        columns[column] = [", ".join(names) or NONE for names in rows]
+    columns = {"true": [*map(_listed, true)], "predicted": [*map(_listed, chosen)]}
     is_wrong_B = (chosen_BL != true_BL).any(1)
     note = f"{of_all(int(is_wrong_B.sum()), len(chosen))}. The largest loss first"
     shown = dict(itertools.islice(by_label.items(), MOST_LABELS))
@@ -60,6 +58,10 @@ def several_labels(
         examples("Most wrong", note, texts, largest_first, columns),
     ]
     return Details({"eval_labels": facts}, sections)
+
+
+def _listed(labels: Iterable[str]) -> str:
+    return ", ".join(labels) or NONE
 
 
 def mistakes(

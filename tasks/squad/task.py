@@ -96,12 +96,11 @@ class SpanTask(Task[Examples, Results]):
         return read(source, self.windows.version_2_with_negative)
 
     def key(self, source: Source, examples: Callable[[], Examples]) -> object:
+        facts = flat(self.windows), source.is_training, source.limit
         file = Path(source.path).expanduser()
         if not source.split and file.is_file():
-            content: object = sha256(file)  # a file with the same bytes is not parsed again
-        else:
-            content = [examples().paragraphs, examples().questions]
-        return flat(self.windows), source.is_training, source.limit, content
+            return *facts, sha256(file)  # a file with the same bytes is not parsed again
+        return *facts, [examples().paragraphs, examples().questions]
 
     def tables(self, examples: Examples, preparation: Preparation) -> Tables:
         """Tokenizes questions and contexts and cuts the contexts into windows.
@@ -181,11 +180,11 @@ class SpanTask(Task[Examples, Results]):
         if not has_answers(examples):
             return {}, {}
         unit = unit_of(self.count, examples)
-        texts = by_id(examples, (each.text for each in results))
+        texts, _, null_odds, *_ = zip(*results, strict=True)
+        predictions = by_id(examples, texts)
         if not self.windows.version_2_with_negative:
-            return squad_v1(examples.references, texts, unit)
-        odds = by_id(examples, (each.null_odds for each in results))
-        return squad_v2(examples.references, texts, odds, unit)
+            return squad_v1(examples.references, predictions, unit)
+        return squad_v2(examples.references, predictions, by_id(examples, null_odds), unit)
 
     def records(self, data: Data, results: Results) -> Iterator[Record]:
         examples = data.examples()
@@ -217,16 +216,16 @@ class SpanTask(Task[Examples, Results]):
                 "the contexts have no blanks between words: F1 hardly differs from EM; see --metric"
                 " characters"
             )
-        run.write_json("predictions.json", by_id(examples, (each.text for each in results)))
-        entries = by_id(examples, (each.entry for each in results))
-        run.write("nbest_predictions.json", nbest_file(entries))
+        texts, entries, null_odds, *_ = zip(*results, strict=True)
+        run.write_json("predictions.json", by_id(examples, texts))
+        run.write("nbest_predictions.json", nbest_file(by_id(examples, entries)))
         if self.windows.version_2_with_negative:
-            run.write_json("null_odds.json", by_id(examples, (each.null_odds for each in results)))
+            run.write_json("null_odds.json", by_id(examples, null_odds))
 
     def details(self, data: Data, results: Results) -> Details:
         examples = data.examples()
-        _, each = self._scored(examples, results)
-        return Details(sections=details(examples, results, each))
+        _, scores = self._scored(examples, results)
+        return Details(sections=details(examples, results, scores))
 
 
 def by_id(examples: Examples, values: Iterable) -> dict:
@@ -235,7 +234,7 @@ def by_id(examples: Examples, values: Iterable) -> dict:
 
 
 def has_answers(examples: Examples) -> bool:
-    return any(each.answers or each.is_impossible for each in examples.questions)
+    return any(question.answers or question.is_impossible for question in examples.questions)
 
 
 def unit_of(metric: str, examples: Examples) -> Unit:
