@@ -129,8 +129,9 @@ def _glue(
     if splits is None:
         splits = _splits("train.tsv", "dev.tsv", "test.tsv")
         splits["test"] = replace(splits["test"], submission=f"{folder}.tsv")
-    config = folder.lower().replace("-", "")
-    return NamedTask(folder.lower(), folder, labels, metrics, columns, splits, _HUB, config)
+    name = folder.lower()
+    config = name.replace("-", "")
+    return NamedTask(name, folder, labels, metrics, columns, splits, _HUB, config)
 
 
 _NUMBERS = ("0", "1")

@@ -22,17 +22,20 @@ def said_by(folder: Path | None, num_positions: int, pooling: str | None = None)
     """The settings of a folder of sentence-transformers, by flag; none of another folder. With
     `pooling` the folder's is not read. Raises InputError: it computes what bert-embedder does
     not."""
-    if folder is None or not (folder / MODULES).is_file():
+    if folder is None:
         return {}
-    modules = read_json(folder / MODULES)
+    file = folder / MODULES
+    if not file.is_file():
+        return {}
+    modules = read_json(file)
     try:
         types = [module["type"].rpartition(".")[2] for module in modules]
         paths = [folder / module["path"] for module in modules]
     except (AttributeError, KeyError, TypeError):
-        raise InputError(f"{folder / MODULES}: damaged: no list of types and paths") from None
+        raise InputError(f"{file}: damaged: no list of types and paths") from None
     if types not in (MODULES_READ, MODULES_READ[:2]):
         raise InputError(
-            f"{folder / MODULES}: the modules must be {', '.join(MODULES_READ[:2])} and perhaps"
+            f"{file}: the modules must be {', '.join(MODULES_READ[:2])} and perhaps"
             f" {MODULES_READ[2]}, got {', '.join(types)}"
         )
     return {

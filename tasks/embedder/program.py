@@ -33,7 +33,8 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     runs = runs_of(config, job, partial(start_of_run, needs=needs))
     start = runs[0].start
     vectors = job.world.on_first(vectors_of_start, config, start)
-    task = EmbedTask(vectors, config.loss, saved_settings(replace(config, vectors=vectors)))
+    settings = saved_settings(replace(config, vectors=vectors))
+    task = EmbedTask(vectors, config.loss, settings)
     sources = {kind: [Source(config.pairs, kind)] for kind in config.wanted_sets}
     preparation = Preparation(job.world, job.run, start.words, vectors.allow_unknown)
     sets = open_sets(task, sources, preparation)

@@ -43,7 +43,8 @@ class Search:
         number_of = {place: number for number, place in enumerate(self._documents)}
         relevant = []
         for positives in self._queries.values():
-            relevant.append(np.array([number_of[place] for place in sorted(positives)]))
+            numbers = [number_of[place] for place in sorted(positives)]
+            relevant.append(np.array(numbers))
         queries = [*self._queries]
         own = [number_of.get(place, -1) for place in queries]
         documents = self._units[self._documents]
@@ -116,8 +117,9 @@ def ranks_of_relevant(
         for number, row in enumerate(products, start):
             if own[number] >= 0:
                 row[own[number]] = -np.inf
-            found = row[relevant[number]]
-            ranks.append((row >= found[:, None]).sum(1) - 1)
+            of_relevant = row[relevant[number]]
+            is_as_near = row >= of_relevant[:, None]
+            ranks.append(is_as_near.sum(1) - 1)
     return ranks
 
 

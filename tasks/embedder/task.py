@@ -132,8 +132,9 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         units_BW = tf.math.l2_normalize(vectors_BW, -1)
         anchors_PW = tf.gather(units_BW, batch["pair_anchor"])
         others_PW = tf.gather(units_BW, batch["pair_other"])
-        errors_P = tf.reduce_sum(anchors_PW * others_PW, 1) - batch["pair_score"]
-        return {"loss": tf.reduce_sum(tf.square(errors_P) * batch["is_pair"])}
+        cosines_P = tf.reduce_sum(anchors_PW * others_PW, 1)
+        losses_P = tf.square(cosines_P - batch["pair_score"])
+        return {"loss": tf.reduce_sum(losses_P * batch["is_pair"])}
 
     # -- rows and results --------------------------------------------------------------------------
 
@@ -194,11 +195,13 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         vectors.parquet with the texts."""
         pairs = data.examples()
         texts = [row[ANCHOR] for row in pairs.rows]
-        vectors = vectors[pairs.places_in_rows()[:, ANCHOR]]
+        anchors = pairs.places_in_rows()[:, ANCHOR]
+        vectors = vectors[anchors]
         file = io.BytesIO()
         np.save(file, vectors)
         run.write_bytes("vectors.npy", file.getvalue())
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+        values = pa.array(vectors.reshape(-1))
+        lists = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
         file = io.BytesIO()
         pq.write_table(pa.table({"text": texts, "vector": lists}), file)
         run.write_bytes("vectors.parquet", file.getvalue())

@@ -113,8 +113,10 @@ def counts_of(task: MaskedTask, scores: Tensors, batch: Batch) -> tf.Tensor:
 
 def means_of(outputs: list[np.ndarray], num_rows: int) -> dict[str, float]:
     """Accuracy and mean loss of each term, from the counts of all batches."""
-    counts = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
-    sums, totals = counts[:, :2], counts[:, 2:]
+    of_batches = np.asarray(outputs, np.float64)
+    counts = of_batches.sum(0).reshape(-1, 3)
+    sums = counts[:, :2]  # of right ones, and of losses
+    totals = counts[:, 2:]
     if not totals.all():
         raise InputError(
             f"no token of the {num_rows:,} held-out examples is masked: raise"

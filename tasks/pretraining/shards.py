@@ -198,16 +198,18 @@ def _without_padding(
     a_tokens = np.count_nonzero((segments == 0) & inside, axis=1)
     is_b = place >= a_tokens[:, None]
     used = weights == 1
+    mask_is_wrong = (mask != inside) | (ends == 0)
     is_unknown = _outside(ids, limits.vocab_size) & inside
     is_unknown_original = _outside(originals, limits.vocab_size) & used
+    all_unknown = np.hstack([is_unknown, is_unknown_original])
     vocabulary = f"the vocabulary of {limits.vocab_size} entries (--vocab_file)"
     problems = {
-        "input_mask is not ones followed by zeros": (mask != inside) | (ends == 0),
+        "input_mask is not ones followed by zeros": mask_is_wrong,
         "segment_ids are not zeros followed by ones": (segments != is_b) & inside,
         "masked_lm_weights are not all 0 or 1": ~used & (weights != 0),
         "a masked_lm_position is past its tokens": _outside(positions, ends) & used,
         "next_sentence_labels is not 0 or 1": _outside(labels, 2),
-        f"an id is not in {vocabulary}": np.hstack([is_unknown, is_unknown_original]),
+        f"an id is not in {vocabulary}": all_unknown,
     }
     for problem, places in problems.items():
         wrong_rows = np.flatnonzero(places.any(axis=1))

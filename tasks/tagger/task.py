@@ -151,7 +151,8 @@ class TagTask(Task[Sentences, Results]):
         blocks = []
         for sentence, tagged in zip(data.examples(), results[0], strict=True):
             pairs = zip(sentence.words, tagged.tags, strict=True)
-            blocks.append("".join(f"{word}\t{tag}\n" for word, tag in pairs))
+            lines = [f"{word}\t{tag}\n" for word, tag in pairs]
+            blocks.append("".join(lines))
         run.write("predictions.conll", "\n".join(blocks))
 
     def details(self, data: Data, results: Results) -> Details:
