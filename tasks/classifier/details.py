@@ -115,7 +115,7 @@ def errors(texts: Texts, true: np.ndarray, predicted: np.ndarray) -> Details:
 
 def examples(title: str, note: str, texts: Texts, rows: np.ndarray, columns: Columns) -> Section:
     """A table of the first of these rows: their texts, and other columns."""
-    of_texts: dict[str, Sequence] = {"text": texts.first}
+    of_texts: dict = {"text": texts.first}
     if texts.second:
         of_texts["second text"] = texts.second
     table_rows = []

@@ -159,7 +159,7 @@ class Texts(NamedTuple):
 
     def rows(self) -> Iterator[dict]:
         """The examples as objects: "id", "text", "text_pair" and "label", if there are any."""
-        columns: dict[str, Sequence] = {"id": self.ids, "text": self.first}
+        columns: dict = {"id": self.ids, "text": self.first}
         if self.second:
             columns["text_pair"] = self.second
         if self.labels:

@@ -103,7 +103,7 @@ class LabelTask(Task[Texts, np.ndarray]):
     def read(self, source: Source) -> Texts:
         return read(source, self.labels or ())
 
-    def key(self, source: Source, texts: Callable[[], Texts]) -> object:
+    def key(self, source: Source, texts: Callable) -> object:
         task = source.task
         content: list = []
         for path in source.files():
@@ -246,7 +246,7 @@ class LabelTask(Task[Texts, np.ndarray]):
         with the texts too. Of lines of standard input it only prints a line for each: the label, a
         tab and its probability, or a number. Several labels of a text are written by `in_a_cell`.
         """
-        source: Source = data.source
+        source = data.source
         columns: dict = {}
         if self.labels is None:
             shown = scores_BL

@@ -71,7 +71,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         return {**self.settings, **flat(self.contrast)}
 
     @property
-    def joint(self) -> tuple[InBatchLoss, Callable[[Batch], tuple[Texts, np.ndarray]]] | None:
+    def joint(self) -> tuple[InBatchLoss, Callable] | None:
         if self.trains_on_scores:
             return None
         return InBatchLoss(self.contrast.temperature, self.contrast.both_ways), texts_of
@@ -141,7 +141,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
     def read(self, source: Source) -> Pairs:
         return read(source)
 
-    def key(self, source: Source, pairs: Callable[[], Pairs]) -> object:
+    def key(self, source: Source, pairs: Callable) -> object:
         return self.max_seq_length, pairs()
 
     def tables(self, pairs: Pairs, preparation: Preparation) -> Tables:

@@ -95,7 +95,7 @@ class SpanTask(Task[Examples, Results]):
     def read(self, source: Source) -> Examples:
         return read(source, self.windows.version_2_with_negative)
 
-    def key(self, source: Source, examples: Callable[[], Examples]) -> object:
+    def key(self, source: Source, examples: Callable) -> object:
         facts = flat(self.windows), source.is_training, source.limit
         file = Path(source.path).expanduser()
         if not source.split and file.is_file():

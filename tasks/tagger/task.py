@@ -69,7 +69,7 @@ class TagTask(Task[Sentences, Results]):
     def read(self, source: Source) -> Sentences:
         return read(source, self.sentences.characters, self.labels)
 
-    def key(self, source: Source, sentences: Callable[[], Sentences]) -> object:
+    def key(self, source: Source, sentences: Callable) -> object:
         return self.labels, flat(self.sentences), sentences()
 
     def tables(self, sentences: Sentences, preparation: Preparation) -> Tables:
