@@ -71,20 +71,20 @@ class Evaluation:
             return []
         shares, candidate_ids = (values.tolist() for values in outputs[0])
         batch = self.task.batch(fields_of(self.rows, first, first))
-        masked = batch["masked_tokens"].tolist()
-        true = dict(zip(masked, batch["masked_ids"].tolist(), strict=True))
-        best = dict(zip(masked, zip(candidate_ids, shares, strict=True), strict=True))
+        true_ids = batch["masked_ids"].tolist()
+        of_tokens = zip(true_ids, candidate_ids, shares, strict=True)
+        masked = dict(zip(batch["masked_tokens"].tolist(), of_tokens, strict=True))
         edges = batch["first_tokens"][: len(first)].tolist()
         edges.append(int(batch["attention_mask"].sum()))
         texts, wrong = [], []
         for start, stop in itertools.pairwise(edges):
             places = range(start, stop)
-            text, wrong_in_text = filled_text(places, batch["input_ids"], true, best, tokenizer)
+            text, wrong_in_text = filled_text(places, batch["input_ids"], masked, tokenizer)
             texts.append([text])
             wrong += wrong_in_text
         wrong.sort(key=lambda row: -row[-1])
         note = "masked tokens are marked, green where the model's best candidate is right"
-        in_all = f"{len(wrong):,} of the {len(true):,} masked tokens"
+        in_all = f"{len(wrong):,} of the {len(masked):,} masked tokens"
         columns = ["text before", "true", *CANDIDATES, "probability"]
         return [
             table("Masks filled in", note, ["text"], texts),
@@ -128,10 +128,10 @@ def means_of(outputs: list[np.ndarray], num_rows: int) -> dict[str, float]:
 
 
 def filled_text(
-    places: range, ids: np.ndarray, masked: dict, best: dict, tokenizer: Tokenizer
+    places: range, ids: np.ndarray, masked: dict, tokenizer: Tokenizer
 ) -> tuple[Section, list[list]]:
     """The text of the example with the tokens at these places, and the cells of those that the
-    model gets wrong. `masked` has the true token at a place, `best` the best candidates and their
+    model gets wrong. `masked` has the true token of a place, the best candidates, and their
     probabilities."""
     text, marks, wrong = "", [], []
     for is_masked, neighbours in itertools.groupby(places, masked.__contains__):
@@ -141,7 +141,7 @@ def filled_text(
             text += part if text else part.lstrip()
             continue
         for place in neighbours:
-            true, (candidates, shares) = masked[place], best[place]
+            true, candidates, shares = masked[place]
             is_right = candidates[0] == true
             word = tokenizer.text_of([true])
             blanks = len(word) - len(word.lstrip())
