@@ -6,7 +6,6 @@ Arrays have their shape as a suffix: B rows, L labels.
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -39,22 +38,26 @@ def several_labels(
 ) -> Details:
     """The figures of each label, and the texts with the largest loss. `chosen` are the labels that
     each text gets."""
-    chosen_BL = np.array([[label in own for label in labels] for own in chosen])
-    counts_3L = np.stack([true_BL.sum(0), chosen_BL.sum(0), (true_BL & chosen_BL).sum(0)])
+    chosen_BL = np.zeros_like(true_BL)
+    for row_L, names in zip(chosen_BL, chosen, strict=True):
+        row_L[:] = [label in names for label in labels]
+    both_BL = true_BL & chosen_BL
+    counts_3L = np.sum([true_BL, chosen_BL, both_BL], 1)
     by_label = figures_of_labels(labels, counts_3L)
-    micro_f1 = figures(*counts_3L.sum(1).tolist())["f1"]
-    shown = dict(itertools.islice(by_label.items(), MOST_LABELS))
-    losses_B = (np.logaddexp(0, scores_BL) - true_BL * scores_BL).mean(1)
-    order = np.argsort(-losses_B, kind="stable")
-    true = [itertools.compress(labels, row) for row in true_BL]
+    of_all_labels = figures(*counts_3L.sum(1).tolist())
+    facts = {"labels": by_label, "micro_f1": of_all_labels["f1"]}
+    losses_BL = np.logaddexp(0, scores_BL) - true_BL * scores_BL
+    largest_first = np.argsort(-losses_BL.mean(1), kind="stable")
+    true = [itertools.compress(labels, row_L) for row_L in true_BL]
     columns = {"true": [*map(_listed, true)], "predicted": [*map(_listed, chosen)]}
-    num_wrong = int((chosen_BL != true_BL).any(1).sum())
-    note = f"{of_all(num_wrong, len(chosen))}. The largest loss first"
+    is_wrong_B = (chosen_BL != true_BL).any(1)
+    note = f"{of_all(int(is_wrong_B.sum()), len(chosen))}. The largest loss first"
+    shown = dict(itertools.islice(by_label.items(), MOST_LABELS))
     sections = [
         table_of_figures("Labels", "with the thresholds chosen here", KINDS, shown),
-        examples("Most wrong", note, texts, order, columns),
+        examples("Most wrong", note, texts, largest_first, columns),
     ]
-    return Details({"eval_labels": {"labels": by_label, "micro_f1": micro_f1}}, sections)
+    return Details({"eval_labels": facts}, sections)
 
 
 def _listed(labels: Iterable[str]) -> str:
@@ -88,15 +91,16 @@ def mistakes(
         "predicted": [labels[number] for number in best_B],
         "probability": sure_B,
     }
-    surest = np.argsort(-sure_B, kind="stable")
-    wrong = surest[best_B[surest] != true_B[surest]]
+    surest_first = np.argsort(-sure_B, kind="stable")
+    is_wrong = best_B[surest_first] != true_B[surest_first]
+    wrong = surest_first[is_wrong]
     in_all = of_all(len(wrong), len(true_B), suffix)
     sections.append(examples(f"Wrong, the surest first{name}", in_all, texts, wrong, columns))
     ascending_BL = np.sort(probabilities_BL, 1)
     lead_B = ascending_BL[:, -1] - ascending_BL[:, -2]
-    nearest = np.argsort(lead_B, kind="stable")
+    nearest_first = np.argsort(lead_B, kind="stable")
     note = "the smallest lead over the second label first"
-    sections.append(examples(f"Least sure{name}", note, texts, nearest, columns))
+    sections.append(examples(f"Least sure{name}", note, texts, nearest_first, columns))
     facts = {"labels": by_label, "confusion": confusion}
     return Details({f"eval{suffix}_labels": facts}, sections)
 
@@ -111,14 +115,16 @@ def errors(texts: Texts, true: np.ndarray, predicted: np.ndarray) -> Details:
 
 def examples(title: str, note: str, texts: Texts, rows: np.ndarray, columns: Columns) -> Section:
     """A table of the first of these rows: their texts, and other columns."""
-    of_texts: dict[str, Sequence[Any]] = {"text": texts.first}
+    of_texts: dict = {"text": texts.first}
     if texts.second:
         of_texts["second text"] = texts.second
-    cells = []
+    table_rows = []
     for row in rows[:MOST_ROWS]:
-        shown = [marked(column[row]) for column in of_texts.values()]
-        cells.append([*shown, *(_cell(column[row]) for column in columns.values())])
-    return table(title, note, [*of_texts, *columns], cells)
+        cells: list = [marked(column[row]) for column in of_texts.values()]
+        for column in columns.values():
+            cells.append(_cell(column[row]))
+        table_rows.append(cells)
+    return table(title, note, [*of_texts, *columns], table_rows)
 
 
 def _cell(value: str | float) -> str:

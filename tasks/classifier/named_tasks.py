@@ -102,9 +102,10 @@ def find_task(name: str) -> NamedTask:
     raise InputError(f"--task_name must be one of {', '.join(TASKS)}, got {name}")
 
 
-def is_on_pairs(settings: Mapping[str, object]) -> bool:
+def is_on_pairs(settings: Mapping) -> bool:
     """Whether the run with these settings trained a classifier on pairs of texts."""
-    if name := settings.get("task_name"):
+    name = settings.get("task_name")
+    if name:
         return find_task(str(name)).columns.pair is not None
     return settings.get("text_pair_column") is not None
 
@@ -128,8 +129,9 @@ def _glue(
     if splits is None:
         splits = _splits("train.tsv", "dev.tsv", "test.tsv")
         splits["test"] = replace(splits["test"], submission=f"{folder}.tsv")
-    config = folder.lower().replace("-", "")
-    return NamedTask(folder.lower(), folder, labels, metrics, columns, splits, _HUB, config)
+    name = folder.lower()
+    config = name.replace("-", "")
+    return NamedTask(name, folder, labels, metrics, columns, splits, _HUB, config)
 
 
 _NUMBERS = ("0", "1")

@@ -129,8 +129,11 @@ def _hub_table(source: Source) -> Table:
         raise InputError(
             f"--task_name {task.name} has no known data set on the hub; give --data_dir"
         )
-    config = task.hub_config and task.hub_config.format(language=settings.language)
-    where = f"--task_name {task.name}: {task.hub}{f' {config}' if config else ''}"
+    where = f"--task_name {task.name}: {task.hub}"
+    config = task.hub_config
+    if config:
+        config = config.format(language=settings.language)
+        where += f" {config}"
     label = task.columns.label.split("|")[-1]
     revision = settings.dataset_revision
     data = load_data_set(task.hub, config, source.part.hub, where, revision, task.hub_revision)
@@ -150,13 +153,13 @@ class Texts(NamedTuple):
     second: Sequence[str | None] | None  # None without pairs
     # As the task spells them; tuples where a text has several; numbers for regression; None without
     # labels.
-    labels: list[Any] | None
+    labels: list | None
     ids: list[str]  # those in the file, or the numbers from 0
     counts: Mapping[str, int] = {}  # of what the user may not expect, by its description
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[dict]:
         """The examples as objects: "id", "text", "text_pair" and "label", if there are any."""
-        columns: dict[str, Sequence[Any]] = {"id": self.ids, "text": self.first}
+        columns: dict = {"id": self.ids, "text": self.first}
         if self.second:
             columns["text_pair"] = self.second
         if self.labels:
@@ -174,11 +177,11 @@ class Column:
     none."""
 
     name: str | None
-    convert: Callable[[Any], Any]  # of a cell; None if it is not as `expected`
+    convert: Callable  # of a cell; None if it is not as `expected`
     expected: str
     flag: str = ""  # which names it, in files of the user's own
     is_needed: bool = True  # in each file, and in each row instead of a mark of `NO_LABEL`
-    values: list[Any] = field(default_factory=list)
+    values: list = field(default_factory=list)
 
     def read(self, cell: Any, where: str, place: str) -> None:
         value = self.convert(cell)
@@ -200,17 +203,18 @@ def read(source: Source, labels: Labels = ()) -> Texts:
     first = Column(names.text, _string, "a string", of_text)
     second = Column(names.pair, _string, "a string", of_pair)
     ids = Column(names.id, str, "", is_needed=False)
-    label_columns = [
-        Column(name, *_label_of(source.task, labels), of_label, source.needs_labels)
-        for name in names.labels or (names.label,)
-    ]
+    convert, expected = _label_of(source.task, labels)
+    label_columns = []
+    for name in names.labels or (names.label,):
+        label_columns.append(Column(name, convert, expected, of_label, source.needs_labels))
     counts = _fill([first, second, *label_columns, ids], source)
-    found = _labels_of_examples(label_columns, source, labels)
-    if missing := sum(value is MISSING for value in found):
-        counts["without a label, so there are no scores"] = missing
-        found = []
-    names_of_rows = ids.values or [*map(str, range(len(first.values)))]
-    return Texts(first.values, second.values or None, found or None, names_of_rows, dict(counts))
+    labels_read = _labels_of_examples(label_columns, source, labels)
+    num_missing = labels_read.count(MISSING)
+    if num_missing:
+        counts["without a label, so there are no scores"] = num_missing
+        labels_read = []
+    ids_read = ids.values or [*map(str, range(len(first.values)))]
+    return Texts(first.values, second.values or None, labels_read or None, ids_read, dict(counts))
 
 
 def _fill(columns: Sequence[Column], source: Source) -> Counter[str]:
@@ -251,7 +255,7 @@ def _fill(columns: Sequence[Column], source: Source) -> Counter[str]:
     return counts
 
 
-def _labels_of_examples(columns: Sequence[Column], source: Source, labels: Labels) -> list[Any]:
+def _labels_of_examples(columns: Sequence[Column], source: Source, labels: Labels) -> list:
     """The label, or labels, of each example, MISSING where a set to predict has none; [] without a
     column."""
     names = source.task.columns.labels
@@ -281,7 +285,7 @@ def _labels_of_examples(columns: Sequence[Column], source: Source, labels: Label
 # Of a cell each makes the value, or None if it is not as expected.
 
 
-def _label_of(task: NamedTask, labels: Labels) -> tuple[Callable[[Any], Any], str]:
+def _label_of(task: NamedTask, labels: Labels) -> tuple[Callable, str]:
     """What makes a label of a cell, and what is expected there."""
     if task.labels is None:
         return _number, "a finite number for regression"

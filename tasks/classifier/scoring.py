@@ -18,7 +18,8 @@ NO_TABS = str.maketrans("\t\n\r", "   ")
 
 
 def accuracy(true: np.ndarray, predicted: np.ndarray) -> float:
-    return np.mean((true == predicted).reshape(len(true), -1).all(1))
+    is_right = (true == predicted).reshape(len(true), -1)
+    return np.mean(is_right.all(1))
 
 
 def f1(average: str, true: np.ndarray, predicted: np.ndarray) -> float:
@@ -45,11 +46,12 @@ def mcc(true: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def corr(true: np.ndarray, predicted: np.ndarray) -> float:
-    kinds = "pearsonr", "spearmanr"
-    return sum(correlation(kind, true, predicted) for kind in kinds) / 2
+    pearson = correlation("pearsonr", true, predicted)
+    spearman = correlation("spearmanr", true, predicted)
+    return (pearson + spearman) / 2
 
 
-METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
+METRICS: Mapping[str, Callable] = {
     "accuracy": accuracy,
     "f1": partial(f1, "binary"),
     "micro_f1": partial(f1, "micro"),
@@ -76,8 +78,10 @@ def within(values: Sequence[float], limits: tuple[float, float] | None) -> list[
     return [f"{min(max(value, low), high):.3f}" for value in values]
 
 
-def table_of(columns: Mapping[str, Sequence[object]]) -> str:
+def table_of(columns: Mapping[str, Sequence]) -> str:
     """Columns with tabs between them and a header; tabs and line ends of a cell become blanks."""
-    rows = [[*columns], *zip(*columns.values(), strict=True)]
-    lines = ["\t".join(str(cell).translate(NO_TABS) for cell in row) for row in rows]
-    return "".join(f"{line}\n" for line in lines)
+    lines = []
+    for row in ([*columns], *zip(*columns.values(), strict=True)):
+        cells = [str(cell).translate(NO_TABS) for cell in row]
+        lines.append("\t".join(cells) + "\n")
+    return "".join(lines)

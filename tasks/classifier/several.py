@@ -57,15 +57,18 @@ def thresholds_of(true_BL: np.ndarray, scores_BL: np.ndarray) -> np.ndarray:
     """For each label the threshold of its probability with the highest F1, float64 [L], in the
     middle between the probabilities of two texts. 0.5 for a label that no text has."""
     probabilities_BL = expit(scores_BL.astype(float))
-    chosen = np.full(true_BL.shape[1], HALF)
-    for label, (true, probabilities) in enumerate(zip(true_BL.T, probabilities_BL.T, strict=True)):
-        order = np.argsort(-probabilities, kind="stable")
-        ranked = probabilities[order]
+    num_texts, num_labels = true_BL.shape
+    num_chosen = np.arange(1, num_texts + 1)
+    thresholds_L = np.full(num_labels, HALF)
+    for label in range(num_labels):
+        order = np.argsort(-probabilities_BL[:, label], kind="stable")
+        ranked = probabilities_BL[order, label]
         lower = np.append(ranked[1:], 0)
-        right = np.cumsum(true[order])
-        f1 = 2 * right / (np.arange(1, len(order) + 1) + max(true.sum(), 1))
-        f1[:-1][ranked[:-1] == lower[:-1]] = 0  # equal probabilities cannot be told apart
+        true = true_BL[order, label]
+        f1 = 2 * np.cumsum(true) / (num_chosen + max(true.sum(), 1))
+        is_tied = ranked[:-1] == ranked[1:]  # equal probabilities cannot be told apart
+        f1[:-1][is_tied] = 0
         best = int(f1.argmax())
         if f1[best]:
-            chosen[label] = (ranked[best] + lower[best]) / 2
-    return chosen
+            thresholds_L[label] = (ranked[best] + lower[best]) / 2
+    return thresholds_L

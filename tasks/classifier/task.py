@@ -46,7 +46,7 @@ class LabelTask(Task[Texts, np.ndarray]):
     has_several: bool = False  # labels per text
     metrics: tuple[str, ...] = ("accuracy",)  # names in `scoring.metrics`
     class_weights: str | None = None  # the flag
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping = field(default_factory=dict)
     weight_of_label: np.ndarray | None = None  # float32 [L]; None for equal weights
     thresholds: Mapping[str, float] = field(default_factory=dict)  # of several labels
     ranks: bool = False  # scores also how the second texts of each first text are ranked
@@ -63,7 +63,7 @@ class LabelTask(Task[Texts, np.ndarray]):
         return f"eval_{self.metrics[0]}" if not self.ranks else f"eval_ndcg@{BEST}"
 
     @property
-    def fixed(self) -> Mapping[str, object]:
+    def fixed(self) -> Mapping:
         return {"max_seq_length": self.max_seq_length, "class_weights": self.class_weights}
 
     def weighted(self, rows: Rows) -> "LabelTask":
@@ -71,7 +71,7 @@ class LabelTask(Task[Texts, np.ndarray]):
         weights = weights_of_labels(self.class_weights, self.labels, rows)
         return replace(self, weight_of_label=weights)
 
-    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+    def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)
         label = self._targets(fields["label"])
         return batch | {"label": padded(label, len(batch["first_tokens"]))}
@@ -103,14 +103,17 @@ class LabelTask(Task[Texts, np.ndarray]):
     def read(self, source: Source) -> Texts:
         return read(source, self.labels or ())
 
-    def key(self, source: Source, texts: Callable[[], Texts]) -> object:
+    def key(self, source: Source, texts: Callable) -> object:
         task = source.task
-        # Files with the same bytes are not parsed again.
-        files = [path for path in source.files() if path.is_file() and str(path) != STANDARD_INPUT]
-        content = [(path.suffixes[-2:], sha256(path)) for path in files] or texts()
-        facts = [task.name, task.has_several, asdict(task.columns), source.part.header]
+        content: list = []
+        for path in source.files():
+            if path.is_file() and str(path) != STANDARD_INPUT:
+                # Files with the same bytes are not parsed again.
+                content.append((path.suffixes[-2:], sha256(path)))
+        columns = asdict(task.columns)
+        facts = [task.name, task.has_several, columns, source.part.header]
         facts += [source.needs_labels, source.settings.language]
-        return self.max_seq_length, self.labels, (facts, source.limit, content)
+        return self.max_seq_length, self.labels, (facts, source.limit, content or texts())
 
     def tables(self, texts: Texts, preparation: Preparation) -> Tables:
         """Tokenizes texts.
@@ -121,37 +124,39 @@ class LabelTask(Task[Texts, np.ndarray]):
         The facts are those of `Preparation.rows`, the digest that checkpoints have of their data,
         and "is_labelled".
         """
-        first, labels = texts.first, self.labels
-        size = len(first)
-        second: Sequence[str | None] = texts.second or [None] * size
+        first = texts.first
+        second: Sequence = texts.second or [None] * len(first)
         examples, fit = rows_of_texts(preparation, first, second, self.max_seq_length)
-        number_of = {label: number for number, label in enumerate(labels or ())}
-        if self.has_several:
-            lists = []
-            for row in texts.labels or [()] * size:
-                lists.append(np.array([number_of[label] for label in row]))
-            examples["label"] = ragged(lists, pa.int32())
-        elif labels is None:
-            examples["label"] = pa.array(texts.labels or [np.nan] * size, pa.float32())
-        else:
-            numbers = [number_of.get(label, -1) for label in texts.labels or [None] * size]
-            examples["label"] = pa.array(numbers, pa.int32())
-        num_empty = sum(text is not None and not text.strip() for text in (*first, *second))
-        counts = {
-            f"cut to --max_seq_length {self.max_seq_length}": fit["rows_cut"],
-            "with an empty text": num_empty,
-            **texts.counts,
-        }
-        notes = [f"{count:,} {text}" for text, count in counts.items() if count]
-        settings = preparation.tokenizer.digest, self.max_seq_length, labels
+        examples["label"] = self._label_column(texts)
+        empty = [text for text in (*first, *second) if text is not None and not text.strip()]
+        cut = f"cut to --max_seq_length {self.max_seq_length}"
+        counts = {cut: fit["rows_cut"], "with an empty text": len(empty), **texts.counts}
+        notes = [f"{len(first):,} examples"]
+        notes += [f"{count:,} {text}" for text, count in counts.items() if count]
+        settings = preparation.tokenizer.digest, self.max_seq_length, self.labels
         content = first, texts.second, texts.labels
         facts = {
-            "digest": digest("classifier", self.version, *settings, content),
-            "notes": [f"{size:,} examples", *notes],
+            "digest": digest(self.name, self.version, *settings, content),
+            "notes": notes,
             "is_labelled": texts.labels is not None,
             **fit,
         }
-        return with_facts({"examples": examples, "ids": {"id": pa.array(texts.ids)}}, facts)
+        ids = {"id": pa.array(texts.ids)}
+        return with_facts({"examples": examples, "ids": ids}, facts)
+
+    def _label_column(self, texts: Texts) -> pa.Array:
+        """The numbers of the labels, or the numbers themselves; see `tables`."""
+        size = len(texts.first)
+        if self.labels is None:
+            return pa.array(texts.labels or [np.nan] * size, pa.float32())
+        number_of = {label: number for number, label in enumerate(self.labels)}
+        if not self.has_several:
+            labels = texts.labels or [None] * size
+            return pa.array([number_of.get(label, -1) for label in labels], pa.int32())
+        lists = []
+        for names in texts.labels or [()] * size:
+            lists.append(np.array([number_of[label] for label in names]))
+        return ragged(lists, pa.int32())
 
     def outputs(self, scores_BL: tf.Tensor) -> Tensors:
         if self.labels is None:
@@ -164,12 +169,15 @@ class LabelTask(Task[Texts, np.ndarray]):
         """The probability of each label, float64 [B, L], and the labels of each text: the most
         probable one; where it may have several, those whose probability is above their
         threshold."""
-        labels, exact_BL = self.labels or (), scores_BL.astype(float)
+        labels = self.labels or ()
+        exact_BL = scores_BL.astype(float)
         if not self.has_several:
-            return softmax(exact_BL, 1), [(labels[best],) for best in scores_BL.argmax(1)]
+            best_B = scores_BL.argmax(1)
+            return softmax(exact_BL, 1), [(labels[best],) for best in best_B]
         shares_BL = expit(exact_BL)
-        above_BL = shares_BL > [self.thresholds.get(label, HALF) for label in labels]
-        return shares_BL, [tuple(itertools.compress(labels, row)) for row in above_BL]
+        thresholds_L = [self.thresholds.get(label, HALF) for label in labels]
+        is_above_BL = shares_BL > thresholds_L
+        return shares_BL, [tuple(itertools.compress(labels, row_L)) for row_L in is_above_BL]
 
     def true_labels(self, data: Data) -> np.ndarray:
         """The numbers of the labels, or the numbers themselves, [B]; where a text may have several,
@@ -194,10 +202,13 @@ class LabelTask(Task[Texts, np.ndarray]):
             losses = np.logaddexp(0, exact_BL) - true * scores_BL
         else:
             predicted = scores_BL.argmax(1)
-            losses = -log_softmax(exact_BL, 1)[np.arange(len(true)), true]
-        values = metrics(self.metrics, true, predicted) | {"loss": float(np.mean(losses))}
+            logs_BL = log_softmax(exact_BL, 1)
+            losses = -logs_BL[np.arange(len(true)), true]
+        values = metrics(self.metrics, true, predicted)
+        values["loss"] = float(np.mean(losses))
         if self.ranks:
-            values |= search_scores(ranks_in_groups(data.examples().first, true, predicted))
+            ranks = ranks_in_groups(data.examples().first, true, predicted)
+            values |= search_scores(ranks)
         return {f"{kind}{data.source.suffix}_{name}": value for name, value in values.items()}
 
     def records(self, data: Data, scores_BL: np.ndarray) -> Iterator[Record]:
@@ -212,15 +223,19 @@ class LabelTask(Task[Texts, np.ndarray]):
                 yield Record(fields | {"prediction": value}, error)
             return
         shares_BL, chosen = self.labelled(scores_BL)
-        for fields, own, shares in zip(rows, chosen, self._by_label(shares_BL), strict=True):
+        for fields, names, shares in zip(rows, chosen, self._by_label(shares_BL), strict=True):
             sureness = None
-            prediction = own if self.has_several else own[0]
+            prediction: Any = names
             if self.has_several:
-                wrong = set(own).symmetric_difference(fields.get("label", own))
-                sureness = max((abs(shares[label] - HALF) for label in wrong), default=None)
-            elif fields.get("label", prediction) != prediction:
-                sureness = shares[own[0]]
-            yield Record(fields | {"prediction": prediction, "probabilities": shares}, sureness)
+                wrong = set(names).symmetric_difference(fields.get("label", names))
+                distances = [abs(shares[label] - HALF) for label in wrong]
+                sureness = max(distances, default=None)
+            else:
+                prediction = names[0]
+                if fields.get("label", prediction) != prediction:
+                    sureness = shares[prediction]
+            fields |= {"prediction": prediction, "probabilities": shares}
+            yield Record(fields, sureness)
 
     def _by_label(self, shares_BL: np.ndarray) -> list[dict[str, float]]:
         return [dict(zip(self.labels or (), row, strict=True)) for row in shares_BL.tolist()]
@@ -231,8 +246,8 @@ class LabelTask(Task[Texts, np.ndarray]):
         with the texts too. Of lines of standard input it only prints a line for each: the label, a
         tab and its probability, or a number. Several labels of a text are written by `in_a_cell`.
         """
-        source: Source = data.source
-        columns: dict[str, Any] = {}
+        source = data.source
+        columns: dict = {}
         if self.labels is None:
             shown = scores_BL
             numbers = scores_BL[:, 0].tolist()
@@ -240,17 +255,20 @@ class LabelTask(Task[Texts, np.ndarray]):
             lines = map(str, numbers)
         else:
             shown, chosen = self.labelled(scores_BL)
-            several = in_a_cell(chosen, self.labels)
-            columns["prediction"] = several if self.has_several else [own[0] for own in chosen]
-            columns["probability"] = []
-            for own, shares in zip(chosen, self._by_label(shown), strict=True):
-                columns["probability"].append(",".join(f"{shares[label]:.4f}" for label in own))
+            if self.has_several:
+                columns["prediction"] = in_a_cell(chosen, self.labels)
+            else:
+                columns["prediction"] = [names[0] for names in chosen]
+            probabilities = []
+            for names, shares in zip(chosen, self._by_label(shown), strict=True):
+                probabilities.append(",".join(f"{shares[label]:.4f}" for label in names))
+            columns["probability"] = probabilities
             lines = map("\t".join, zip(*columns.values(), strict=True))
         if data.is_printed:
             print(*lines, sep="\n", flush=True)
             return
-        results = "".join("\t".join(map(str, row)) + "\n" for row in shown.tolist())
-        run.write(f"test_results{source.suffix}.tsv", results)
+        results = ["\t".join(map(str, row)) + "\n" for row in shown.tolist()]
+        run.write(f"test_results{source.suffix}.tsv", "".join(results))
         columns = {"index": data.tables["ids"].column("id"), **columns}
         if source.part.submission:
             columns.pop("probability", None)
@@ -262,14 +280,14 @@ class LabelTask(Task[Texts, np.ndarray]):
             columns["second text"] = texts.second
         run.write(f"predictions{source.suffix}.tsv", table_of(columns))
 
-    def calibrated(self, data: Data, scores_BL: np.ndarray) -> dict[str, object]:
+    def calibrated(self, data: Data, scores_BL: np.ndarray) -> dict:
         """The threshold of each label, where a text may have several."""
         if not (self.has_several and self.labels):
             return {}
         thresholds = thresholds_of(self.true_labels(data), scores_BL).tolist()
         return {THRESHOLDS: dict(zip(self.labels, thresholds, strict=True))}
 
-    def taught(self, settings: Mapping[str, Any]) -> "LabelTask":
+    def taught(self, settings: Mapping) -> "LabelTask":
         thresholds = settings.get(THRESHOLDS)
         return replace(self, thresholds=thresholds) if isinstance(thresholds, dict) else self
 

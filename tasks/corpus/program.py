@@ -19,7 +19,8 @@ MOST_SENTENCEPIECE_BYTES = 256 << 20  # unless --max_bytes is given: it keeps th
 def run(name: str, config: Any) -> None:
     """Runs a command. MPI is started only if a launcher started several processes."""
     program = f"bert-corpus {name}"
-    with World(program=program) if launched_size()[1] == 1 else World.join(None, program) as world:
+    _, num_ranks = launched_size()
+    with World(program=program) if num_ranks == 1 else World.join(None, program) as world:
         if name == "build":
             build(config, world)
         else:

@@ -3,7 +3,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ringbase.errors import InputError
 from ringbase.files import read_json, read_object
@@ -19,21 +18,24 @@ OTHER_KEYS = "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"
 CLASSES = "sentence_transformers.models"
 
 
-def said_by(folder: Path | None, num_positions: int, pooling: str | None = None) -> dict[str, Any]:
+def said_by(folder: Path | None, num_positions: int, pooling: str | None = None) -> dict:
     """The settings of a folder of sentence-transformers, by flag; none of another folder. With
     `pooling` the folder's is not read. Raises InputError: it computes what bert-embedder does
     not."""
-    if folder is None or not (folder / MODULES).is_file():
+    if folder is None:
         return {}
-    modules = read_json(folder / MODULES)
+    file = folder / MODULES
+    if not file.is_file():
+        return {}
+    modules = read_json(file)
     try:
         types = [module["type"].rpartition(".")[2] for module in modules]
         paths = [folder / module["path"] for module in modules]
     except (AttributeError, KeyError, TypeError):
-        raise InputError(f"{folder / MODULES}: damaged: no list of types and paths") from None
+        raise InputError(f"{file}: damaged: no list of types and paths") from None
     if types not in (MODULES_READ, MODULES_READ[:2]):
         raise InputError(
-            f"{folder / MODULES}: the modules must be {', '.join(MODULES_READ[:2])} and perhaps"
+            f"{file}: the modules must be {', '.join(MODULES_READ[:2])} and perhaps"
             f" {MODULES_READ[2]}, got {', '.join(types)}"
         )
     return {
@@ -57,25 +59,26 @@ def _pooling_in(path: Path) -> Pooling:
 def _length_in(folder: Path) -> int:
     """The most tokens of a text. Newer versions write it as the tokenizer's."""
     for name, key in ((LENGTHS, "max_seq_length"), (TOKENIZER, "model_max_length")):
-        length = read_object(folder / name).get(key) if (folder / name).is_file() else None
+        file = folder / name
+        length = read_object(file).get(key) if file.is_file() else None
         if isinstance(length, int):
             return length
     return LONGEST_ROW
 
 
-def files_of(
-    pooling: Pooling, normalize: bool, width: int, max_seq_length: int
-) -> dict[str, object]:
+def files_of(pooling: Pooling, normalize: bool, width: int, max_seq_length: int) -> dict:
     """What sentence-transformers reads beside a model, by file name."""
     modules = []
     for number, name in enumerate(MODULES_READ if normalize else MODULES_READ[:2]):
         path = f"{number}_{name}" if number else ""
         kind = f"{CLASSES}.{name}"
         modules.append({"idx": number, "name": str(number), "path": path, "type": kind})
-    modes = {key: key == KEYS[pooling] for key in (*KEYS.values(), *OTHER_KEYS)}
+    config: dict = {"word_embedding_dimension": width}
+    for key in (*KEYS.values(), *OTHER_KEYS):
+        config[key] = key == KEYS[pooling]
     return {
         MODULES: modules,
-        CONFIG: {"word_embedding_dimension": width, **modes},
+        CONFIG: config,
         LENGTHS: {"max_seq_length": max_seq_length, "do_lower_case": False},
         "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
     }

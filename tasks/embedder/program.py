@@ -7,7 +7,6 @@ distributed/joint.py.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from ringbase.settings import flat
 from tasks.embedder.pooling import said_by
@@ -34,7 +33,8 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     runs = runs_of(config, job, partial(start_of_run, needs=needs))
     start = runs[0].start
     vectors = job.world.on_first(vectors_of_start, config, start)
-    task = EmbedTask(vectors, config.loss, saved_settings(replace(config, vectors=vectors)))
+    settings = saved_settings(replace(config, vectors=vectors))
+    task = EmbedTask(vectors, config.loss, settings)
     sources = {kind: [Source(config.pairs, kind)] for kind in config.wanted_sets}
     preparation = Preparation(job.world, job.run, start.words, vectors.allow_unknown)
     sets = open_sets(task, sources, preparation)
@@ -49,7 +49,7 @@ def vectors_of_start(config: EmbedderConfig, start: Start) -> VectorSettings:
     """The flags', else those of the model's folder, of which a training takes over the pooling
     alone. On rank 0."""
     flags = config.vectors
-    said: Mapping[str, Any] = {}
+    said: Mapping = {}
     if not (config.do_train and flags.pooling):
         said = said_by(start.weights, start.bert_config.num_positions, flags.pooling)
     if config.do_train:

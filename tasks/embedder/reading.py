@@ -4,7 +4,9 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from bert.hub import cached_commit
 from ringbase.errors import InputError
@@ -28,6 +30,11 @@ class Pairs(NamedTuple):
         """Each text once, and its place in the order of the first ones."""
         texts = dict.fromkeys([*itertools.chain(*self.rows), *self.corpus])
         return {text: place for place, text in enumerate(texts)}
+
+    def places_in_rows(self) -> np.ndarray:
+        """The places of the texts of each row, int64 [rows, columns]."""
+        place_of = self.places()
+        return np.array([[place_of[text] for text in row] for row in self.rows])
 
 
 class Source(sources.Source):
@@ -98,7 +105,7 @@ def _corpus(file: str, column: str) -> Iterator[str]:
         yield _text(row, name, f"{where}: {place}")
 
 
-def _text(row: dict[str, Any], name: str, where: str) -> str:
+def _text(row: dict, name: str, where: str) -> str:
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"{where}: {name} must be a text that is not empty, got {value!r:.80}")

@@ -22,18 +22,19 @@ class Search:
 
     def __init__(self, pairs: Pairs, vectors: np.ndarray):
         place_of = pairs.places()
-        places = np.array([[place_of[text] for text in row] for row in pairs.rows])
+        places = pairs.places_in_rows()
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         self._pairs = pairs
         self._texts = [*place_of]
         self._units = vectors / np.maximum(lengths, 1e-12)
-        self._anchors = self._units[places[:, ANCHOR]]
         self._positives = places[:, POSITIVE]
+        self._anchors = self._units[places[:, ANCHOR]]
         self._cosines = (self._anchors * self._units[self._positives]).sum(1)
-        corpus = [place_of[text] for text in pairs.corpus]
-        self._documents = [*dict.fromkeys([*places[:, POSITIVE:].ravel().tolist(), *corpus])]
+        documents = places[:, POSITIVE:].ravel().tolist()
+        documents += [place_of[text] for text in pairs.corpus]
+        self._documents = [*dict.fromkeys(documents)]
         self._queries: dict[int, set[int]] = {}
-        for anchor, positive in places[:, : POSITIVE + 1].tolist():
+        for anchor, positive, *_ in places.tolist():
             self._queries.setdefault(anchor, set()).add(positive)
 
     @cached_property
@@ -42,7 +43,8 @@ class Search:
         number_of = {place: number for number, place in enumerate(self._documents)}
         relevant = []
         for positives in self._queries.values():
-            relevant.append(np.array([number_of[place] for place in sorted(positives)]))
+            numbers = [number_of[place] for place in sorted(positives)]
+            relevant.append(np.array(numbers))
         queries = [*self._queries]
         own = [number_of.get(place, -1) for place in queries]
         documents = self._units[self._documents]
@@ -57,11 +59,12 @@ class Search:
 
     def records(self) -> Iterator[Record]:
         """Of each pair with a score, else of each query."""
-        if self._pairs.scores:
-            for row, score, cosine in zip(
-                self._pairs.rows, self._pairs.scores, self._cosines.tolist(), strict=True
-            ):
-                fields = {"anchor": row[0], "positive": row[1], "score": score, "cosine": cosine}
+        scores = self._pairs.scores
+        if scores:
+            cosines = self._cosines.tolist()
+            for row, score, cosine in zip(self._pairs.rows, scores, cosines, strict=True):
+                fields: dict = {"anchor": row[ANCHOR], "positive": row[POSITIVE]}
+                fields |= {"score": score, "cosine": cosine}
                 yield Record(fields, abs(cosine - score))
             return
         documents = np.array(self._documents)
@@ -69,34 +72,37 @@ class Search:
         for (query, positives), ranks in zip(self._queries.items(), self._ranks, strict=True):
             products = units @ self._units[query]
             products[documents == query] = -np.inf
-            best = int(products.argmax())
+            nearest = int(products.argmax())
+            nearest_cosine = float(products[nearest])
             positive = sorted(positives)[ranks.argmin()]
             cosine = float(self._units[positive] @ self._units[query])
-            nearest_cosine = float(products[best])
+            rank = int(ranks.min())
             fields = {
                 "anchor": self._texts[query],
                 "positive": self._texts[positive],
-                "rank": int(ranks.min()) + 1,
+                "rank": rank + 1,
                 "cosine": cosine,
-                "nearest": self._texts[documents[best]],
+                "nearest": self._texts[documents[nearest]],
                 "nearest_cosine": nearest_cosine,
             }
-            yield Record(fields, nearest_cosine - cosine if ranks.min() else None)
+            yield Record(fields, nearest_cosine - cosine if rank else None)
 
     def sections(self) -> list[Section]:
         # the positive of a row far away, if that is another
         far = np.roll(self._positives, max(1, len(self._positives) // 2))
-        others = (self._anchors * self._units[far]).sum(1)[far != self._positives]
+        cosines_of_far = (self._anchors * self._units[far]).sum(1)
+        others = cosines_of_far[far != self._positives]
         rows = []
-        for name, values in (
+        for name, cosines in (
             ("pairs", self._cosines),
             ("an anchor and another row's positive", others),
         ):
-            if len(values):
-                figures = [np.mean(values), *np.percentile(values, SHARES)]
+            if len(cosines):
+                figures = [np.mean(cosines), *np.percentile(cosines, SHARES)]
                 rows.append([name, *(f"{figure:.3f}" for figure in figures)])
         columns = ["cosine of", "mean", *(f"{share} % below" for share in SHARES)]
-        return [table("Cosines", "", columns, rows), section_of_mistakes([*self.records()])]
+        distribution = table("Cosines", "", columns, rows)
+        return [distribution, section_of_mistakes([*self.records()])]
 
 
 def ranks_of_relevant(
@@ -111,8 +117,9 @@ def ranks_of_relevant(
         for number, row in enumerate(products, start):
             if own[number] >= 0:
                 row[own[number]] = -np.inf
-            found = row[relevant[number]]
-            ranks.append((row >= found[:, None]).sum(1) - 1)
+            of_relevant = row[relevant[number]]
+            is_as_near = row >= of_relevant[:, None]
+            ranks.append(is_as_near.sum(1) - 1)
     return ranks
 
 
@@ -120,15 +127,19 @@ def section_of_mistakes(records: Sequence[Record]) -> Section:
     """The anchors to which a wrong document is nearest, or the pairs with the largest errors."""
     wrong = [record for record in records if record.mistake is not None]
     wrong.sort(key=lambda record: -(record.mistake or 0))
-    if "score" in records[0].fields:
-        texts, figures = ["anchor", "positive"], ["score", "cosine"]
-        title, note = "Largest errors", "the largest first"
-    else:
-        texts, figures = ["anchor", "positive", "nearest"], ["rank", "cosine", "nearest_cosine"]
-        in_all = of_all(len(wrong), len(records))
-        title, note = "A wrong document is nearest", f"{in_all}. The largest lead first"
+    title, note = "Largest errors", "the largest first"
+    texts, figures = ["anchor", "positive"], ["score", "cosine"]
+    if "rank" in records[0].fields:
+        title = "A wrong document is nearest"
+        note = f"{of_all(len(wrong), len(records))}. The largest lead first"
+        texts.append("nearest")
+        figures = ["rank", "cosine", "nearest_cosine"]
     rows = []
-    for fields in (record.fields for record in wrong[:MOST_ROWS]):
-        shown = [f"{fields[name]:.3f}" if name != "rank" else fields[name] for name in figures]
-        rows.append([*(marked(str(fields[name])) for name in texts), *shown])
-    return table(title, note, [*texts, *(name.replace("_", " ") for name in figures)], rows)
+    for fields, _ in wrong[:MOST_ROWS]:
+        cells: list = [marked(fields[name]) for name in texts]
+        for name in figures:
+            value = fields[name]
+            cells.append(value if name == "rank" else f"{value:.3f}")
+        rows.append(cells)
+    columns = [name.replace("_", " ") for name in (*texts, *figures)]
+    return table(title, note, columns, rows)

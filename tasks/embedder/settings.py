@@ -1,14 +1,14 @@
 """The flags of bert-embedder."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
 from tasks.runs.settings import TaskConfig, data_setting
 
 Pooling = Literal["mean", "cls"]
 # of `VectorSettings`, where neither the flags nor the model's folder say anything
-DEFAULTS: Mapping[str, Any] = {"max_seq_length": 128, "pooling": "mean", "normalize": True}
+DEFAULTS: Mapping = {"max_seq_length": 128, "pooling": "mean", "normalize": True}
 
 
 class PairSettings(Settings):

@@ -44,7 +44,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
 
     vectors: VectorSettings = field(default_factory=VectorSettings)
     contrast: LossSettings = field(default_factory=LossSettings)
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping = field(default_factory=dict)
     texts_per_row: int = 2
     trains_on_scores: bool = False  # the squared error of cosines, instead of the joint loss
     metric: str = "eval_ndcg@10"
@@ -67,16 +67,16 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         return self.vectors.max_seq_length or DEFAULTS["max_seq_length"]
 
     @property
-    def fixed(self) -> Mapping[str, object]:
+    def fixed(self) -> Mapping:
         return {**self.settings, **flat(self.contrast)}
 
     @property
-    def joint(self) -> tuple[InBatchLoss, Callable[[Batch], tuple[Texts, np.ndarray]]] | None:
+    def joint(self) -> tuple[InBatchLoss, Callable] | None:
         if self.trains_on_scores:
             return None
         return InBatchLoss(self.contrast.temperature, self.contrast.both_ways), texts_of
 
-    def files(self, width: int) -> Mapping[str, object]:
+    def files(self, width: int) -> Mapping:
         return files_of(self.pooling, self.normalize, width, self.max_seq_length)
 
     def trained_on(self, pairs: Rows) -> "EmbedTask":
@@ -93,23 +93,28 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         sizes: Any = rows.take(numbers)["sizes"]
         return sizes[0].astype(np.int64)
 
-    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+    def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         if "sizes" not in fields:  # texts to embed
             return batch_of(fields, grouping)[1]
-        sizes, edges = fields["sizes"]
+        ids, _ = fields["input_ids"]
         digests, _ = fields["digests"]
-        counts = np.diff(edges)
+        sizes, edges = fields["sizes"]
         starts = edges[:-1]
+        counts = np.diff(edges)
         texts = {
-            "input_ids": (fields["input_ids"][0], offsets_of(sizes)),
+            "input_ids": (ids, offsets_of(sizes)),
             "sentence_a_tokens": sizes,
-            "row_id": np.repeat(fields["epoch"] * EPOCH + fields["row"], counts),
             "slot": np.arange(len(sizes)) - np.repeat(starts, counts),
             "digest": digests,
-            "anchor": np.repeat(digests[starts], counts),
-            "positive": np.repeat(digests[starts + POSITIVE], counts),
-            "score": np.repeat(fields["score"], counts),
         }
+        of_rows = {
+            "row_id": fields["epoch"] * EPOCH + fields["row"],
+            "anchor": digests[starts],
+            "positive": digests[starts + POSITIVE],
+            "score": fields["score"],
+        }
+        for name, column in of_rows.items():
+            texts[name] = np.repeat(column, counts)
         texts, batch = batch_of(texts, grouping)
         size = len(batch["first_tokens"])
         for name in OF_TEXTS:
@@ -127,15 +132,16 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         units_BW = tf.math.l2_normalize(vectors_BW, -1)
         anchors_PW = tf.gather(units_BW, batch["pair_anchor"])
         others_PW = tf.gather(units_BW, batch["pair_other"])
-        errors_P = tf.reduce_sum(anchors_PW * others_PW, 1) - batch["pair_score"]
-        return {"loss": tf.reduce_sum(tf.square(errors_P) * batch["is_pair"])}
+        cosines_P = tf.reduce_sum(anchors_PW * others_PW, 1)
+        losses_P = tf.square(cosines_P - batch["pair_score"])
+        return {"loss": tf.reduce_sum(losses_P * batch["is_pair"])}
 
     # -- rows and results --------------------------------------------------------------------------
 
     def read(self, source: Source) -> Pairs:
         return read(source)
 
-    def key(self, source: Source, pairs: Callable[[], Pairs]) -> object:
+    def key(self, source: Source, pairs: Callable) -> object:
         return self.max_seq_length, pairs()
 
     def tables(self, pairs: Pairs, preparation: Preparation) -> Tables:
@@ -143,30 +149,30 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         [SEP]), `sizes` (the tokens of each text; both lists of int32), `digests` (of each text, a
         list of int64) and `score` (float32, NaN without one). A row of `texts` has the columns of
         `rows_of_texts`, for the texts of `Pairs.places`."""
-        place_of = pairs.places()
-        texts, none = [*place_of], [None] * len(place_of)
-        columns, fit = rows_of_texts(preparation, texts, none, self.max_seq_length)
+        texts = [*pairs.places()]
+        second = [None] * len(texts)
+        columns, fit = rows_of_texts(preparation, texts, second, self.max_seq_length)
         ids = [row.values.to_numpy() for row in columns["input_ids"]]
         sizes = np.array([*map(len, ids)])
         digests = np.array([*map(digest_of, texts)])
-        places = np.array([[place_of[text] for text in row] for row in pairs.rows])
+        places = pairs.places_in_rows()
+        num_rows, num_columns = places.shape
+        ids_of_rows = []
+        for row in places:
+            ids_of_rows.append(np.concatenate([ids[place] for place in row]))
         joined = {
-            "input_ids": ragged(
-                (np.concatenate([ids[n] for n in row]) for row in places), pa.int32()
-            ),
+            "input_ids": ragged(ids_of_rows, pa.int32()),
             "sizes": ragged(sizes[places], pa.int32()),
             "digests": ragged(digests[places], pa.int64()),
-            "score": pa.array(pairs.scores or [np.nan] * len(places), pa.float32()),
+            "score": pa.array(pairs.scores or [np.nan] * num_rows, pa.float32()),
         }
-        num_rows, num_columns = places.shape
         notes = [f"{num_rows:,} pairs, {len(texts):,} texts"]
         if num_columns == 1:
             notes = [f"{num_rows:,} texts"]
         if fit["rows_cut"]:
             notes.append(f"{fit['rows_cut']:,} cut to --max_seq_length {self.max_seq_length}")
-        content = digest(
-            "embedder", self.version, preparation.tokenizer.digest, self.max_seq_length, pairs
-        )
+        tokenizer = preparation.tokenizer.digest
+        content = digest("embedder", self.version, tokenizer, self.max_seq_length, pairs)
         facts = {"digest": content, "notes": notes, **fit}
         return with_facts({"texts": columns, "pairs": joined}, facts)
 
@@ -188,13 +194,14 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         """Writes the vectors of the texts in the order of the rows: vectors.npy, and
         vectors.parquet with the texts."""
         pairs = data.examples()
-        place_of = pairs.places()
         texts = [row[ANCHOR] for row in pairs.rows]
-        vectors = vectors[[place_of[text] for text in texts]]
+        anchors = pairs.places_in_rows()[:, ANCHOR]
+        vectors = vectors[anchors]
         file = io.BytesIO()
         np.save(file, vectors)
         run.write_bytes("vectors.npy", file.getvalue())
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+        values = pa.array(vectors.reshape(-1))
+        lists = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
         file = io.BytesIO()
         pq.write_table(pa.table({"text": texts, "vector": lists}), file)
         run.write_bytes("vectors.parquet", file.getvalue())
@@ -213,9 +220,10 @@ def _has_scores(pairs: Rows) -> bool:
     return not np.isnan(pairs.column("score")).any()
 
 
-def _pairs_of(texts: dict[str, Any], size: int) -> Batch:
+def _pairs_of(texts: dict, size: int) -> Batch:
     """The rows of attention of each pair's texts, and its score; as many as there are rows."""
-    anchors, others = (_rows_of_slot(texts, slot) for slot in (ANCHOR, POSITIVE))
+    anchors = _rows_of_slot(texts, ANCHOR)
+    others = _rows_of_slot(texts, POSITIVE)
     columns = {
         "pair_anchor": anchors.astype(np.int32),
         "pair_other": others.astype(np.int32),
@@ -225,7 +233,7 @@ def _pairs_of(texts: dict[str, Any], size: int) -> Batch:
     return {name: padded(column, size) for name, column in columns.items()}
 
 
-def _rows_of_slot(texts: dict[str, Any], slot: int) -> np.ndarray:
+def _rows_of_slot(texts: dict, slot: int) -> np.ndarray:
     """The rows of the anchors, or of the positives, in the order of their pairs."""
     rows = np.flatnonzero(texts["slot"] == slot)
     return rows[np.argsort(texts["row_id"][rows], kind="stable")]
@@ -233,4 +241,5 @@ def _rows_of_slot(texts: dict[str, Any], slot: int) -> np.ndarray:
 
 def digest_of(text: str) -> int:
     """An int64 that stands for a text on every rank."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
+    value = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(value, signed=True)

@@ -61,8 +61,10 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
         for first in range(0, table.num_rows, at_once):
             rows = Rows(table.slice(first, at_once))
             ids, offsets = rows.column("input_ids")
-            for row, states in enumerate(predictor(rows, config.batch_size, label=None) or ()):
-                yield first + row, start.words.pieces(ids[offsets[row] : offsets[row + 1]]), states
+            states_of_rows = predictor(rows, config.batch_size, label=None) or ()
+            for row, states in enumerate(states_of_rows):
+                tokens = start.words.pieces(ids[offsets[row] : offsets[row + 1]])
+                yield first + row, tokens, states
             bar.update(len(rows))
 
     if run.is_writer:
@@ -120,14 +122,15 @@ def write(config: FeaturesConfig, layers: Sequence[int], vectors: Iterator[Vecto
 
 def json_line(layers: Sequence[int], number: int, tokens: list[str], states: np.ndarray) -> bytes:
     """A line as extract_features.py writes it."""
-    features = [
-        {
-            "token": token,
-            "layers": [{"index": n, "values": v} for n, v in zip(layers, values, strict=True)],
-        }
-        for token, values in zip(tokens, states.astype(float).round(6).tolist(), strict=True)
-    ]
-    return f"{json.dumps({'linex_index': number, 'features': features})}\n".encode()
+    features = []
+    vectors_of_tokens = states.astype(float).round(6).tolist()
+    for token, vectors in zip(tokens, vectors_of_tokens, strict=True):
+        by_layer = []
+        for index, values in zip(layers, vectors, strict=True):
+            by_layer.append({"index": index, "values": values})
+        features.append({"token": token, "layers": by_layer})
+    line = json.dumps({"linex_index": number, "features": features})
+    return f"{line}\n".encode()
 
 
 def write_parquet(file: BinaryIO, layers: Sequence[int], vectors: Iterator[Vectors]) -> None:
@@ -137,14 +140,16 @@ def write_parquet(file: BinaryIO, layers: Sequence[int], vectors: Iterator[Vecto
         writer = None
         while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
             numbers, tokens, states = zip(*lines, strict=True)
-            offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
-            by_layer = np.concatenate(states).swapaxes(0, 1)
             columns = {"linex_index": pa.array(numbers)}
             columns["tokens"] = pa.array(tokens, pa.list_(pa.string()))
+            offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
+            by_layer = np.concatenate(states).swapaxes(0, 1)
             for layer, vectors_TH in zip(layers, by_layer, strict=True):
-                size = vectors_TH.shape[1]
-                each = pa.FixedSizeListArray.from_arrays(pa.array(vectors_TH.reshape(-1)), size)
-                columns[f"layer_{layer}"] = pa.ListArray.from_arrays(offsets, each)
+                width = vectors_TH.shape[1]
+                values = pa.array(vectors_TH.reshape(-1))
+                rows = pa.FixedSizeListArray.from_arrays(values, width)
+                columns[f"layer_{layer}"] = pa.ListArray.from_arrays(offsets, rows)
             table = pa.table(columns)
-            writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema))
+            if writer is None:
+                writer = stack.enter_context(pq.ParquetWriter(file, table.schema))
             writer.write_table(table)

@@ -4,7 +4,6 @@ examples with their masks filled in."""
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -46,16 +45,17 @@ class Evaluation:
         time.
         """
         most = settings.max_eval_steps * settings.eval_batch_size
-        used = np.arange(min(len(self.rows), most))
-        lengths = np.diff(self.rows.take(used)["input_ids"][1])
+        num_rows = min(len(self.rows), most)
+        _, offsets = self.rows.take(np.arange(num_rows))["input_ids"]
+        lengths = np.diff(offsets)
         batches = batches_of(lengths, settings.eval_batch_size, self.task.max_seq_length)
         forward = traced_once(lambda batch: counts_of(self.task, self.model(batch), batch))
 
         def measure() -> dict[str, float]:
             outputs = self._predict(batches, forward, "evaluation")
-            return self.job.world.on_first(means_of, outputs, len(used))
+            return self.job.world.on_first(means_of, outputs, num_rows)
 
-        return HeldOut(measure=measure, num_rows=len(used), every=settings.eval_steps or "auto")
+        return HeldOut(measure=measure, num_rows=num_rows, every=settings.eval_steps or "auto")
 
     def filled_in(self, tokenizer: Tokenizer) -> list[Section]:
         """The first examples with the masked tokens marked, and the model's best candidates for
@@ -63,27 +63,28 @@ class Evaluation:
         first = np.arange(min(EXAMPLES, len(self.rows)))
 
         def candidates(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-            shares = tf.nn.softmax(tf.cast(self.model(batch)["mlm"], tf.float32))
-            return tuple(tf.math.top_k(shares, len(CANDIDATES)))
+            scores_MV = tf.cast(self.model(batch)["mlm"], tf.float32)
+            return tuple(tf.math.top_k(tf.nn.softmax(scores_MV), len(CANDIDATES)))
 
         outputs = self._predict([first], candidates, None)
         if outputs is None:
             return []
+        shares, candidate_ids = (values.tolist() for values in outputs[0])
         batch = self.task.batch(fields_of(self.rows, first, first))
-        shares, found = outputs[0]
-        masked = batch["masked_tokens"].tolist()
-        true = dict(zip(masked, batch["masked_ids"].tolist(), strict=True))
-        candidates_of = zip(found.tolist(), shares.tolist(), strict=True)
-        best = dict(zip(masked, candidates_of, strict=True))
-        starts = [*batch["first_tokens"][: len(first)].tolist(), int(batch["attention_mask"].sum())]
+        true_ids = batch["masked_ids"].tolist()
+        of_tokens = zip(true_ids, candidate_ids, shares, strict=True)
+        masked = dict(zip(batch["masked_tokens"].tolist(), of_tokens, strict=True))
+        edges = batch["first_tokens"][: len(first)].tolist()
+        edges.append(int(batch["attention_mask"].sum()))
         texts, wrong = [], []
-        for edges in itertools.pairwise(starts):
-            text, rows_of_text = read(range(*edges), batch["input_ids"], true, best, tokenizer)
+        for start, stop in itertools.pairwise(edges):
+            places = range(start, stop)
+            text, wrong_in_text = filled_text(places, batch["input_ids"], masked, tokenizer)
             texts.append([text])
-            wrong += rows_of_text
+            wrong += wrong_in_text
         wrong.sort(key=lambda row: -row[-1])
         note = "masked tokens are marked, green where the model's best candidate is right"
-        in_all = f"{len(wrong):,} of the {len(true):,} masked tokens"
+        in_all = f"{len(wrong):,} of the {len(masked):,} masked tokens"
         columns = ["text before", "true", *CANDIDATES, "probability"]
         return [
             table("Masks filled in", note, ["text"], texts),
@@ -92,7 +93,7 @@ class Evaluation:
 
     def _predict(
         self, batches: Sequence[np.ndarray], forward: Forward, label: str | None
-    ) -> list[Any] | None:
+    ) -> list | None:
         make_batch = with_checked_ids(self.task.batch, self.model.config)
         world, run = self.job.world, self.job.run
         return predict(world, run, self.rows, batches, make_batch, forward, label=label)
@@ -103,51 +104,54 @@ def counts_of(task: MaskedTask, scores: Tensors, batch: Batch) -> tf.Tensor:
     counts = []
     for term, loss_sum in task.loss(scores, batch).items():
         label = batch["masked_ids" if term == "mlm" else "next_sentence_label"]
-        right = tf.argmax(scores[term], 1) == tf.cast(label, tf.int64)
-        num_right = tf.reduce_sum(tf.cast(right, tf.float32))
-        counts += [num_right, loss_sum, tf.cast(tf.size(right), tf.float32)]
+        best = tf.argmax(scores[term], 1)
+        is_right = tf.cast(best == tf.cast(label, tf.int64), tf.float32)
+        num_rows = tf.cast(tf.size(is_right), tf.float32)
+        counts += [tf.reduce_sum(is_right), loss_sum, num_rows]
     return tf.stack(counts)
 
 
 def means_of(outputs: list[np.ndarray], num_rows: int) -> dict[str, float]:
     """Accuracy and mean loss of each term, from the counts of all batches."""
-    sums = np.sum(np.asarray(outputs, np.float64), 0).reshape(-1, 3)
-    if not sums[:, 2].all():
+    of_batches = np.asarray(outputs, np.float64)
+    counts = of_batches.sum(0).reshape(-1, 3)
+    sums = counts[:, :2]  # of right ones, and of losses
+    totals = counts[:, 2:]
+    if not totals.all():
         raise InputError(
             f"no token of the {num_rows:,} held-out examples is masked: raise"
             " --max_eval_steps, or --masked_lm_prob or --max_predictions_per_seq so that a"
             " whole word fits"
         )
-    means = sums[:, :2] / sums[:, 2:]
-    return dict(zip(MEASURED, means.reshape(-1).tolist(), strict=False))
+    means = (sums / totals).reshape(-1)
+    return dict(zip(MEASURED, means.tolist(), strict=False))
 
 
-def read(
-    places: range,
-    ids: np.ndarray,
-    masked: dict[int, int],
-    best: dict[int, Any],
-    tokenizer: Tokenizer,
+def filled_text(
+    places: range, ids: np.ndarray, masked: dict, tokenizer: Tokenizer
 ) -> tuple[Section, list[list]]:
-    """The text of the example with these tokens, and the cells of those that the model gets
-    wrong."""
+    """The text of the example with the tokens at these places, and the cells of those that the
+    model gets wrong. `masked` has the true token of a place, the best candidates, and their
+    probabilities."""
     text, marks, wrong = "", [], []
-    for is_masked, run in itertools.groupby(places, masked.__contains__):
+    for is_masked, neighbours in itertools.groupby(places, masked.__contains__):
         if not is_masked:
             # At once: a character may have several tokens of bytes.
-            part = tokenizer.text_of(ids[place] for place in run)
+            part = tokenizer.text_of(ids[place] for place in neighbours)
             text += part if text else part.lstrip()
             continue
-        for place in run:
-            true, (numbers, shares) = masked[place], best[place]
+        for place in neighbours:
+            true, candidates, shares = masked[place]
+            is_right = candidates[0] == true
             word = tokenizer.text_of([true])
-            text += word[: len(word) - len(word.lstrip())]
-            color = "answer" if numbers[0] == true else "predicted"
-            marks.append((len(text), len(text + word.lstrip()), color))
-            if numbers[0] != true:
-                before = f"{text[-BEFORE:]}___"
-                wrong.append([marked(before), *shown([true, *numbers], tokenizer), shares[0]])
-            text += word.lstrip()
+            blanks = len(word) - len(word.lstrip())
+            text += word[:blanks]
+            start = len(text)
+            if not is_right:
+                before = marked(f"{text[-BEFORE:]}___")
+                wrong.append([before, *shown([true, *candidates], tokenizer), shares[0]])
+            text += word[blanks:]
+            marks.append((start, len(text), "answer" if is_right else "predicted"))
     return marked(text, marks), wrong
 
 

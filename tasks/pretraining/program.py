@@ -51,7 +51,7 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     else:
         steps = start.load(model, job.world, job.run)
     figures: dict[str, float] = {}
-    facts: dict[str, object] = {}
+    facts = {}
     if held_out and settings.do_eval:
         figures = dict(held_out.measure())
         loss = sum(value for name, value in figures.items() if name.endswith("_loss"))

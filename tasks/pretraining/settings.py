@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from bert.corpus.settings import GOOGLES_MASKS, given_masks
 from distributed.plan import PlanSettings
@@ -39,7 +38,7 @@ class ShardSettings(Settings):
         shown_default="as the shards were built, else false",
     )
 
-    def masks(self, built: Mapping[str, Any], is_modern: bool = False) -> dict[str, Any]:
+    def masks(self, built: Mapping, is_modern: bool = False) -> dict:
         """The settings of masks: of the flags, else of `built`, those that the shards were made
         with, else Google's or ModernBERT's (Warner et al. 2024, section 2.2)."""
         stated = {name: built[name] for name in GOOGLES_MASKS if name in built}

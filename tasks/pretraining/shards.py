@@ -1,13 +1,13 @@
 """Shards as rows for training: those of `bert-corpus build`, or Google's TFRecord files, converted
 by tf.data."""
 
-import itertools
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 
 from bert.corpus.masking import Masking
@@ -121,22 +121,29 @@ def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
     Raises InputError: there is no room for it; a file is empty, compressed or damaged; an example
     does not fit.
     """
-    facts = {str(file.resolve()): (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
+    facts = {}
+    needed = 0
+    for file in files:
+        size = file.stat().st_size
+        facts[str(file.resolve())] = size, file.stat().st_mtime_ns
+        needed += size
     folder = cache_folder() / "records" / digest(VERSION, facts, limits._asdict())
     if folder.is_dir():
         return folder
+    schema = schema_of(ExampleSettings(masking="static"), limits.vocab_size)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for file in files:
+            for columns in _examples_of(file, limits, flag):
+                yield record_batch(columns, schema)
 
     def write(into: Path) -> None:
         settings = {"masking": "static", "next_sentence": True, **limits._asdict()}
-        schema = schema_of(ExampleSettings(masking="static"), limits.vocab_size)
-        columns = itertools.chain.from_iterable(_examples_of(file, limits, flag) for file in files)
-        batches = (record_batch(each, schema) for each in columns)
-        entry = write_shard(into / "shard-00000-of-00001.arrow", batches, schema, settings)
+        entry = write_shard(into / "shard-00000-of-00001.arrow", batches(), schema, settings)
         write_manifest(into, {"settings": settings, "tokenizer_digest": "", "shards": [entry]})
 
     with writing_cache():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        needed = sum(size for size, _ in facts.values())
         free = shutil.disk_usage(folder.parent).free
         if needed > free:
             raise InputError(
@@ -185,26 +192,29 @@ def _without_padding(
     segments, labels = parsed["segment_ids"], parsed["next_sentence_labels"]
     positions, originals, weights = (parsed[name] for name in PREDICTIONS)
     lengths = np.count_nonzero(mask, axis=1)
+    ends = lengths[:, None]
     place = np.arange(limits.max_seq_length)
-    inside = place < lengths[:, None]
+    inside = place < ends
     a_tokens = np.count_nonzero((segments == 0) & inside, axis=1)
     is_b = place >= a_tokens[:, None]
     used = weights == 1
+    mask_is_wrong = (mask != inside) | (ends == 0)
     is_unknown = _outside(ids, limits.vocab_size) & inside
     is_unknown_original = _outside(originals, limits.vocab_size) & used
+    all_unknown = np.hstack([is_unknown, is_unknown_original])
     vocabulary = f"the vocabulary of {limits.vocab_size} entries (--vocab_file)"
     problems = {
-        "input_mask is not ones followed by zeros": (mask != inside) | (lengths[:, None] == 0),
+        "input_mask is not ones followed by zeros": mask_is_wrong,
         "segment_ids are not zeros followed by ones": (segments != is_b) & inside,
         "masked_lm_weights are not all 0 or 1": ~used & (weights != 0),
-        "a masked_lm_position is past its tokens": _outside(positions, lengths[:, None]) & used,
+        "a masked_lm_position is past its tokens": _outside(positions, ends) & used,
         "next_sentence_labels is not 0 or 1": _outside(labels, 2),
-        f"an id is not in {vocabulary}": np.hstack([is_unknown, is_unknown_original]),
+        f"an id is not in {vocabulary}": all_unknown,
     }
     for problem, places in problems.items():
-        if places.any():
-            row = first + np.flatnonzero(places.any(axis=1))[0]
-            raise InputError(f"{where}: record {row}: {problem}")
+        wrong_rows = np.flatnonzero(places.any(axis=1))
+        if len(wrong_rows):
+            raise InputError(f"{where}: record {first + wrong_rows[0]}: {problem}")
     offsets = offsets_of(used.sum(axis=1))
     return {
         "input_ids": (ids[inside], offsets_of(lengths)),

@@ -4,7 +4,6 @@ Tensors have their shape as a suffix: B rows, M masked tokens of all rows, V voc
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -49,10 +48,10 @@ class MaskedTask(Trains):
         return ("mlm", "nsp") if self.has_next_sentence else ("mlm",)
 
     @property
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict:
         return {"max_seq_length": self.max_seq_length}
 
-    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+    def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         """Adds `masked_tokens` (rows of the hidden state) and `masked_ids` [M], and
         `next_sentence_label` [B] (1: a random one). For groups of fixed shapes M is the most that
         there can be, padded with the id -1.

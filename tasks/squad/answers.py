@@ -95,8 +95,9 @@ class SpanDecoder(Decoder):
         self._firsts: Any = windows.column("document_start")
         self._question_of: Any = windows.column("question")
         self._token_spans: Any = tables["paragraphs"].column("spans")
-        edges = np.searchsorted(self._question_of, np.arange(len(examples.questions) + 1))
-        self.windows_of = [range(*pair) for pair in itertools.pairwise(edges.tolist())]
+        numbers = np.arange(len(examples.questions) + 1)
+        edges = np.searchsorted(self._question_of, numbers).tolist()
+        self.windows_of = [range(*pair) for pair in itertools.pairwise(edges)]
 
     def keep(self, window: int, scores: np.ndarray) -> Prediction | np.ndarray:
         """The prediction for the window's question if it has no other window, else a copy of the
@@ -110,9 +111,11 @@ class SpanDecoder(Decoder):
         """The prediction for each question. `kept` has what `keep` returned for each window."""
         predictions = []
         for question, windows in enumerate(self.windows_of):
-            one: list[Any] = [kept[window] for window in windows]
-            is_made = isinstance(one[0], Prediction)
-            predictions.append(one[0] if is_made else self.prediction(question, one))
+            of_question: list = [kept[window] for window in windows]
+            prediction = of_question[0]
+            if not isinstance(prediction, Prediction):
+                prediction = self.prediction(question, of_question)
+            predictions.append(prediction)
         return predictions
 
     def prediction(self, question: int, scores: Sequence[np.ndarray]) -> Prediction:
@@ -129,12 +132,13 @@ class SpanDecoder(Decoder):
         """The answer, from the scores of each window of the question; at most `n_best_size`
         candidates, and the null answer."""
         paragraph = self._examples.questions[question].paragraph
-        values, offsets = self._token_spans
         context = self._examples.paragraphs[paragraph]
+        values, offsets = self._token_spans
         token_spans = values[offsets[paragraph] : offsets[paragraph + 1]].reshape(-1, 2)
         spans = self._spans(self.windows_of[question], scores, len(token_spans))
-        nulls = np.array([each[0] for each in scores], np.float64)
-        start_score, end_score = nulls[nulls.sum(1).argmin()].tolist()
+        nulls = np.array([scores_T2[0] for scores_T2 in scores], np.float64)
+        lowest = nulls.sum(1).argmin()
+        start_score, end_score = nulls[lowest].tolist()
         null = Candidate(start_score, end_score, "")
         if self._version_2:
             spans = np.concatenate([spans, [(start_score, end_score, -1, -1)]])
@@ -168,21 +172,25 @@ class SpanDecoder(Decoder):
         (`max_context_owner`)."""
         heads = self._heads[windows].tolist()
         firsts = self._firsts[windows].tolist()
-        # without its [SEP]
-        lengths = [len(each) - head - 1 for each, head in zip(scores, heads, strict=True)]
+        lengths = []
+        for scores_T2, head in zip(scores, heads, strict=True):
+            lengths.append(len(scores_T2) - head - 1)  # without its [SEP]
         owners = max_context_owner(firsts, lengths, num_tokens)
         spans = []
-        for index, each in enumerate(scores):
-            head, length = heads[index], lengths[index]
-            shift = firsts[index] - head  # from places in the window to tokens of the context
+        for window, scores_T2 in enumerate(scores):
+            head = heads[window]
+            end = head + lengths[window]
+            shift = firsts[window] - head  # from places in the window to tokens of the context
             # The highest scores first; on ties the earlier token.
-            starts, ends = np.argsort(-each, 0, kind="stable")[: self._settings.n_best_size].T
-            starts = starts[(starts >= head) & (starts < head + length)]
-            starts = starts[owners[starts + shift] == index]
-            stops = np.minimum(starts + self._settings.max_answer_length, head + length)
-            one, two = np.nonzero((ends >= starts[:, None]) & (ends < stops[:, None]))
-            starts, ends = starts[one], ends[two]
-            columns = each[starts, 0], each[ends, 1], starts + shift, ends + shift
+            order_T2 = np.argsort(-scores_T2, 0, kind="stable")
+            starts, ends = order_T2[: self._settings.n_best_size].T
+            starts = starts[(starts >= head) & (starts < end)]
+            starts = starts[owners[starts + shift] == window]
+            stops = np.minimum(starts + self._settings.max_answer_length, end)
+            is_span = (ends >= starts[:, None]) & (ends < stops[:, None])
+            of_starts, of_ends = np.nonzero(is_span)
+            starts, ends = starts[of_starts], ends[of_ends]
+            columns = scores_T2[starts, 0], scores_T2[ends, 1], starts + shift, ends + shift
             spans.append(np.stack(columns, 1).astype(np.float64))
         return np.concatenate(spans)
 

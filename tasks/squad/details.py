@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tasks.runs.details import MOST_ROWS, Section, marked, of_all, table
 from tasks.squad.answers import Prediction
-from tasks.squad.metrics import Score, separates_words
+from tasks.squad.metrics import Score, percent, separates_words
 from tasks.squad.reading import Examples, Question
 
 QUESTION_WORD = re.compile(r"\b(what|which|who|whose|whom|when|where|why|how)\b")
 OTHER = "other"
+NO_ANSWER = "(no answer)"
 LEAST_KNOWN_SHARE = 0.5  # of questions with such a word, else they are in another language
 WORDS = {1: "1 word", 2: "2 words", 4: "3 to 4", 8: "5 to 8", 10**9: "9 or more"}
 # of texts without blanks between words
@@ -24,28 +25,33 @@ def details(
     """The sections, from the answer and the score of each question."""
     questions = examples.questions
     scored = [scores[question.id] for question in questions]
-    words = [*map(question_word, questions)]
+    question_words = [*map(question_word, questions)]
     sections = []
-    if words.count(OTHER) < (1 - LEAST_KNOWN_SHARE) * len(words):
-        common = [word for word, _ in Counter(words).most_common()]
-        sections.append(by_group("By question word", common, words, scored))
+    if question_words.count(OTHER) < (1 - LEAST_KNOWN_SHARE) * len(questions):
+        common = [word for word, _ in Counter(question_words).most_common()]
+        sections.append(by_group("By question word", common, question_words, scored))
     groups = WORDS if separates_words(examples.paragraphs) else CHARACTERS
     lengths = [length_of(question, groups) for question in questions]
     sections.append(by_group("By length of the answer", groups.values(), lengths, scored))
-    rows = [*zip(questions, predictions, scored, strict=True)]
-    mistakes = [row for row in rows if not row[2].exact]
-    wrong = [row for row in mistakes if row[2].f1 == 0]
+    wrong, partly_right = [], []
+    for row in zip(questions, predictions, scored, strict=True):
+        score = row[2]
+        if score.f1 == 0 and not score.exact:
+            wrong.append(row)
+        elif not score.exact:
+            partly_right.append(row)
     wrong.sort(key=lambda row: -row[1].probability)
-    part = [row for row in mistakes if row[2].f1 > 0]
-    part.sort(key=lambda row: row[2].f1)
-    note = f"{of_all(len(mistakes), len(rows))}. No word in common with an answer (green)"
+    partly_right.sort(key=lambda row: row[2].f1)
+    in_all = of_all(len(wrong) + len(partly_right), len(questions))
+    none_in_common = f"{in_all}. No word in common with an answer (green)"
+    some_in_common = "some words in common with an answer (green)"
     columns = ["question", "context", "predicted", "answer", "probability", "F1"]
-    for title, about, kept in (
-        ("Wrong, the surest first", note, wrong),
-        ("Partly right, the lowest F1 first", "some words in common with an answer (green)", part),
+    for title, note, rows in (
+        ("Wrong, the surest first", none_in_common, wrong),
+        ("Partly right, the lowest F1 first", some_in_common, partly_right),
     ):
-        shown = [row_of(examples, *row) for row in kept[:MOST_ROWS]]
-        sections.append(table(title, about, columns, shown))
+        cells = [row_of(examples, *row) for row in rows[:MOST_ROWS]]
+        sections.append(table(title, note, columns, cells))
     return sections
 
 
@@ -72,31 +78,28 @@ def by_group(
     for group, score in zip(groups, scores, strict=True):
         members.setdefault(group, []).append(score)
     rows = []
-    for name, own in members.items():
-        if own:
-            means = [100 * sum(values) / len(own) for values in zip(*own, strict=True)]
-            rows.append([name, len(own), *(f"{mean:.2f}" for mean in means)])
+    for name, of_group in members.items():
+        if of_group:
+            exact, f1 = percent(of_group, len(of_group))
+            rows.append([name, len(of_group), f"{exact:.2f}", f"{f1:.2f}"])
     return table(title, "", ["", "questions", "EM", "F1"], rows)
 
 
-def row_of(
-    examples: Examples, question: Question, prediction: Prediction, score: Score
-) -> list[object]:
+def row_of(examples: Examples, question: Question, prediction: Prediction, score: Score) -> list:
+    """The cells of a question."""
     context = examples.paragraphs[question.paragraph]
     answer = question.answers[0][0] if question.answers else ""
     marks = []
-    for text, start, name in (
-        (answer, context.find(answer), "answer"),
-        (prediction.text, prediction.start, "predicted"),
-    ):
+    true = answer, context.find(answer), "answer"
+    predicted = prediction.text, prediction.start, "predicted"
+    for text, start, name in (true, predicted):
         if text and start >= 0 and context.startswith(text, start):
             marks.append((start, start + len(text), name))
-    shown = [marked(question.text), marked(context, marks)]
-    none = "(no answer)"
     return [
-        *shown,
-        prediction.text or none,
-        answer or none,
+        marked(question.text),
+        marked(context, marks),
+        prediction.text or NO_ANSWER,
+        answer or NO_ANSWER,
         f"{prediction.probability:.3f}",
         f"{score.f1:.2f}",
     ]

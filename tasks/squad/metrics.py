@@ -58,7 +58,7 @@ def squad_v1(references: References, predictions: Predictions, unit: Unit = "wor
     for id_, answers in references.items():
         if id_ in predictions:
             each[id_] = score_v1(answers, predictions[id_], unit)
-    exact, f1 = _percent(each.values(), len(references))
+    exact, f1 = percent(each.values(), len(references))
     return {"exact_match": exact, "f1": f1}, each
 
 
@@ -73,7 +73,8 @@ def score_v2(answers: Sequence[str], prediction: str, unit: Unit) -> Score:
     """The score of one question by the rules of `squad_v2`."""
     # Answers that are empty after normalisation do not count; without answers the empty text is
     # expected.
-    expected = [words for answer in answers if (words := normalized(answer, unit))] or [[]]
+    not_empty = filter(None, (normalized(answer, unit) for answer in answers))
+    expected = [*not_empty] or [[]]
     predicted = normalized(prediction, unit)
     exact = float(predicted in expected)
     # If a text has no token, F1 is 1 if both have none, else 0.
@@ -92,26 +93,28 @@ def squad_v2(
     (null_odds.json) exceed the threshold is answered with "". The keys `HasAns_…` and `NoAns_…`
     exist if there are such questions.
     """
-    each = {id_: score_v2(answers, predictions[id_], unit) for id_, answers in references.items()}
-    groups = {
-        "": [*each.values()],
-        "HasAns_": [score for id_, score in each.items() if references[id_]],
-        "NoAns_": [score for id_, score in each.items() if not references[id_]],
-    }
-    result: dict[str, float] = {}
+    each = {}
+    groups: dict[str, list[Score]] = {"": [], "HasAns_": [], "NoAns_": []}
+    for id_, answers in references.items():
+        score = each[id_] = score_v2(answers, predictions[id_], unit)
+        groups[""].append(score)
+        groups["HasAns_" if answers else "NoAns_"].append(score)
+    result = {}
     for prefix, scores in groups.items():
         if scores:
-            result[f"{prefix}exact"], result[f"{prefix}f1"] = _percent(scores, len(scores))
+            result[f"{prefix}exact"], result[f"{prefix}f1"] = percent(scores, len(scores))
             result[f"{prefix}total"] = len(scores)
-    for name in ("exact", "f1"):
+    for name in Score._fields:
         of_name = {id_: getattr(score, name) for id_, score in each.items()}
-        best = _best_threshold(references, predictions, of_name, null_odds)
-        result[f"best_{name}"], result[f"best_{name}_thresh"] = best
+        best, threshold = _best_threshold(references, predictions, of_name, null_odds)
+        result[f"best_{name}"] = best
+        result[f"best_{name}_thresh"] = threshold
     main_scores = {name: result[name] for name in MAIN_OF_V2 if name in result}
     return main_scores | result, each
 
 
-def _percent(scores: Collection[Score], total: int) -> tuple[float, float]:
+def percent(scores: Collection[Score], total: int) -> tuple[float, float]:
+    """The sums of `exact` and `f1` as shares of a total, in percent."""
     exact = 100.0 * sum(score.exact for score in scores) / total
     return exact, 100.0 * sum(score.f1 for score in scores) / total
 

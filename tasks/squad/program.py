@@ -26,13 +26,16 @@ def run_squad(config: SquadConfig, job: Job) -> Scores:
     answers."""
     # Configuration, tokenizer and weights are found on rank 0; the windows are built once per
     # machine.
-    needs = Needs(config.windows.max_seq_length)
-    runs = runs_of(config, job, partial(start_of_run, needs=needs))
-    task = SpanTask(config.windows, config.answers, config.metric, saved_settings(config))
+    windows = config.windows
+    start = partial(start_of_run, needs=Needs(windows.max_seq_length))
+    runs = runs_of(config, job, start)
+    task = SpanTask(windows, config.answers, config.metric, saved_settings(config))
+    train = [source_of(config.questions, is_training=True)]
+    dev = [source_of(config.questions, is_training=False)]
     # what is predicted is also what a training is evaluated on
-    train, dev = (source_of(config.questions, is_training) for is_training in (True, False))
-    of_kind = {"train": [train], "dev": [dev], "predict": [dev]}
+    of_kind = {"train": train, "dev": dev, "predict": dev}
     sources = {kind: of_kind[kind] for kind in config.wanted_sets}
-    words, allow_unknown = runs[0].start.words, config.windows.allow_unknown
-    sets = open_sets(task, sources, Preparation(job.world, job.run, words, allow_unknown))
+    tokenizer = runs[0].start.words
+    preparation = Preparation(job.world, job.run, tokenizer, windows.allow_unknown)
+    sets = open_sets(task, sources, preparation)
     return run_task(task, sets, runs, config, job)

@@ -19,7 +19,7 @@ from tasks.squad.settings import QuestionSettings
 
 WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
 KINDS = {list: "a list", str: "text", int: "an integer", bool: "true or false"}
-Paragraphs = Iterator[tuple[str, list[Any]]]  # the context and the questions of each
+Paragraphs = Iterator[tuple[str, list]]  # the context and the questions of each
 COLUMNS = ("id", "context", "question", "answers")  # of a Parquet file
 HUB_KEYS = ("text", "answer_start")  # of which answers on the hub have a list each
 NO_PLACE = -1  # of an answer that is not trained on
@@ -168,7 +168,7 @@ def _of_file(data: Any, source: str) -> Paragraphs:
 def _of_table(table: Table, allow_impossible: bool) -> Paragraphs:
     """As `_of_file`, with a paragraph for successive rows of one context."""
 
-    def context_of(placed: tuple[str, dict[str, Any]]) -> str:
+    def context_of(placed: tuple[str, dict]) -> str:
         place, row = placed
         return _part(row, "context", str, f"{table.where}: {place}")
 
@@ -176,11 +176,11 @@ def _of_table(table: Table, allow_impossible: bool) -> Paragraphs:
         yield context, [_with_answers(row, allow_impossible) for _, row in rows]
 
 
-def _with_answers(row: dict[str, Any], allow_impossible: bool) -> dict[str, Any]:
+def _with_answers(row: dict, allow_impossible: bool) -> dict:
     """A row of a table in the form of a file's question."""
     answers = row.get("answers") or []
     if isinstance(answers, dict):
-        lists: list[Any] = [answers.get(key) for key in HUB_KEYS]
+        lists: list = [answers.get(key) for key in HUB_KEYS]
         if all(isinstance(each, list) for each in lists):
             pairs = itertools.zip_longest(*lists)
             answers = [dict(zip(HUB_KEYS, pair, strict=True)) for pair in pairs]

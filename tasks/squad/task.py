@@ -8,7 +8,6 @@ start and end.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +47,7 @@ class SpanTask(Task[Examples, Results]):
     windows: WindowSettings = field(default_factory=WindowSettings)
     answers: AnswerSettings = field(default_factory=AnswerSettings)
     count: str = "auto"  # what is counted: the flag `--metric`
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping = field(default_factory=dict)
     name, head, table, metric = "squad", SPAN, "windows", "f1"
     # increase when reading or cutting accepts or writes something else: old folders are not used
     version = 7
@@ -58,10 +57,10 @@ class SpanTask(Task[Examples, Results]):
         return self.windows.max_seq_length
 
     @property
-    def fixed(self) -> Mapping[str, object]:
+    def fixed(self) -> Mapping:
         return saved_settings(self.windows)
 
-    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+    def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         fields = {**fields, "sentence_a_tokens": fields["question_tokens"]}
         fields, batch = batch_of(fields, grouping)
         for name in ANSWERS:
@@ -96,13 +95,12 @@ class SpanTask(Task[Examples, Results]):
     def read(self, source: Source) -> Examples:
         return read(source, self.windows.version_2_with_negative)
 
-    def key(self, source: Source, examples: Callable[[], Examples]) -> object:
+    def key(self, source: Source, examples: Callable) -> object:
+        facts = flat(self.windows), source.is_training, source.limit
         file = Path(source.path).expanduser()
         if not source.split and file.is_file():
-            content: object = sha256(file)  # a file with the same bytes is not parsed again
-        else:
-            content = [examples().paragraphs, examples().questions]
-        return flat(self.windows), source.is_training, source.limit, content
+            return *facts, sha256(file)  # a file with the same bytes is not parsed again
+        return *facts, [examples().paragraphs, examples().questions]
 
     def tables(self, examples: Examples, preparation: Preparation) -> Tables:
         """Tokenizes questions and contexts and cuts the contexts into windows.
@@ -115,7 +113,8 @@ class SpanTask(Task[Examples, Results]):
         """
         settings, tokenizer = self.windows, preparation.tokenizer
         paragraphs, questions = examples.paragraphs, examples.questions
-        contexts = preparation.ids_and_spans(paragraphs, "tokenizing contexts")
+        encoded = preparation.ids_and_spans(paragraphs, "tokenizing contexts")
+        context_ids, spans = zip(*encoded, strict=True)
         texts = [question.text for question in questions]
         question_ids = preparation.ids(texts, "tokenizing questions")
         separators = [tokenizer.sep_id] * tokenizer.separators
@@ -123,29 +122,31 @@ class SpanTask(Task[Examples, Results]):
         most_asked = min(settings.max_query_length, most_asked)
         rows = []
         for number, question in enumerate(questions):
-            ids, spans = contexts[question.paragraph]
+            place = question.paragraph
             asked = question_ids[number][:most_asked]
             head = np.concatenate([[tokenizer.cls_id], asked, separators]).astype(np.int32)
-            answer = answer_tokens(question, paragraphs[question.paragraph], spans)
-            for window in self._windows(head, ids, answer):
+            answer = answer_tokens(question, paragraphs[place], spans[place])
+            for window in self._windows(head, context_ids[place], answer):
                 rows.append((*window, number))
         input_ids, *columns = zip(*rows, strict=True)
         windows = {"input_ids": ragged(input_ids, pa.int32())}
         for name, column in zip(NUMBERS, columns, strict=True):
             windows[name] = pa.array(column, pa.int32())
-        token_spans = ragged([spans.reshape(-1) for _, spans in contexts], pa.int32())
+        interleaved = [spans_T2.reshape(-1) for spans_T2 in spans]
         notes = [f"{len(questions):,} questions, {len(rows):,} windows"]
         if examples.misplaced:
             names = shortened(examples.misplaced, 5)
             notes.append(f"left out, because the answer is not at answer_start: {names}")
         lengths = settings.max_seq_length, settings.doc_stride, settings.max_query_length
-        content = digest(
-            "squad windows", self.version, tokenizer.digest, lengths, [paragraphs, questions]
-        )
-        context_ids = [ids for ids, _ in contexts]
+        content = [paragraphs, questions]
         fit = preparation.fit([*context_ids, *question_ids], [*paragraphs, *texts])
-        facts = {"digest": content, "notes": notes, **fit}
-        return with_facts({"windows": windows, "paragraphs": {"spans": token_spans}}, facts)
+        facts = {
+            "digest": digest("squad windows", self.version, tokenizer.digest, lengths, content),
+            "notes": notes,
+            **fit,
+        }
+        token_spans = {"spans": ragged(interleaved, pa.int32())}
+        return with_facts({"windows": windows, "paragraphs": token_spans}, facts)
 
     def _windows(
         self, head: np.ndarray, ids: np.ndarray, answer: tuple[int, int] | None
@@ -154,11 +155,13 @@ class SpanTask(Task[Examples, Results]):
         room = self.windows.max_seq_length - len(head) - 1
         for start in window_starts(len(ids), room, self.windows.doc_stride):
             window = ids[start : start + room]
-            positions = (0, 0)
+            first = last = 0
             if answer and start <= answer[0] and answer[1] < start + len(window):
                 shift = len(head) - start
-                positions = answer[0] + shift, answer[1] + shift
-            yield np.concatenate([head, window, head[-1:]]), len(head), *positions, start
+                first = answer[0] + shift
+                last = answer[1] + shift
+            input_ids = np.concatenate([head, window, head[-1:]])
+            yield input_ids, len(head), first, last, start
 
     def decoder(self, data: Data) -> SpanDecoder:
         version_2 = self.windows.version_2_with_negative
@@ -177,17 +180,17 @@ class SpanTask(Task[Examples, Results]):
         if not has_answers(examples):
             return {}, {}
         unit = unit_of(self.count, examples)
-        texts = by_id(examples, (each.text for each in results))
+        texts, _, null_odds, *_ = zip(*results, strict=True)
+        predictions = by_id(examples, texts)
         if not self.windows.version_2_with_negative:
-            return squad_v1(examples.references, texts, unit)
-        odds = by_id(examples, (each.null_odds for each in results))
-        return squad_v2(examples.references, texts, odds, unit)
+            return squad_v1(examples.references, predictions, unit)
+        return squad_v2(examples.references, predictions, by_id(examples, null_odds), unit)
 
     def records(self, data: Data, results: Results) -> Iterator[Record]:
         examples = data.examples()
         _, scores = self._scored(examples, results)
         for question, answer in zip(examples.questions, results, strict=True):
-            fields: dict[str, object] = {
+            fields: dict = {
                 "id": question.id,
                 "question": question.text,
                 "context": examples.paragraphs[question.paragraph],
@@ -213,25 +216,25 @@ class SpanTask(Task[Examples, Results]):
                 "the contexts have no blanks between words: F1 hardly differs from EM; see --metric"
                 " characters"
             )
-        run.write_json("predictions.json", by_id(examples, (each.text for each in results)))
-        entries = by_id(examples, (each.entry for each in results))
-        run.write("nbest_predictions.json", nbest_file(entries))
+        texts, entries, null_odds, *_ = zip(*results, strict=True)
+        run.write_json("predictions.json", by_id(examples, texts))
+        run.write("nbest_predictions.json", nbest_file(by_id(examples, entries)))
         if self.windows.version_2_with_negative:
-            run.write_json("null_odds.json", by_id(examples, (each.null_odds for each in results)))
+            run.write_json("null_odds.json", by_id(examples, null_odds))
 
     def details(self, data: Data, results: Results) -> Details:
         examples = data.examples()
-        _, each = self._scored(examples, results)
-        return Details(sections=details(examples, results, each))
+        _, scores = self._scored(examples, results)
+        return Details(sections=details(examples, results, scores))
 
 
-def by_id(examples: Examples, values: Iterable[Any]) -> dict[str, Any]:
+def by_id(examples: Examples, values: Iterable) -> dict:
     """What each question has, by the question's id."""
     return dict(zip(examples.references, values, strict=True))
 
 
 def has_answers(examples: Examples) -> bool:
-    return any(each.answers or each.is_impossible for each in examples.questions)
+    return any(question.answers or question.is_impossible for question in examples.questions)
 
 
 def unit_of(metric: str, examples: Examples) -> Unit:

@@ -45,10 +45,10 @@ class TagDecoder(Decoder):
         values, offsets = self._tags
         tags_T = values[offsets[row] : offsets[row + 1]]
         logs_TL = log_softmax(scores_TL.astype(float), 1)
-        used = np.flatnonzero(tags_T >= 0)
-        losses = -logs_TL[used, tags_T[used]]
-        best_T2 = np.stack([logs_TL.argmax(1), np.exp(logs_TL.max(1))], 1)
-        return best_T2, losses
+        tagged = np.flatnonzero(tags_T >= 0)
+        losses = -logs_TL[tagged, tags_T[tagged]]
+        probabilities_T = np.exp(logs_TL.max(1))
+        return np.stack([logs_TL.argmax(1), probabilities_T], 1), losses
 
     def results(self, kept: Sequence[tuple[np.ndarray, np.ndarray]]) -> Results:
         """The tags of each sentence, and the losses of all words with a tag. A word without a token
@@ -57,19 +57,22 @@ class TagDecoder(Decoder):
         best, losses = zip(*kept, strict=True)
         words, offsets = rows.column("words")
         sentence_of = np.repeat(rows.column("sentence"), np.diff(offsets))
-        tags = [[""] * len(each.words) for each in sentences]
-        shares = [[1.0] * len(each.words) for each in sentences]
+        tags = [[""] * len(sentence.words) for sentence in sentences]
+        shares = [[1.0] * len(sentence.words) for sentence in sentences]
         first = np.flatnonzero(words != NONE)  # tokens of their words
-        places = zip(sentence_of[first].tolist(), words[first].tolist(), strict=True)
-        for (sentence, word), (label, share) in zip(
-            places, np.concatenate(best)[first].tolist(), strict=True
+        best_of_words = np.concatenate(best)[first].tolist()
+        for sentence, word, (label, share) in zip(
+            sentence_of[first].tolist(), words[first].tolist(), best_of_words, strict=True
         ):
             tags[sentence][word] = self._labels[int(label)]
             shares[sentence][word] = share
         found = []
-        for each, own, own_shares in zip(sentences, tags, shares, strict=True):
-            whole = filled(each.words, own) if self._characters else [tag or "O" for tag in own]
-            found.append(Tagged(whole, own_shares))
+        for number, tags_of_words in enumerate(tags):
+            if self._characters:
+                whole = filled(sentences[number].words, tags_of_words)
+            else:
+                whole = [tag or "O" for tag in tags_of_words]
+            found.append(Tagged(whole, shares[number]))
         return found, np.concatenate(losses)
 
 

@@ -33,7 +33,8 @@ def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     task = TagTask(settings, start.bert_config.labels, saved_settings(config))
     sources = {kind: [Source(config.files, kind)] for kind in config.wanted_sets}
     preparation = Preparation(job.world, job.run, start.words, settings.allow_unknown)
-    return run_task(task, open_sets(task, sources, preparation), runs, config, job)
+    sets = open_sets(task, sources, preparation)
+    return run_task(task, sets, runs, config, job)
 
 
 def start_of_tagger(config: TaggerConfig, job: Job) -> Start:

@@ -43,27 +43,27 @@ def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[S
     `labels` if these are known. Raises InputError, with the line: a damaged file, an empty one, or
     a tag that is none."""
     sentences: list[Sentence] = []
-    for each in _sentences(source, characters):
+    for sentence in _sentences(source, characters):
         if source.limit == len(sentences):
             break
-        if source.kind == "predict" and NO_TAGS.issuperset(each.tags or ()):
-            each = each._replace(tags=None)
-        where = f"{source}: {each.place}"
-        _check_words(each.words, characters, where)
-        if each.tags is None and source.kind != "predict":
+        if source.kind == "predict" and NO_TAGS.issuperset(sentence.tags or ()):
+            sentence = sentence._replace(tags=None)
+        where = f"{source}: {sentence.place}"
+        _check_words(sentence.words, characters, where)
+        if sentence.tags is None and source.kind != "predict":
             raise InputError(f"{where}: there are no tags")
-        if each.tags is not None and len(each.tags) != len(each.words):
-            raise InputError(f"{where}: {len(each.words)} words have {len(each.tags)} tags")
-        sentences.append(each)
+        if sentence.tags is not None and len(sentence.tags) != len(sentence.words):
+            raise InputError(f"{where}: {len(sentence.words)} words have {len(sentence.tags)} tags")
+        sentences.append(sentence)
     if not sentences:
         raise InputError(f"{source}: there is no sentence in it")
-    longest = max(len(each.words) for each in sentences)
+    longest = max(len(sentence.words) for sentence in sentences)
     if longest > 1 and all(map(_is_counted, sentences)):
         raise InputError(
             f"{source}: the first column counts the words, as in CoNLL-U: the word must be the"
             " first column"
         )
-    words = itertools.chain.from_iterable(each.words for each in sentences)
+    words = itertools.chain.from_iterable(sentence.words for sentence in sentences)
     if source.kind == "train" and not characters and all(len(word) == 1 for word in words):
         raise InputError(f"{source}: each word is a single character: give --characters")
     return _with_tags(sentences, str(source), characters, labels)
@@ -107,7 +107,8 @@ def _with_tags(
         )
     if examples.keys() - set("BI" if characters else "BIES"):
         sentences = [
-            each._replace(tags=each.tags and in_bioes(each.tags, characters)) for each in sentences
+            sentence._replace(tags=sentence.tags and in_bioes(sentence.tags, characters))
+            for sentence in sentences
         ]
     if labels:
         _refuse(tags_of(sentences).difference(labels), sentences, where, needed)
@@ -115,17 +116,17 @@ def _with_tags(
 
 
 def tags_of(sentences: Sentences) -> set[str]:
-    return {tag for each in sentences for tag in each.tags or ()}
+    return {tag for sentence in sentences for tag in sentence.tags or ()}
 
 
 def _refuse(wrong: set[str], sentences: list[Sentence], where: str, needed: str) -> None:
     """Raises InputError for the first of these tags, if there are any."""
-    for each in sentences:
-        for place, tag in enumerate(each.tags or ()):
+    for sentence in sentences:
+        for place, tag in enumerate(sentence.tags or ()):
             if tag in wrong:
-                word = each.words[place]
+                word = sentence.words[place]
                 raise InputError(
-                    f"{where}: {each.place}: the tag of word {place + 1}, {word!r:.40}, must be"
+                    f"{where}: {sentence.place}: the tag of word {place + 1}, {word!r:.40}, must be"
                     f" {needed}, got {tag!r:.40}"
                 )
 
@@ -188,10 +189,10 @@ def illegal(sentences: Sentences) -> list[Sentence]:
         return parted(tag)[0] in "IE" or (is_bioes and parted(before)[0] in "BI")
 
     broken = []
-    for each in sentences:
-        edges = itertools.pairwise(["O", *(each.tags or ()), "O"])
+    for sentence in sentences:
+        edges = itertools.pairwise(["O", *(sentence.tags or ()), "O"])
         if any(is_broken(*edge) for edge in edges):
-            broken.append(each)
+            broken.append(sentence)
     return broken
 
 

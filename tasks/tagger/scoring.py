@@ -16,7 +16,6 @@ from tasks.runs.details import (
     NONE,
     Details,
     figures,
-    figures_of_labels,
     marked,
     matrix,
     of_all,
@@ -79,18 +78,15 @@ class Comparison:
     """The entities of sentences and those that were found: counts by type."""
 
     def __init__(self, sentences: Sentences, found: Sequence[Tagged]):
-        self.true = [set(spans(each.tags or ())) for each in sentences]
-        self.found = [set(spans(each.tags)) for each in found]
-        both = map(set.intersection, self.true, self.found)
-        counts = [*map(_types, (self.true, self.found, both))]
-        labels = sorted(counts[0] | counts[1])
-        counts_3L = np.array([[count[label] for label in labels] for count in counts], int)
-        self.by_type = figures_of_labels(labels, counts_3L)
-        self.all = figures(*counts_3L.sum(1).tolist())
-
-    def errors(self) -> list[int]:
-        """How many entities of each sentence only one side has."""
-        return [len(a ^ b) for a, b in zip(self.true, self.found, strict=True)]
+        self.true = [set(spans(sentence.tags or ())) for sentence in sentences]
+        self.found = [set(spans(tagged.tags)) for tagged in found]
+        num_true = _types(self.true)
+        num_found = _types(self.found)
+        num_right = _types(map(set.intersection, self.true, self.found))
+        self.by_type = {}
+        for label in sorted(num_true | num_found):
+            self.by_type[label] = figures(num_true[label], num_found[label], num_right[label])
+        self.all = figures(num_true.total(), num_found.total(), num_right.total())
 
 
 def _types(entities: Iterable[set[Span]]) -> Counter[str]:
@@ -114,10 +110,10 @@ def measure(
         raise InputError(f"no word of the {kind} set has a token: there is nothing to score")
     comparison = Comparison(sentences, found)
     scores = {name: comparison.all[name] for name in ("f1", "precision", "recall")}
-    f1_of_types = [each["f1"] for each in comparison.by_type.values()]
+    f1_of_types = [of_type["f1"] for of_type in comparison.by_type.values()]
     scores["macro_f1"] = statistics.fmean(f1_of_types or [0.0])
-    true_tags = [tag for each in sentences for tag in each.tags or ()]
-    found_tags = [tag for each in found for tag in each.tags]
+    true_tags = [tag for sentence in sentences for tag in sentence.tags or ()]
+    found_tags = [tag for tagged in found for tag in tagged.tags]
     scores["accuracy"] = statistics.fmean(map(str.__eq__, true_tags, found_tags))
     if characters:
         from sklearn.metrics import f1_score  # a second to import
@@ -126,8 +122,10 @@ def measure(
             true_tags, found_tags, labels=[*labels], average="macro", zero_division=1.0
         )
     pairs = zip(sentences, found, strict=True)
-    documents = itertools.groupby(pairs, lambda pair: pair[0].document)
-    f1_of_documents = [Comparison(*zip(*part, strict=True)).all["f1"] for _, part in documents]
+    f1_of_documents = []
+    for _, document in itertools.groupby(pairs, lambda pair: pair[0].document):
+        of_document = Comparison(*zip(*document, strict=True))
+        f1_of_documents.append(of_document.all["f1"])
     if len(f1_of_documents) > 1:
         scores["document_f1"] = statistics.fmean(f1_of_documents)
     scores["loss"] = np.mean(losses)
@@ -142,20 +140,28 @@ def details(
     """The figures of each type, or plain tag; for the page also the confused ones, and the
     sentences with the most wrong entities."""
     comparison = Comparison(sentences, found)
-    types = [*{"O"}.intersection(labels), *comparison.by_type][:MOST_LABELS]
     counts = Counter[tuple[str, str]]()
-    for each, tagged in zip(sentences, found, strict=True):
-        for true, tag in zip(each.tags or (), tagged.tags, strict=True):
-            counts[parted(true)[1] or "O", parted(tag)[1] or "O"] += 1
-    confusion = [[counts[one, other] for other in types] for one in types]
-    errors = comparison.errors()
-    wrong = [number for number, count in enumerate(errors) if count]
-    wrong.sort(key=lambda number: -errors[number])
+    for sentence, tagged in zip(sentences, found, strict=True):
+        for true, tag in zip(sentence.tags or (), tagged.tags, strict=True):
+            _, true_type = parted(true)
+            _, type_found = parted(tag)
+            counts[true_type or "O", type_found or "O"] += 1
+    types = [*comparison.by_type]
+    if "O" in labels:
+        types.insert(0, "O")
+    types = types[:MOST_LABELS]
+    confusion = [[counts[true_type, type_found] for type_found in types] for true_type in types]
+    pairs = zip(comparison.true, comparison.found, strict=True)
+    num_errors = [len(true_spans ^ found_spans) for true_spans, found_spans in pairs]
+    wrong = [number for number, count in enumerate(num_errors) if count]
+    wrong.sort(key=lambda number: -num_errors[number])
     rows = [_row(characters, sentences[number], found[number]) for number in wrong[:MOST_ROWS]]
-    kind, counted = ("tag", "words") if is_plain(labels) else ("type", "entities")
+    kind, counted = "type", "entities"
+    if is_plain(labels):
+        kind, counted = "tag", "words"
     about = f"a row for the true {kind} of each word, a column for the predicted one"
     colors = f"true {counted} are green, predicted ones red, both where they agree"
-    note = f"{of_all(len(wrong), len(errors))}. {colors}"
+    note = f"{of_all(len(wrong), len(num_errors))}. {colors}"
     sections = [
         table_of_figures(f"{kind}s".title(), "", (kind, counted), comparison.by_type),
         matrix("Confusion", about, types, confusion),
@@ -164,7 +170,7 @@ def details(
     return Details({f"eval_{kind}s": comparison.by_type}, sections)
 
 
-def _row(characters: bool, sentence: Sentence, tagged: Tagged) -> list[object]:
+def _row(characters: bool, sentence: Sentence, tagged: Tagged) -> list:
     """The cells of a sentence: its text with marks, the true entities, the predicted ones."""
     text, starts = text_of(sentence.words, characters)
     marks, cells = [], []
@@ -172,7 +178,9 @@ def _row(characters: bool, sentence: Sentence, tagged: Tagged) -> list[object]:
     for color, tags, others in (("answer", true, predicted), ("predicted", predicted, true)):
         if is_plain(tags):  # of all words only the wrong ones
             tags = ["O" if tag == other else tag for tag, other in zip(tags, others, strict=True)]
-        part = entities(text, sentence.words, starts, Tagged(tags, tagged.shares))
-        marks += [(entity.start, entity.end, color) for entity in part]
-        cells.append(", ".join(f"{entity.text} ({entity.label})" for entity in part) or NONE)
+        names = []
+        for entity in entities(text, sentence.words, starts, Tagged(tags, tagged.shares)):
+            marks.append((entity.start, entity.end, color))
+            names.append(f"{entity.text} ({entity.label})")
+        cells.append(", ".join(names) or NONE)
     return [marked(text, marks), *cells]

@@ -5,7 +5,6 @@ Tensors have their shape as a suffix: R rows of the hidden state, B rows, T toke
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +35,7 @@ class TagTask(Task[Sentences, Results]):
 
     sentences: SentenceSettings = field(default_factory=SentenceSettings)
     labels: Sequence[str] = ()
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping = field(default_factory=dict)
     name, head = "tagger", TAGGER
     version = 2  # increase when reading or `tables` makes something else: old rows are not used
 
@@ -48,7 +47,7 @@ class TagTask(Task[Sentences, Results]):
     def max_seq_length(self) -> int:
         return self.sentences.max_seq_length
 
-    def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
+    def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)
         values, _ = fields["tags"]
         tags = np.full(len(batch["input_ids"]), NONE, np.int32)
@@ -70,7 +69,7 @@ class TagTask(Task[Sentences, Results]):
     def read(self, source: Source) -> Sentences:
         return read(source, self.sentences.characters, self.labels)
 
-    def key(self, source: Source, sentences: Callable[[], Sentences]) -> object:
+    def key(self, source: Source, sentences: Callable) -> object:
         return self.labels, flat(self.sentences), sentences()
 
     def tables(self, sentences: Sentences, preparation: Preparation) -> Tables:
@@ -78,34 +77,33 @@ class TagTask(Task[Sentences, Results]):
         (its number), and for each token `words`, the number of the word that begins there, and
         `tags`, the number of its label; all int32. A long sentence becomes overlapping rows, of
         which the one with the most context has the word."""
+        settings, tokenizer = self.sentences, preparation.tokenizer
         number_of = {label: number for number, label in enumerate(self.labels)}
-        joined = [text_of(each.words, self.sentences.characters) for each in sentences]
-        texts = [text for text, _ in joined]
-        tokenizer = preparation.tokenizer
+        joined = [text_of(sentence.words, settings.characters) for sentence in sentences]
+        texts, starts = zip(*joined, strict=True)
         encoded = preparation.ids_and_spans(texts, "tokenizing", "sentence")
         rows, without_token = [], []
-        for number, each in enumerate(sentences):
+        for number, sentence in enumerate(sentences):
             ids, spans = encoded[number]
-            words = words_of_tokens(each.words, joined[number][1], spans)
-            if not self.sentences.characters:
-                absent = sorted(set(range(len(each.words))).difference(words.tolist()))
-                without_token += [f"{each.words[word]!a} ({each.place})" for word in absent]
-            tags_of_words = np.full(len(each.words) + 1, NONE, np.int32)  # the last is that of NONE
-            if each.tags:
-                tags_of_words[:-1] = [number_of[tag] for tag in each.tags]
-            for here, own in _windows(words, self.sentences):
-                tokens = np.concatenate([[tokenizer.cls_id], ids[here], [tokenizer.sep_id]])
-                rows.append((tokens, own, tags_of_words[own], len(tokens), number))
-        input_ids, words_of_rows, tags_of_rows, lengths, numbers = zip(*rows, strict=True)
-        columns = {
-            "input_ids": ragged(input_ids, pa.int32()),
-            "words": ragged(words_of_rows, pa.int32()),
-            "tags": ragged(tags_of_rows, pa.int32()),
-            "sentence_a_tokens": pa.array(lengths, pa.int32()),
-            "sentence": pa.array(numbers, pa.int32()),
-        }
+            words = words_of_tokens(sentence.words, starts[number], spans)
+            if not settings.characters:
+                absent = set(range(len(sentence.words))).difference(words.tolist())
+                for word in sorted(absent):
+                    without_token.append(f"{sentence.words[word]!a} ({sentence.place})")
+            tags = np.full(len(sentence.words) + 1, NONE, np.int32)  # the last is that of NONE
+            if sentence.tags:
+                tags[:-1] = [number_of[tag] for tag in sentence.tags]
+            for here, words_here in _windows(words, settings):
+                input_ids = np.concatenate([[tokenizer.cls_id], ids[here], [tokenizer.sep_id]])
+                rows.append((input_ids, words_here, tags[words_here], len(input_ids), number))
+        *lists, lengths, numbers = zip(*rows, strict=True)
+        columns = {}
+        for name, column in zip(("input_ids", "words", "tags"), lists, strict=True):
+            columns[name] = ragged(column, pa.int32())
+        columns["sentence_a_tokens"] = pa.array(lengths, pa.int32())
+        columns["sentence"] = pa.array(numbers, pa.int32())
         content = digest(
-            "tagger", self.version, tokenizer.digest, self.labels, flat(self.sentences), sentences
+            "tagger", self.version, tokenizer.digest, self.labels, flat(settings), sentences
         )
         notes = _notes(sentences, len(rows), without_token)
         fit = preparation.fit([ids for ids, _ in encoded], texts)
@@ -127,23 +125,24 @@ class TagTask(Task[Sentences, Results]):
         """Texts and entities with their places; or words and plain tags, as they are read."""
         is_tagged = is_plain(self.labels)
         for sentence, tagged in zip(data.examples(), results[0], strict=True):
-            fields: dict[str, object] = {"tokens": sentence.words, "tags": tagged.tags}
+            mistake = None
+            fields: dict = {"tokens": sentence.words, "tags": tagged.tags}
             if sentence.tags:
                 fields["true_tags"] = sentence.tags
+                mistake = sureness_of_mistake(sentence.tags, tagged)
             if not is_tagged:
                 fields = self._entities(sentence, tagged)
-            mistake = sureness_of_mistake(sentence.tags, tagged) if sentence.tags else None
             yield Record(fields, mistake)
 
-    def _entities(self, sentence: Sentence, tagged: Tagged) -> dict[str, object]:
+    def _entities(self, sentence: Sentence, tagged: Tagged) -> dict:
         text, starts = text_of(sentence.words, self.sentences.characters)
         found = entities(text, sentence.words, starts, tagged)
-        fields: dict[str, object] = {"text": text, "entities": [*map(asdict, found)]}
+        fields: dict = {"text": text, "entities": [*map(asdict, found)]}
         if sentence.tags:
             certain = Tagged(sentence.tags, [1.0] * len(sentence.tags))
             true = [*map(asdict, entities(text, sentence.words, starts, certain))]
-            for each in true:
-                del each["probability"]  # nobody's guess
+            for entity in true:
+                del entity["probability"]  # nobody's guess
             fields["true_entities"] = true
         return fields
 
@@ -152,7 +151,8 @@ class TagTask(Task[Sentences, Results]):
         blocks = []
         for sentence, tagged in zip(data.examples(), results[0], strict=True):
             pairs = zip(sentence.words, tagged.tags, strict=True)
-            blocks.append("".join(f"{word}\t{tag}\n" for word, tag in pairs))
+            lines = [f"{word}\t{tag}\n" for word, tag in pairs]
+            blocks.append("".join(lines))
         run.write("predictions.conll", "\n".join(blocks))
 
     def details(self, data: Data, results: Results) -> Details:
@@ -162,14 +162,15 @@ class TagTask(Task[Sentences, Results]):
 def _windows(words: np.ndarray, settings: SentenceSettings) -> Iterator[tuple[slice, np.ndarray]]:
     """The tokens of each row of a sentence, and the words that begin at them in this row, [CLS] and
     [SEP] included."""
+    num_tokens = len(words)
     room = settings.max_seq_length - 2
-    starts = window_starts(len(words), room, settings.doc_stride)
-    lengths = [min(room, len(words) - start) for start in starts]
-    owners = max_context_owner(starts, lengths, len(words))
+    starts = window_starts(num_tokens, room, settings.doc_stride)
+    lengths = [min(room, num_tokens - start) for start in starts]
+    owners = max_context_owner(starts, lengths, num_tokens)
     for window, start in enumerate(starts):
         here = slice(start, start + room)
-        own = np.where(owners[here] == window, words[here], NONE)
-        yield here, np.pad(own, 1, constant_values=NONE)
+        words_here = np.where(owners[here] == window, words[here], NONE)
+        yield here, np.pad(words_here, 1, constant_values=NONE)
 
 
 def _notes(sentences: Sentences, num_rows: int, without_token: Sequence[str]) -> list[str]:
@@ -195,10 +196,12 @@ def words_of_tokens(words: Sequence[str], starts: Sequence[int], spans: np.ndarr
     the word's first character.
     """
     numbers = np.full(len(spans), NONE, np.int32)
-    word_starts = np.asarray(starts)
-    word_ends = word_starts + [len(word) for word in words]
+    word_ends = np.add(starts, [len(word) for word in words])
     owners = np.searchsorted(word_ends, spans[:, 0], side="right")
-    reached = np.append(word_starts, np.iinfo(np.int64).max)[owners] < spans[:, 1]
-    owned, first_tokens = np.unique(np.where(reached, owners, NONE), return_index=True)
+    # a token behind the last word reaches none
+    word_starts = np.append(starts, np.iinfo(np.int64).max)
+    is_reached = word_starts[owners] < spans[:, 1]
+    owners = np.where(is_reached, owners, NONE)
+    owned, first_tokens = np.unique(owners, return_index=True)
     numbers[first_tokens] = owned
     return numbers
