@@ -59,10 +59,12 @@ WRONG = (
 
 
 def run(config: DoctorConfig) -> None:
-    machine, folder = config.machine, nearest_folder(Path(config.output_dir).expanduser())
+    machine = config.machine
+    folder = nearest_folder(Path(config.output_dir).expanduser())
     with World.join(machine.device, "bert-doctor", stalls=machine.stalls) as world:
         world.agree({"Python": platform.python_version(), "the versions of packages": versions()})
-        page, on_each_machine = Page(world, config.json), world.on_each_machine
+        page = Page(world, config.json)
+        on_each_machine = world.on_each_machine
         page.check("versions", check_versions)
         temporary = os.environ.get("TMPDIR") or "/tmp", "set TMPDIR to another folder"
         shared = "/dev/shm", "docker run --shm-size 4g; in Kubernetes an emptyDir in memory"
@@ -143,10 +145,9 @@ def check_mpi(world: World) -> Finding:
 def check_hosts(world: World) -> Finding:
     """The name, the address and the ranks of each host, and how many threads each rank computes
     with."""
-    ranks_of = Counter(world.all_gather((socket.gethostname(), host_address(world))))
-    text = shortened(
-        f"{name} ({address}), ranks: {count}" for (name, address), count in ranks_of.items()
-    )
+    host = f"{socket.gethostname()} ({host_address(world)})"
+    ranks_of = Counter(world.all_gather(host))
+    text = shortened(f"{host}, ranks: {count}" for host, count in ranks_of.items())
     if len(set(ranks_of.values())) > 1:
         advice = "start equally many ranks on each host; a step waits for the slowest"
         return Finding("warning", f"{text}: different numbers of ranks", advice)
@@ -174,8 +175,10 @@ def check_devices(world: World) -> Finding:
 def check_disk(folder: Path, advice: str, num_bytes: int = WRITTEN_BYTES) -> Finding:
     """Writes a file to the folder. One of `WRITTEN_BYTES` must be fast and have room for
     checkpoints."""
-    folder, data = nearest_folder(folder), os.urandom(num_bytes)  # not zeros, which may be free
-    place, start_s = f"{folder} on {socket.gethostname()}", time.perf_counter()
+    folder = nearest_folder(folder)
+    place = f"{folder} on {socket.gethostname()}"
+    data = os.urandom(num_bytes)  # not zeros, which may be free
+    start_s = time.perf_counter()
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(data)
@@ -203,15 +206,20 @@ def nearest_folder(path: Path) -> Path:
 
 def check_sums(world: World, collectives: Collectives) -> Finding:
     """The backend's sum of float32 against NumPy's, and the same bits on every rank."""
-    generators = map(np.random.default_rng, range(world.size))
-    parts = [chance.standard_normal(SIZE).astype(np.float32) for chance in generators]
+    parts = []
+    for seed in range(world.size):
+        numbers = np.random.default_rng(seed).standard_normal(SIZE)
+        parts.append(numbers.astype(np.float32))
+    mine, _ = world.share
     with world.operation("a sum on trial"):
-        mine, _ = world.share
-        total = np.array(collectives.all_reduce_sum([tf.constant(parts[mine])])[0])
+        (sums,) = collectives.all_reduce_sum([tf.constant(parts[mine])])
+        total = np.array(sums)
     exact = np.sum(parts, 0, np.float64)
-    bound = world.size * np.finfo(np.float32).eps * np.sum(np.abs(parts), 0, np.float64)
+    magnitude = np.sum(np.abs(parts), 0, np.float64)
+    bound = world.size * np.finfo(np.float32).eps * magnitude
     error = float(np.max(np.abs(total - exact) / bound))
-    world.agree({"the bits of a sum over ranks": hashlib.sha256(total.tobytes()).hexdigest()})
+    bits = hashlib.sha256(total.tobytes())
+    world.agree({"the bits of a sum over ranks": bits.hexdigest()})
     if not error <= 1:
         return Finding("failed", f"the error is {error:.3g} times what rounding allows", WRONG)
     return Finding("ok", "NumPy's to rounding, with the same bits on every rank")
@@ -221,17 +229,18 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
     """The losses and gradient norms of a training, and of others that must have the same to
     rounding: of a small model without dropout on random tokens."""
     tf.get_logger().setLevel("ERROR")  # each model is traced once, which looks like retracing
-    folder = Path(world.on_first(lambda: tempfile.mkdtemp(prefix=".bert-doctor.", dir=output_dir)))
+    folder = Path(world.on_first(tempfile.mkdtemp, None, ".bert-doctor.", output_dir))
     num_rows = max(8, 2 * world.size)
     train = partial(train_on_trial, folder, num_rows, world, collectives)
-    found: list[np.ndarray] = []  # the losses and norms of each training
+    trained = list[np.ndarray]()  # the losses and norms of each training
     check, is_gpu = page.check, world.device.is_gpu
 
     def compared(training: Callable[..., np.ndarray], tolerance: float, *options: str) -> Finding:
-        found.append(training(*options))
-        if len(found) == 1:
+        trained.append(training(*options))
+        if len(trained) == 1:
             return Finding("ok", f"a small model trains, {STEPS} steps")
-        difference = float(np.max(np.abs(found[0] / found[-1] - 1)))
+        ratios = trained[0] / trained[-1]
+        difference = float(np.max(np.abs(ratios - 1)))
         text = f"losses and gradients differ by {difference:.1e}" if difference else "the same bits"
         if not difference <= tolerance:
             return Finding("failed", f"{text}, must be at most {tolerance:g}", WRONG)
@@ -270,14 +279,8 @@ def train_on_trial(
     xla: str = "off",
 ) -> np.ndarray:
     """Trains, or goes on from the last checkpoint. Returns every step's loss and gradient norm."""
-    values = {
-        "global_batch_size": num_rows,
-        "num_train_steps": STEPS,
-        "num_warmup_steps": 0,
-        "log_steps": 1,
-        "save_checkpoints_steps": STEPS // 2,
-        "xla": xla,
-    }
+    values = {"global_batch_size": num_rows, "num_train_steps": STEPS, "num_warmup_steps": 0}
+    values |= {"log_steps": 1, "save_checkpoints_steps": STEPS // 2, "xla": xla}
     config = model_config("tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     set_precision(precision)
     output_dir = folder / f"{world.size}-{precision}-{xla}"
@@ -286,16 +289,24 @@ def train_on_trial(
         job = Job(world, collectives, run)
         path, state = world.on_first(newest_checkpoint, "auto", run) or (None, None)
         start = Start(config, weights=path, checkpoint=path, state=state)
-        random_training(config, LENGTH, values, job).run(start, job, seed=0)
-    lines = world.on_first((output_dir / "metrics.jsonl").read_text).splitlines()
-    return np.array([[line["loss"], line["gradient_norm"]] for line in map(json.loads, lines)])
+        training = random_training(config, LENGTH, values, job)
+        training.run(start, job, seed=0)
+    text = world.on_first((output_dir / "metrics.jsonl").read_text)
+    rows = []
+    for line in text.splitlines():
+        figures = json.loads(line)
+        rows.append([figures["loss"], figures["gradient_norm"]])
+    return np.array(rows)
 
 
 def check_speed(world: World, collectives: Collectives, machine: MachineSettings) -> Finding:
     """A few steps of BERT-base on random tokens: 32 x 384 on a GPU, 1 x 128 on a CPU."""
-    on_cpu = {"batch_size": 1, "seq_length": 128, "num_warmup": 1, "num_steps": 2}
-    values = {"batch_size": 32, "seq_length": 384, "xla": "on"} if world.device.is_gpu else on_cpu
-    load = made(LoadSettings, values | flat(machine) | {"model_size": "base"})
+    values = flat(machine) | {"model_size": "base"}
+    if world.device.is_gpu:
+        values |= {"batch_size": 32, "seq_length": 384, "xla": "on"}
+    else:
+        values |= {"batch_size": 1, "seq_length": 128, "num_warmup": 1, "num_steps": 2}
+    load = made(LoadSettings, values)
     figures = step_figures(load, world, collectives)
     speed = f"{figures['examples_per_s']:.3g} examples/s"
     return Finding("ok", f"{load}: {speed}; bert-bench step tells more")

@@ -222,9 +222,11 @@ def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
     several = len(runs) > 1
 
     def curves(key: str) -> list[Curve]:
-        names = [run.name if several else "" for run in runs]
-        lines = [points(run.steps, key) for run in runs]
-        return [*map(Curve, names, lines, colors.values())]
+        drawn = []
+        for run in runs:
+            name = run.name if several else ""
+            drawn.append(Curve(name, points(run.steps, key), colors[run.name]))
+        return drawn
 
     marks = runs[0].best()
     breaks = [] if several else runs[0].interruptions()
