@@ -279,7 +279,7 @@ def train_on_trial(
     xla: str = "off",
 ) -> np.ndarray:
     """Trains, or goes on from the last checkpoint. Returns every step's loss and gradient norm."""
-    values = {"global_batch_size": num_rows, "num_train_steps": STEPS, "num_warmup_steps": 0}
+    values: dict = {"global_batch_size": num_rows, "num_train_steps": STEPS, "num_warmup_steps": 0}
     values |= {"log_steps": 1, "save_checkpoints_steps": STEPS // 2, "xla": xla}
     config = model_config("tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     set_precision(precision)

@@ -200,7 +200,7 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
     known = {name: field for field in (*UNLISTED, *FILES, *fields) for name in field.names}
     if "precision" in known:
         known |= {name: Field(name, bool) for name in REDUCED_PRECISIONS}
-    negated = {}
+    negated = dict[str, Field]()
     for name, field in known.items():
         if field.is_boolean:
             negated |= {f"no{name}": field, f"no_{name}": field}

@@ -281,7 +281,7 @@ def step_bars(runs: Runs) -> str:
     rows = ""
     for name, parts_ms in bars.items():
         pieces = ""
-        titles = []
+        titles = list[str]()
         for label, ms in zip(labels.values(), parts_ms, strict=True):
             color, width = len(titles), f"{100 * ms / longest:.2f}%"
             title = f"{label} {ms:,.0f} ms"
