@@ -317,7 +317,8 @@ def barrier() -> None:
 @as_written
 def broadcast_object(obj, root_rank: int = 0, name: str | None = None):
     """The object of rank `root_rank` on every rank (pickled)."""
-    session, root_rank = current(), checked_root(root_rank)
+    session = current()
+    root_rank = checked_root(root_rank)
     sent = obj if session.world.rank == root_rank else None
     with session.meeting(Call("hvd.broadcast_object", name, (root_rank,))):
         objects = session.world.all_gather(sent)

@@ -233,7 +233,8 @@ def collective(
     gradients of the tensors; `name` is for its own calls. With `resizes` the first dimensions may
     differ among the ranks, and those of results from the tensors'.
     """
-    session, is_eager = current(), tf.executing_eagerly()
+    session = current()
+    is_eager = tf.executing_eagerly()
 
     def meet(*values):
         kinds = ((value.dtype.name, tuple(value.shape[int(resizes) :])) for value in values)

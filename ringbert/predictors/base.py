@@ -103,7 +103,8 @@ class TrainedPredictor:
         """The rows of examples. Warns, where the programs stop, when many of their tokens are
         [UNK]: a single text may well hold some."""
         data = set_of(self.task, examples, self._preparation)
-        share, tokenizer = data.prepared.facts["unknown_share"], self._preparation.tokenizer
+        share = data.prepared.facts["unknown_share"]
+        tokenizer = self._preparation.tokenizer
         if share > MOST_UNKNOWN_SHARE:
             warnings.warn(
                 f"{share:.1%} of the tokens are [UNK], which the model knows nothing about: the"
@@ -165,7 +166,9 @@ def checked_texts(
     items = list(value) if isinstance(value, Iterable) and not is_table else []
     if not items:
         raise InputError(f"{name} must be a text or a list of texts, got {shown(value)}")
-    texts, takes_empty, num_empty = [], takes_empty and not is_single, 0
+    texts = []
+    takes_empty = takes_empty and not is_single
+    num_empty = 0
     for number, item in enumerate(items):
         one = tuple(item) if takes_pairs and isinstance(item, tuple | list) else (item,)
         is_valid = all(isinstance(text, str) and not SURROGATE.search(text) for text in one)

@@ -66,7 +66,8 @@ def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> 
     config = config_of(load)
     job = Job(world, collectives, Unwritten())
     measured, rates = measured_steps(load, config, job)
-    mean, deviation = float(np.mean(rates)), float(np.std(rates))
+    mean = float(np.mean(rates))
+    deviation = float(np.std(rates))
     of_ranks = world.all_gather((mean, deviation))
     rate_of_first, _ = of_ranks[0]
     total, total_deviation = np.sum(of_ranks, axis=0).tolist()

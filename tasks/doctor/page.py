@@ -108,7 +108,8 @@ def combined(findings: list[Finding]) -> Finding:
     worst = max((finding.status for finding in findings), key=order.index)
     if worst == "ok" or len(set(findings)) == 1:
         return findings[0]
-    texts, advice = {}, []
+    texts = {}
+    advice = []
     for rank, finding in enumerate(findings):
         if finding.status == worst:
             texts[rank] = finding.text

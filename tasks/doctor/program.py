@@ -100,7 +100,8 @@ def run(config: DoctorConfig) -> None:
 
 def check_versions() -> Finding:
     """The packages that a result depends on."""
-    installed, build = versions(), tf.sysconfig.get_build_info()
+    installed = versions()
+    build = tf.sysconfig.get_build_info()
     if {"tensorflow", "tensorflow-cpu"} <= installed.keys():
         text = "tensorflow and tensorflow-cpu are both installed and overwrite each other's files"
         advice = "make a new environment with one of ringbert's extras, cpu or gpu"

@@ -77,7 +77,8 @@ def export(
     exported: a SavedModel, its tokenizer in assets.extra
       input_ids, token_type_ids, attention_mask -> label, logits, probabilities
     """
-    name, path = os.fspath(folder), Path(out).expanduser()
+    name = os.fspath(folder)
+    path = Path(out).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"OUT {path} exists already: give a new folder")
     with about_arguments(name):

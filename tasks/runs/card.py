@@ -58,7 +58,8 @@ def _table(scores: Mapping[str, float]) -> str:
 
 
 def _training(folder: Path, run: Mapping, result: Mapping) -> Iterator[str]:
-    config, plan = run["config"], run["plan"]
+    config = run["config"]
+    plan = run["plan"]
     starts = history.read(folder)
     origin = starts[0]["from"] if starts else run["start"]
     yield f"- weights from: {origin}"

@@ -85,8 +85,10 @@ def run_on_ranks(
     `config` must be the same on all ranks. In an elastic world the survivors of a death call `work`
     again, unless it handles the death itself. It then continues from what it has written.
     """
-    machine, has_trained = config.machine, Event()
-    values, of_data = flat(config), flags_of_data(config)
+    machine = config.machine
+    has_trained = Event()
+    values = flat(config)
+    of_data = flags_of_data(config)
     if os.environ.get(launcher.HAS_SAVED) == "1":
         has_trained.set()
 
@@ -128,7 +130,8 @@ def run_on_ranks(
 
 def flags_of_data(config: Settings) -> dict:
     """The flags that say what is read."""
-    values, fields = flat(config), fields_of(type(config))
+    values = flat(config)
+    fields = fields_of(type(config))
     return {field.name: values[field.name] for field in fields if field.group == "data"}
 
 

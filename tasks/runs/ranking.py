@@ -24,7 +24,8 @@ def search_scores(ranks: Sequence[np.ndarray]) -> dict[str, float]:
     """MRR@10, NDCG@10 with equal gains, and recall@k of the ranks of relevant documents, those of
     each query from 0."""
     gains = 1 / np.log2(np.arange(BEST) + 2)
-    reciprocals, ndcgs = [], []
+    reciprocals = []
+    ndcgs = []
     for ranks_of_query in ranks:
         best = ranks_of_query[ranks_of_query < BEST]
         reciprocals.append(1 / (1 + best.min()) if len(best) else 0.0)

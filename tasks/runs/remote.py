@@ -115,7 +115,8 @@ class Mirror:
         with store_of("output_dir", self.url) as (store, path):
             found = store.find(path) if store.exists(path) else []
             sizes = {str(PurePosixPath(name).relative_to(path)): store.size(name) for name in found}
-            files, changed = visible_files(folder), sizes.copy()
+            files = visible_files(folder)
+            changed = sizes.copy()
             record = folder / UPLOADED
             uploaded = set(read_json(record)) if record.is_file() else set[str]()
             kept = list[str]()
@@ -144,7 +145,8 @@ class Mirror:
         with store_of("output_dir", self.url) as (store, path):
             files = visible_files(folder)
             for name in sorted(files, key=lambda name: (files[name].name in LAST, name)):
-                file, version = files[name], version_of(files[name])
+                file = files[name]
+                version = version_of(files[name])
                 if self._versions.get(name) != version:
                     store.makedirs(str(PurePosixPath(path, name).parent), exist_ok=True)
                     store.put_file(str(file), f"{path}/{name}")

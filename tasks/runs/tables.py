@@ -111,7 +111,8 @@ def open_table(
         raise InputError(f"{where}: line {line} holds a NUL, which is no text")
     if ending in (".jsonl", ".json"):
         return _of_json(text, where)
-    counts, is_csv = Counter[str](), ending == ".csv"
+    counts = Counter[str]()
+    is_csv = ending == ".csv"
     lines = _csv_lines(text, where, counts) if is_csv else _tsv_lines(text, len(header), counts)
     if not header:
         _, header = next(lines, ("", ()))

@@ -119,7 +119,8 @@ def rows_of_texts(
     is_pair = np.array([text is not None for text in second], np.int64)
     first_ids, first_offsets = joined(preparation.ids(first))
     second_texts = list[str]()
-    second_ids, second_offsets = first_ids[:0], 0 * first_offsets
+    second_ids = first_ids[:0]
+    second_offsets = 0 * first_offsets
     if is_pair.any():
         second_texts = [text or "" for text in second]
         second_ids, second_offsets = joined(preparation.ids(second_texts))

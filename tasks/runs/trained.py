@@ -43,7 +43,9 @@ def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dic
     """The flags of a command that trains nothing, those with `is_saved` as its model was trained
     unless they are given; and what to say of flags that differ from it. Raises InputError: the
     model's settings are damaged."""
-    values, notes, place = dict(given), list[str](), Path()
+    values = dict(given)
+    notes = list[str]()
+    place = Path()
     saved: Mapping = {}
     wanted = [
         field

@@ -271,11 +271,13 @@ class Training:
 
     def _load(self, start: Start, run: Run, seed: int, checkpoints: Checkpoints) -> None:
         """Loads the weights and moments that a run starts from. On rank 0."""
-        model, tensors = self.model, self.model.named_tensors()
+        model = self.model
+        tensors = self.model.named_tensors()
         if start.weights is None:
             run.say(f"weights: initial values, seed {seed}: training from scratch")
             return
-        fresh, new = {}, list[str]()
+        fresh = {}
+        new = list[str]()
         if start.state is None:
             fresh = {name: tensors[name].numpy() for name in start.fresh_tensors}
             new += model.head.shapes(model.config)
@@ -317,7 +319,8 @@ class Training:
 
     def _say_warnings(self, job: Job, plan: Plan, held_out: HeldOut | None) -> None:
         """Warns of surprising plans."""
-        say, settings = job.run.say, self._config.plan.resolved()
+        say = job.run.say
+        settings = self._config.plan.resolved()
         # by which `make_plan` has divided, also if a rank has died since
         size = self._world.launched_size
         if size > 1 and settings.global_batch_size is None:
@@ -341,7 +344,8 @@ class Training:
                 f" {job.collectives.name} on these machines"
             )
         if held_out:
-            every, patience = held_out.interval(plan), held_out.patience
+            every = held_out.interval(plan)
+            patience = held_out.patience
             count = math.ceil(plan.steps / every)
             say(f"evaluation every {every:,} steps, {count:,} in all")
             if patience is not None and count <= patience + 1:  # only after the last one

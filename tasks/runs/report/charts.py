@@ -71,7 +71,8 @@ def elements(drawn: Drawn, marks: Iterable[tuple[float, str]], from_zero: bool) 
     last = max(xs)
     lowest = min(0.0, *ys) if from_zero else min(ys)
     y_ticks = ticks(lowest, max(ys))
-    low, bottom = y_ticks[0], HEIGHT - BOTTOM
+    low = y_ticks[0]
+    bottom = HEIGHT - BOTTOM
     x_scale = (WIDTH - LEFT - RIGHT) / (last or 1)
     y_scale = (bottom - TOP) / ((y_ticks[-1] - low) or 1)
 

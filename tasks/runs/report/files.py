@@ -230,7 +230,8 @@ def read_metrics(path: Path) -> tuple[Lines, int]:
     A full disk or a kill may leave a part of a line. The last one, without its end, is being
     written.
     """
-    metrics, num_damaged = [], 0
+    metrics = []
+    num_damaged = 0
     lines = read_text(path).split("\n")
     for number, line in enumerate(lines, 1):
         try:

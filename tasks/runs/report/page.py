@@ -49,7 +49,8 @@ def main(argv: list[str] | None = None) -> None:
     words = deque(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         flags.stop(f"{USAGE}\n\n{__doc__}", 0 if words else 2)
-    places, output_file = list[Path](), None
+    places = list[Path]()
+    output_file = None
     with flags.reporting("bert-report"):
         while words:
             name, equals, value = words.popleft().partition("=")
@@ -196,7 +197,8 @@ def cells_of(name: str, places: Runs) -> Iterator[str]:
 
 def means(members: Sequence[Scores]) -> dict[str, str]:
     """Mean and standard deviation of each score that all have."""
-    mean, deviation = {}, {}
+    mean = {}
+    deviation = {}
     for name in members[0]:
         if all(name in scores for scores in members):
             values = [scores[name] for scores in members]
@@ -283,7 +285,8 @@ def step_bars(runs: Runs) -> str:
         pieces = ""
         titles = list[str]()
         for label, ms in zip(labels.values(), parts_ms, strict=True):
-            color, width = len(titles), f"{100 * ms / longest:.2f}%"
+            color = len(titles)
+            width = f"{100 * ms / longest:.2f}%"
             title = f"{label} {ms:,.0f} ms"
             pieces += f'<i class="c{color}" style="width:{width}" title="{title}"></i>'
             titles.append(title)
@@ -343,7 +346,8 @@ def facts_table(runs: Runs) -> str:
 
 
 def facts_of(run: RunFiles) -> dict[str, str]:
-    plan, last = run.plan, run.steps[-1]
+    plan = run.plan
+    last = run.steps[-1]
     warmup = plan.get("warmup_steps")
     return {
         "steps": f"{last['step']:,} of {plan['steps']:,.0f}",
