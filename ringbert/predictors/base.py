@@ -74,7 +74,7 @@ class TrainedPredictor:
 
     def _checked_options(self, positions: int) -> dict[str, Any]:
         """The options that are settings. Raises ValueError: one is wrong."""
-        values = dict[str, Any]()
+        values = {}
         for each in fields_of(self.settings_class):
             if self.options.get(each.name) is not None:
                 try:

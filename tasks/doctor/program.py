@@ -77,7 +77,7 @@ def run(config: DoctorConfig) -> None:
         can_write = page.check("output folder", world.on_first, check_disk, folder, other)
         other = "set RINGBERT_CACHE to a folder on another disk, or free some space"
         page.check("cache folder", on_each_machine, check_disk, cache_folder(), other)
-        opened: list[Collectives] = []
+        opened = []
 
         def open_backend() -> Finding:
             opened.append(open_collectives(world, machine.collectives.backend))
@@ -233,7 +233,7 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
     folder = Path(world.on_first(tempfile.mkdtemp, None, ".bert-doctor.", output_dir))
     num_rows = max(8, 2 * world.size)
     train = partial(train_on_trial, folder, num_rows, world, collectives)
-    trained = list[np.ndarray]()  # the losses and norms of each training
+    trained = []  # the losses and norms of each training
     check, is_gpu = page.check, world.device.is_gpu
 
     def compared(training: Callable[..., np.ndarray], tolerance: float, *options: str) -> Finding:

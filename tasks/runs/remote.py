@@ -119,7 +119,7 @@ class Mirror:
             changed = sizes.copy()
             record = folder / UPLOADED
             uploaded = set(read_json(record)) if record.is_file() else set[str]()
-            kept = list[str]()
+            kept = []
             for name, file in files.items():
                 if name not in sizes:
                     parent = PurePosixPath(name).parent

@@ -72,7 +72,7 @@ class Preparation:
     def _encoded(self, encode: Callable, texts: Sequence[str], label: str, unit: str) -> list:
         """What `encode` says of the texts, `TEXTS_AT_ONCE` at a time, with a progress bar."""
         progress = self.run.progress(len(texts), label, unit)
-        encoded: list = []
+        encoded = []
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             part = texts[start : start + TEXTS_AT_ONCE]
             encoded += encode(part)
@@ -118,7 +118,7 @@ def rows_of_texts(
     tokenizer = preparation.tokenizer
     is_pair = np.array([text is not None for text in second], np.int64)
     first_ids, first_offsets = joined(preparation.ids(first))
-    second_texts = list[str]()
+    second_texts = []
     second_ids = first_ids[:0]
     second_offsets = 0 * first_offsets
     if is_pair.any():

@@ -44,7 +44,7 @@ def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dic
     unless they are given; and what to say of flags that differ from it. Raises InputError: the
     model's settings are damaged."""
     values = dict(given)
-    notes = list[str]()
+    notes = []
     place = Path()
     saved: Mapping = {}
     wanted = [

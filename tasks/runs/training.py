@@ -193,7 +193,7 @@ class Training:
         """The few shapes of micro-batches that XLA compiles, chosen from a sample of the steps.
         Without packing there is one shape, with rows as long as the longest."""
         rows, plan = self._data.rows, self.plan
-        sample = list[np.ndarray]()  # the lengths in each micro-batch of some steps
+        sample = []  # the lengths in each micro-batch of some steps
         if self._config.step.packing != "off":
             order = self._data.order(len(rows), self._config.loop.seed)
             num_steps = min(plan.steps, STEPS_OF_LAYOUTS)

@@ -119,7 +119,7 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
     whole path if two have the same name."""
     names = [place.resolve().name.removesuffix(".json") for place in places]
     shown = names if len(set(names)) == len(names) else map(str, places)
-    runs: list[RunFiles] = []
+    runs = []
     for place, given in zip(places, shown, strict=True):
         name = os.fsencode(given).decode(errors="replace")
         if place.suffix == ".json" and place.is_file():

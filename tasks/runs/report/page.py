@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     words = deque(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         flags.stop(f"{USAGE}\n\n{__doc__}", 0 if words else 2)
-    places = list[Path]()
+    places = []
     output_file = None
     with flags.reporting("bert-report"):
         while words:
