@@ -171,11 +171,9 @@ def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options) ->
 
     def part(total):  # the gradient of tf.split mixes dtypes
         num_rows = tf.shape(total)[0]
-
-        def start(rank):
-            return rank * (num_rows // world.size) + tf.minimum(rank, num_rows % world.size)
-
-        return total[start(world.rank) : start(world.rank + 1)]
+        ranks = tf.constant([world.rank, world.rank + 1])
+        starts = ranks * (num_rows // world.size) + tf.minimum(ranks, num_rows % world.size)
+        return total[starts[0] : starts[1]]
 
     what = "hvd.reducescatter"
     own = [with_larger_gradient(_with_rows(tensor, what)) for tensor in tensors]

@@ -170,7 +170,7 @@ class Embedder(TrainedPredictor):
 
     def __call__(self, texts: str | Iterable[str]) -> ndarray:
         """The vectors of texts, in their order."""
-        items, is_single = checked_texts(texts, "texts", takes_empty=False)
+        items, is_single = checked_texts(texts, "texts")
         pairs = Pairs(items)
         vectors = self.results(self.set_of(pairs))  # of each text once
         place_of = pairs.places()

@@ -42,18 +42,16 @@ INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 POOLER_TENSORS = (f"{POOLER}/kernel", f"{POOLER}/bias")
 
 
-def label_task(config: BertConfig) -> LabelTask:
-    has_several = config.problem_type == CLASSIFICATION[1]
-    return LabelTask(labels=labels_of(config), has_several=has_several)
-
-
-# of a model with this head: what its outputs are called, by `Task.outputs`
-TASKS: Mapping[Head, Callable[[BertConfig], Task]] = {
-    SPAN: lambda config: SpanTask(),
-    CLASSIFIER: label_task,
-    TAGGER: lambda config: TagTask(labels=config.labels),
-    FEATURES: lambda config: FeaturesTask(config.num_positions),
-}
+def task_of_head(head: Head, config: BertConfig) -> Task:
+    """The task that names the outputs of a model with this head, by `Task.outputs`."""
+    if head is SPAN:
+        return SpanTask()
+    if head is TAGGER:
+        return TagTask(labels=config.labels)
+    if head is CLASSIFIER:
+        has_several = config.problem_type == CLASSIFICATION[1]
+        return LabelTask(labels=labels_of(config), has_several=has_several)
+    return FeaturesTask(config.num_positions)
 
 
 def run(config: ExportConfig) -> None:
@@ -94,8 +92,7 @@ def export(
             pooling = {name: said[name] for name in DEFAULTS}
             task = EmbedTask(VectorSettings(**pooling))
         else:
-            head = head_in(tensors, config)
-            task = TASKS[head](config)
+            task = task_of_head(head_in(tensors, config), config)
         model = load_model(start, task.head)
     pooler = [tensors[name] for name in POOLER_TENSORS if name in tensors]
     return save_model(Exported(model, task, pooler), start.words, path)

@@ -171,14 +171,13 @@ def help_of(fields: Sequence[Field], prog: str, description: str) -> str:
             text += " (required)"
         elif default not in (None, ""):
             text += f" (default: {default})"
-        text = text.replace("%", "%%")
-        add = groups[field.group].add_argument
-        if field.is_boolean:
-            add(*(f"--[no]{name}" for name in field.names), help=text, action="store_true")
-        else:
+        prefix, form = "--[no]", {"action": "store_true"}
+        if not field.is_boolean:
             kinds = [kind for kind in alternatives(field.type) if kind is not None]
             values = "|".join(PLACEHOLDERS.get(kind, str(kind)) for kind in kinds)
-            add(*(f"--{name}" for name in field.names), help=text, metavar=values)
+            prefix, form = "--", {"metavar": values}
+        names = [prefix + name for name in field.names]
+        groups[field.group].add_argument(*names, help=text.replace("%", "%%"), **form)
     return parser.format_help().rstrip()
 
 

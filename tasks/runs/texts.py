@@ -64,20 +64,19 @@ class Preparation:
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each text, and the characters of each token, int32 [n, 2]."""
 
-        def encode(part: Sequence[str]) -> Iterable:
+        def encode(part):
             return zip(*self.tokenizer.encode(part), strict=True)
 
         return self._encoded(encode, texts, label, unit)
 
     def _encoded(self, encode: Callable, texts: Sequence[str], label: str, unit: str) -> list:
         """What `encode` says of the texts, `TEXTS_AT_ONCE` at a time, with a progress bar."""
-        progress = self.run.progress(len(texts), label, unit)
         encoded = []
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            part = texts[start : start + TEXTS_AT_ONCE]
-            encoded += encode(part)
-            progress.update(len(part))
-        progress.close()
+        with self.run.progress(len(texts), label, unit) as bar:
+            for start in range(0, len(texts), TEXTS_AT_ONCE):
+                part = texts[start : start + TEXTS_AT_ONCE]
+                encoded += encode(part)
+                bar.update(len(part))
         return encoded
 
     def fit(self, ids: Sequence[np.ndarray], texts: Iterable[str]) -> dict[str, float]:

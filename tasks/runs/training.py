@@ -276,11 +276,10 @@ class Training:
         if start.weights is None:
             run.say(f"weights: initial values, seed {seed}: training from scratch")
             return
-        fresh = {}
-        new = list[str]()
-        if start.state is None:
-            fresh = {name: tensors[name].numpy() for name in start.fresh_tensors}
-            new += model.head.shapes(model.config)
+        is_new = start.state is None
+        names = start.fresh_tensors if is_new else ()
+        fresh = {name: tensors[name].numpy() for name in names}
+        new = model.head.shapes(model.config) if is_new else ()
         loaded = weights.load(model, start.weights, new=new)
         run.say(f"weights: {loaded} ({start.reason})")
         for name, value in fresh.items():

@@ -141,10 +141,8 @@ def runs_in(folder: Path) -> list[Path]:
     for child in folder.glob("*/"):
         if (child / "run.json").is_file() or any(child.glob("seed-*/run.json")):
             runs.append(child)
-    runs.sort(key=lambda run: run.name)
     # a longer number is a higher one
-    runs.sort(key=lambda run: len(run.name) * run.name.startswith("seed-"))
-    return runs
+    return sorted(runs, key=lambda run: (len(run.name) * run.name.startswith("seed-"), run.name))
 
 
 def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
@@ -160,14 +158,10 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
     run = read_object(path)
     starts = history.read(folder)
-    candidates = (folder / result_file(trains) for trains in (True, False))
+    candidates = [folder / result_file(trains) for trains in (True, False)]
     files = [file for file in candidates if file.is_file()]
-    results = []
-    scores: Scores | None = None
-    for file in files:
-        scores_of_file = scores_in(file)
-        scores = scores or scores_of_file
-        results.append(read_object(file))
+    all_scores = [scores_in(file) for file in files]
+    results = [read_object(file) for file in files]
     try:
         origin, began_s = run.get("start", ""), steps[0].get("time")
         if starts:
@@ -180,7 +174,7 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         step_times = read_json(times) if times.is_file() else ()
         return RunFiles(
             name,
-            scores,
+            next(filter(None, all_scores), {}) if files else None,
             group,
             metric=run.get("metric"),
             plan=plan_in(run["plan"]),

@@ -37,8 +37,15 @@ PARTS = {
 }
 MOST_COLORS, MOST_TILES = 6, 4
 MODEL_FLAGS = "model", "init_checkpoint", "bert_config_file"
-OTHER_FILES = "dev_file", "predict_file"
-DATA_FLAGS = "task_name", "data_dir", "dataset_name", "train_file", "input_file", *OTHER_FILES
+DATA_FLAGS = (
+    "task_name",
+    "data_dir",
+    "dataset_name",
+    "train_file",
+    "input_file",
+    "dev_file",
+    "predict_file",
+)
 NOT_COMPARED = "output_dir", "seeds"
 USAGE = "usage: bert-report OUTPUT_DIR [OUTPUT_DIR or FILE.json ...] [--output_file FILE]"
 
