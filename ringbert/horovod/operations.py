@@ -266,8 +266,7 @@ def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None)
     variables = list(variables)
     shared = []
     for variable in variables:
-        name_in_keras, *_ = variable.name.split(":")
-        if not name_in_keras.endswith(OWN_STATE):
+        if not variable.name.removesuffix(":0").endswith(OWN_STATE):
             shared.append(variable)
     values = grouped_broadcast(shared, root_rank, name or "variables")
     for variable, value in zip(shared, values, strict=True):

@@ -71,17 +71,22 @@ def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> 
     of_ranks = world.all_gather((mean, deviation))
     rate_of_first, _ = of_ranks[0]
     total, total_deviation = np.sum(of_ranks, axis=0).tolist()
-
-    figures = {"world_size": world.size, "examples_per_s": total, "deviation": total_deviation}
-    figures["of_ranks"] = of_ranks
-    figures["tokens_per_s"] = total * load.seq_length
-    figures |= medians(measured, PARTS)
-    figures["flop_per_s"] = rate_of_first * model_flop(config, load.seq_length)
+    flop_per_s = rate_of_first * model_flop(config, load.seq_length)
     shapes = encoder_shapes(config) | SPAN.shapes(config)
-    figures["parameters"] = sum(map(math.prod, shapes.values()))
+    num_parameters = sum(map(math.prod, shapes.values()))
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    figures["peak_host_bytes"] = 1024 * max(world.all_gather(peak_kib))
-    return figures
+    peaks_kib = world.all_gather(peak_kib)
+    return {
+        "world_size": world.size,
+        "examples_per_s": total,
+        "deviation": total_deviation,
+        "of_ranks": of_ranks,
+        "tokens_per_s": total * load.seq_length,
+        **medians(measured, PARTS),
+        "flop_per_s": flop_per_s,
+        "parameters": num_parameters,
+        "peak_host_bytes": 1024 * max(peaks_kib),
+    }
 
 
 def measured_steps(

@@ -280,8 +280,14 @@ def train_on_trial(
     xla: str = "off",
 ) -> np.ndarray:
     """Trains, or goes on from the last checkpoint. Returns every step's loss and gradient norm."""
-    values: dict = {"global_batch_size": num_rows, "num_train_steps": STEPS, "num_warmup_steps": 0}
-    values |= {"log_steps": 1, "save_checkpoints_steps": STEPS // 2, "xla": xla}
+    values = {
+        "global_batch_size": num_rows,
+        "num_train_steps": STEPS,
+        "num_warmup_steps": 0,
+        "log_steps": 1,
+        "save_checkpoints_steps": STEPS // 2,
+        "xla": xla,
+    }
     config = model_config("tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     set_precision(precision)
     output_dir = folder / f"{world.size}-{precision}-{xla}"
@@ -293,11 +299,8 @@ def train_on_trial(
         training = random_training(config, LENGTH, values, job)
         training.run(start, job, seed=0)
     text = world.on_first((output_dir / "metrics.jsonl").read_text)
-    rows = []
-    for line in text.splitlines():
-        figures = json.loads(line)
-        rows.append([figures["loss"], figures["gradient_norm"]])
-    return np.array(rows)
+    steps = [json.loads(line) for line in text.splitlines()]
+    return np.array([[step["loss"], step["gradient_norm"]] for step in steps])
 
 
 def check_speed(world: World, collectives: Collectives, machine: MachineSettings) -> Finding:

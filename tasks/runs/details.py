@@ -27,8 +27,7 @@ class Details(NamedTuple):
 
 
 def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence]) -> Section:
-    cells = [list(row) for row in rows]
-    return {"title": title, "note": note, "columns": list(columns), "rows": cells}
+    return {"title": title, "note": note, "columns": list(columns), "rows": [*map(list, rows)]}
 
 
 def of_all(mistakes: int, total: int, suffix: str = "") -> str:

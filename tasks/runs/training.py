@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert import weights
-from bert.batch import Grouping, Layouts, by_length, in_one_group, rounded_up, with_checked_ids
+from bert.batch import Layouts, by_length, in_one_group, rounded_up, with_checked_ids
 from bert.model import Bert, Tracing
 from bert.optimizer import make_optimizer
 from bert.trained_words import AllWords, TrainedWords
@@ -91,21 +91,17 @@ class Training:
         """The rows in the order of this seed. With `--packing auto` a step's rows are divided by
         their tokens and grouped by length."""
         rows = self._data.rows
-        lengths: Callable[[np.ndarray], np.ndarray] = np.ones_like
-        grouping: Grouping = in_one_group
-        if self._config.step.packing != "off":
-            lengths = partial(rows.lengths_at, "input_ids")
-            grouping = by_length
         make_batch = self._task.batch
-        collates_of_shapes = []
-        if self._layouts:
-            grouping = self._layouts
-            for layout in self._layouts.single():
-                collates_of_shapes.append(partial(make_batch, grouping=layout))
+        is_packed = self._config.step.packing != "off"
+        lengths = partial(rows.lengths_at, "input_ids") if is_packed else np.ones_like
         checked = with_checked_ids(make_batch, self.model.config)
+        grouping = self._layouts or (by_length if is_packed else in_one_group)
+        single = self._layouts.single() if self._layouts else ()
+        collates_of_shapes = [partial(make_batch, grouping=layout) for layout in single]
+        order = self._data.order(len(rows), seed)
         return Feed(
             rows=rows,
-            order=self._data.order(len(rows), seed),
+            order=order,
             collate=partial(checked, grouping=grouping),
             lengths=lengths,
             collates_of_shapes=collates_of_shapes,

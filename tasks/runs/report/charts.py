@@ -46,7 +46,7 @@ def chart(
     numbers."""
     drawn = []
     for curve in curves:
-        points = finite(curve.points)
+        points = thinned(finite(curve.points), MOST_POINTS)
         if points:
             drawn.append((curve, points))
     if not drawn:
@@ -127,10 +127,9 @@ def key(name: str, color: int, style: str = "line") -> str:
     return f'<span class="key"><i class="{style} c{color}"></i>{html.escape(name)}</span>'
 
 
-def finite(points: Points) -> Points:
-    """Those that can be drawn, thinned to `MOST_POINTS`."""
-    numbers = [point for point in points if all(map(math.isfinite, point))]
-    return thinned(numbers, MOST_POINTS)
+def finite(points: Points) -> list[tuple[float, float]]:
+    """Those that can be drawn."""
+    return [point for point in points if all(map(math.isfinite, point))]
 
 
 def thinned(values: list, most: int) -> list:
@@ -142,7 +141,7 @@ def thinned(values: list, most: int) -> list:
 def smoothed(points: Points) -> Points:
     """Each with the mean of the values around it; all of them near the ends, so that nothing is
     delayed."""
-    points = [point for point in points if all(map(math.isfinite, point))]
+    points = finite(points)
     window = max(LEAST_SMOOTHED, int(len(points) * SMOOTHING_SHARE))
     sums = [0.0, *itertools.accumulate(y for _, y in points)]  # of those before each point
     means = []
@@ -169,7 +168,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 def short(value: float) -> str:
     """A number in few characters, such as 12k or 3e-05."""
-    for limit, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if abs(value) >= limit:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= max(size, 1e4):
             return f"{value / size:.4g}{unit}"
     return f"{value:.4g}"

@@ -73,9 +73,8 @@ class RunFiles(NamedTuple):
         """The median of a figure over the logged steps; 0 if it was not logged."""
         logged = [line[key] for line in self.steps if key in line]
         values = [*filter(math.isfinite, logged)]
-        if len(values) > 1:
-            del values[0]  # it holds the compilation
-        return statistics.median(values) if values else 0.0
+        # The first line holds the compilation, unless it is the only one.
+        return statistics.median(values[1:] or values) if values else 0.0
 
     def best(self) -> list[tuple[float, str]]:
         """The best evaluation, if its model is kept."""
@@ -197,10 +196,7 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
 
 def plan_in(values: Mapping) -> Scores:
     """The figures of a plan. Raises KeyError: one is missing."""
-    plan = {}
-    for key, value in values.items():
-        if type(value) in (int, float):
-            plan[key] = _figure(value)
+    plan = {key: _figure(value) for key, value in values.items() if type(value) in (int, float)}
     for needed in ("steps", "size", "global_batch_size", "learning_rate"):
         if needed not in plan:
             raise KeyError(needed)

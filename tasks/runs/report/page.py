@@ -231,11 +231,7 @@ def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
     several = len(runs) > 1
 
     def curves(key: str) -> list[Curve]:
-        drawn = []
-        for run in runs:
-            name = run.name if several else ""
-            drawn.append(Curve(name, points(run.steps, key), colors[run.name]))
-        return drawn
+        return [Curve(run.name * several, points(run.steps, key), colors[run.name]) for run in runs]
 
     marks = runs[0].best()
     breaks = [] if several else runs[0].interruptions()
