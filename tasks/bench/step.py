@@ -179,7 +179,7 @@ def random_rows(count: int, length: int, vocab_size: int) -> Rows:
     generator = np.random.default_rng(SEED)
     tokens = generator.integers(0, vocab_size, (count, length), dtype=np.int32)
     columns = {
-        "input_ids": ragged(list(tokens), pa.int32()),
+        "input_ids": ragged(tokens, pa.int32()),
         "question_tokens": np.full(count, length // 8, np.int32),
         "start_position": generator.integers(0, length, count, dtype=np.int32),
         "end_position": generator.integers(0, length, count, dtype=np.int32),
@@ -187,7 +187,7 @@ def random_rows(count: int, length: int, vocab_size: int) -> Rows:
     return Rows(pa.table(columns))
 
 
-def model_flop(config: BertConfig, length: int) -> float:
+def model_flop(config: BertConfig, length: int) -> int:
     """Floating-point operations of the matrix products of a row's training, forward and backward.
     Counted as in Narayanan et al. 2021 (Megatron-LM, appendix) for the layers, without
     recomputation and the vocabulary."""
@@ -201,4 +201,4 @@ def model_flop(config: BertConfig, length: int) -> float:
         num_keys -= num_sliding * max(0, length - config.local_attention)
     products = 2 * length * kernel_size
     attention = 2 * 2 * length * num_keys * config.hidden_size
-    return float(3 * (products + attention))
+    return 3 * (products + attention)

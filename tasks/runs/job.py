@@ -72,8 +72,7 @@ class Job:
                     self.run.write(CARD, card_of(self.run.folder))
                 self.run.say(f"report: {write_page([self.run.folder])}")
             except Exception as error:  # the training is complete, whatever its page lacks
-                reason = one_line(error) or type(error).__name__
-                self.run.say(f"warning: no {CARD} or {PAGE}: {reason}")
+                self.run.say(f"warning: no {CARD} or {PAGE}: {one_line(error)}")
 
 
 def run_on_ranks(
@@ -105,7 +104,8 @@ def run_on_ranks(
             if "output_dir" in values:  # the folder belongs to this run alone
                 world.on_first(run.lock)
                 world.watchdog.stacks = run.folder / "stacks"
-            if mirror and (kept := world.on_first(mirror.download, run.folder)):
+            kept = world.on_first(mirror.download, run.folder) if mirror else []
+            if kept:
                 lacking = ", ".join(kept)
                 run.say(
                     f"{folder} lacks {lacking}, whose upload had failed: kept, and uploaded now"

@@ -44,7 +44,7 @@ def store_of(flag: str, url: str) -> Iterator[tuple[Any, str]]:
     try:
         yield url_to_fs(url)
     except Exception as error:  # each store has its own
-        raise InputError(f"--{flag} {url}: {one_line(error) or type(error).__name__}") from error
+        raise InputError(f"--{flag} {url}: {one_line(error)}") from error
 
 
 def is_remote(value: object) -> bool:

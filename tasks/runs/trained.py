@@ -46,7 +46,6 @@ def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dic
     model's settings are damaged."""
     values = dict(given)
     notes = []
-    place = Path()
     saved: Mapping = {}
     wanted = []
     for field in fields:

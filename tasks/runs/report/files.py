@@ -84,19 +84,19 @@ class RunFiles(NamedTuple):
         if not (name and is_kept):
             return []
         best = max(self.evaluations, key=lambda line: line.get(name, -math.inf))
-        return [(float(best["step"]), f"best {name}")]
+        return [(best["step"], f"best {name}")]
 
     def interruptions(self) -> list[tuple[float, str]]:
         """The steps at which the training was started again, or went on with other ranks."""
         marks = {}
         for entry in self.starts[1:]:
             if entry["what"] == history.TRAINING:
-                marks[float(entry["step"])] = f"restart, {entry['ranks']} ranks"
+                marks[entry["step"]] = f"restart, {entry['ranks']} ranks"
         restarts = list(marks)
         for before, after in itertools.pairwise(self.steps):
             is_other = "ranks" in before and before["ranks"] != after.get("ranks")
             if is_other and not any(before["step"] <= step < after["step"] for step in restarts):
-                marks[float(after["step"])] = f"{after['ranks']:.0f} ranks"
+                marks[after["step"]] = f"{after['ranks']:.0f} ranks"
         return sorted(marks.items())
 
 

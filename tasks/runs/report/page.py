@@ -23,6 +23,7 @@ from pathlib import Path
 from ringbase.errors import InputError
 from ringbase.files import write_text
 from tasks.runs import flags
+from tasks.runs.history import NEW
 from tasks.runs.report.charts import Curve, chart, key, smoothed
 from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, Scores, date, is_score, read_runs
 from tasks.runs.report.sections import Best, section, table
@@ -46,7 +47,6 @@ DATA_FLAGS = (
     "dev_file",
     "predict_file",
 )
-NOT_COMPARED = "output_dir", "seeds"
 USAGE = "usage: bert-report OUTPUT_DIR [OUTPUT_DIR or FILE.json ...] [--output_file FILE]"
 
 Runs = Sequence[RunFiles]
@@ -312,7 +312,7 @@ def differences(runs: Runs) -> str:
     """The flags that all runs have, with values that differ."""
     rows = []
     for name in runs[0].config:
-        if name not in NOT_COMPARED and all(name in run.config for run in runs):
+        if name not in NEW and all(name in run.config for run in runs):
             values = [as_flag(run.config[name]) for run in runs]
             if len(set(values)) > 1:
                 rows.append([f"--{name}", *values])
