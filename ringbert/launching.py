@@ -99,9 +99,9 @@ class LaunchedJob:
                 raise InputError(f"{name} must be one value, got {shown(value)}")
         shown_values = ", ".join(f"{name}={value!r}" for name, value in values.items())
         self._call = f"ringbert.{type(self).__name__}({shown_values})"
-        self.argv = []
-        for name, value in values.items():
-            self.argv.append(f"--{name}={'null' if value is None else value}")
+        self.argv = [
+            f"--{name}={'null' if value is None else value}" for name, value in values.items()
+        ]
 
     @property
     def command(self) -> list[str]:

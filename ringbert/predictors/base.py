@@ -26,6 +26,8 @@ from tasks.runs.start import Start
 from tasks.runs.task import DataSet, Task, set_of
 from tasks.runs.texts import Preparation
 
+Items = list[tuple[str, ...]]  # texts, and pairs of texts
+
 
 class LoadSettings(Settings):
     """What all predictors let their users choose."""
@@ -149,7 +151,7 @@ class TaskPredictor(TrainedPredictor):
 
 def checked_texts(
     value, name: str, takes_pairs: bool = False, takes_empty: bool = False
-) -> tuple[list[tuple[str, ...]], bool]:
+) -> tuple[Items, bool]:
     """The texts, or pairs of texts, of the argument `name`, and whether it is a single one: a
     string, or a tuple of two strings. Lists with `takes_empty` may have empty texts, of which it
     warns. Raises InputError: there is none, or one is no string, empty, or no Unicode."""

@@ -9,7 +9,7 @@ from bert.configuration import BertConfig
 from bert.heads import SPAN
 from ringbase.errors import InputError
 from ringbase.settings import shown
-from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
+from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from tasks.squad.reading import Examples, Question
 from tasks.squad.settings import AnswerSettings, WindowSettings
 from tasks.squad.task import SpanTask
@@ -130,9 +130,7 @@ class QuestionAnswering(TrainedPredictor):
         results: list = [each[0] if top_k is None else each[:top_k] for each in answers]
         return results[0] if is_one_question and is_one_context else results
 
-    def _answers(
-        self, texts: list[tuple[str, ...]], contexts: list[tuple[str, ...]]
-    ) -> list[list[Answer]]:
+    def _answers(self, texts: Items, contexts: Items) -> list[list[Answer]]:
         """The answers to each question about its context, the chosen one first, then the others by
         score."""
         numbers = dict[str, int]()  # of the contexts that differ

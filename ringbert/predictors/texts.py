@@ -11,7 +11,7 @@ from bert.configuration import BertConfig
 from bert.heads import CLASSIFIER, TAGGER
 from bert.text.characters import word_spans
 from ringbase.errors import InputError
-from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
+from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.reading import Texts
 from tasks.classifier.settings import ExampleSettings
@@ -81,11 +81,11 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
         index = texts.index.take(numbers) if hasattr(texts, "iloc") else numbers
         return frame.set_axis(index)
 
-    def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[Result]:
+    def results_of(self, items: Items, data: DataSet) -> list[Result]:
         """What the predictor says of texts and their rows."""
         raise NotImplementedError
 
-    def rows_of(self, items: list[tuple[str, ...]]) -> DataSet:
+    def rows_of(self, items: Items) -> DataSet:
         """The rows of texts. Warns when some are cut to `max_seq_length` tokens."""
         first = [text for text, *_ in items]
         second = [pair[0] if pair else None for _, *pair in items]
@@ -151,7 +151,7 @@ class Classifier(TextPredictor[TextOrPair, Prediction]):
         task = LabelTask(self.settings, labels_of(bert_config), has_several)
         return task.taught(self.options)
 
-    def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[Prediction]:
+    def results_of(self, items: Items, data: DataSet) -> list[Prediction]:
         if is_on_pairs(self.options) and any(len(item) == 1 for item in items):
             warnings.warn(
                 "the model was trained on pairs of texts: give tuples (text, second text)",
@@ -217,14 +217,14 @@ class Tagger(TextPredictor[str, list[Entity]]):
             return [(place, place + 1) for place in range(len(text))]
         return word_spans(text)
 
-    def rows_of(self, items: list[tuple[str, ...]]) -> DataSet:
+    def rows_of(self, items: Items) -> DataSet:
         sentences = []
         for (text,) in items:
             words = [text[start:end] for start, end in self._spans(text)]
             sentences.append(Sentence(words))
         return self.set_of(sentences)
 
-    def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[list[Entity]]:
+    def results_of(self, items: Items, data: DataSet) -> list[list[Entity]]:
         tagged, _ = self.results(data)
         results = []
         for (text,), sentence, tags in zip(items, data.examples(), tagged, strict=True):

@@ -12,7 +12,7 @@ from bert.configuration import BertConfig
 from bert.heads import EMBEDDINGS, FEATURES, Head
 from ringbase.errors import InputError
 from ringbase.settings import setting
-from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
+from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from ringbert.predictors.texts import LabelSettings, TextOrPair, TextPredictor
 from tasks.embedder.pooling import said_by
 from tasks.embedder.reading import Pairs
@@ -92,7 +92,7 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
         # 0 is the embeddings' output
         return states_of(self._model, [self.layer % layers + 1])
 
-    def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[TextFeatures]:
+    def results_of(self, items: Items, data: DataSet) -> list[TextFeatures]:
         tokenizer = self._preparation.tokenizer
         special = np.zeros((1, 2), np.int32)
         ids, offsets = data.rows.column("input_ids")

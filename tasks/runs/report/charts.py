@@ -127,12 +127,12 @@ def key(name: str, color: int, style: str = "line") -> str:
     return f'<span class="key"><i class="{style} c{color}"></i>{html.escape(name)}</span>'
 
 
-def finite(points: Points) -> list[tuple[float, float]]:
+def finite(points: Points) -> Points:
     """Those that can be drawn."""
     return [point for point in points if all(map(math.isfinite, point))]
 
 
-def thinned(values: list, most: int) -> list:
+def thinned(values: Sequence, most: int) -> Sequence:
     """Each n-th from the last one."""
     stride = math.ceil(len(values) / most) or 1
     return values[::-stride][::-1]

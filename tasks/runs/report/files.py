@@ -166,7 +166,7 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         if starts:
             origin, began_s = starts[0]["from"], starts[0]["began"]
         environment = dict(run["environment"])
-        environment["command"] = [str(word) for word in environment["command"]]
+        environment["command"] = [*map(str, environment["command"])]
         sections: list[Section] = []
         for result in results:
             sections = sections or list(result.get(REPORT) or ())
@@ -184,7 +184,7 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
             steps=steps,
             evaluations=[line for line in metrics if "loss" not in line],
             num_damaged=num_damaged,
-            step_times=[dict(parts_s) for parts_s in step_times],
+            step_times=[*map(dict, step_times)],
             sections=sections,
             seconds=results[0].get("seconds") if results else None,
             starts=starts,

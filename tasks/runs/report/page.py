@@ -24,7 +24,7 @@ from ringbase.errors import InputError
 from ringbase.files import write_text
 from tasks.runs import flags
 from tasks.runs.history import NEW
-from tasks.runs.report.charts import Curve, chart, key, smoothed
+from tasks.runs.report.charts import Curve, Points, chart, key, smoothed
 from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, Scores, date, is_score, read_runs
 from tasks.runs.report.sections import Best, section, table
 
@@ -263,7 +263,7 @@ def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
     yield chart("gradient norm before clipping", curves("gradient_norm"))
 
 
-def points(lines: Lines, key: str) -> list[tuple[float, float]]:
+def points(lines: Lines, key: str) -> Points:
     return [(line["step"], line[key]) for line in lines if key in line]
 
 
