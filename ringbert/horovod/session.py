@@ -152,7 +152,7 @@ def init(comm=None, process_sets=None) -> None:
             "hvd.init(): all ranks always work together; comm can be an mpi4py communicator"
         )
     if _session is None:
-        _session = _started(comm) if comm is not None else _ended or _started(None)
+        _session = _ended if _ended and comm is None else _started(comm)
 
 
 def _started(comm) -> Session:

@@ -314,9 +314,7 @@ def _restore_optimizer(model: keras.Model, path) -> None:
     variables = optimizer.variables  # set_weights forgets those in a LossScaleOptimizer
     shapes = [variable.shape for variable in variables]
     with h5py.File(path) as file:
-        saved = []
-        if "optimizer_weights" in file:
-            saved = load_optimizer_weights_from_hdf5_group(file)
+        saved = load_optimizer_weights_from_hdf5_group(file) if "optimizer_weights" in file else []
         # If not, the file is of another Keras, and Keras has warned that the optimizer starts anew.
         if [value.shape for value in saved] == shapes:
             for variable, value in zip(variables, saved, strict=True):

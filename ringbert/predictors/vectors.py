@@ -3,7 +3,7 @@ bert-embedder has trained, or one of sentence-transformers, by the same code as 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -16,13 +16,11 @@ from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, chec
 from ringbert.predictors.texts import LabelSettings, TextOrPair, TextPredictor
 from tasks.embedder.pooling import said_by
 from tasks.embedder.reading import Pairs
-from tasks.embedder.settings import DEFAULTS, VectorSettings
+from tasks.embedder.settings import DEFAULTS, Pooling, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.features.task import FeaturesTask, states_of
 from tasks.runs.start import Start
 from tasks.runs.task import DataSet
-
-Pooling = Literal["mean", "cls"]
 
 
 class FeatureSettings(LabelSettings):

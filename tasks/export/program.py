@@ -155,7 +155,7 @@ def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[s
             path.write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
             exported.labels_file = tf.saved_model.Asset(str(path))
 
-        def fill(new: Path) -> None:
+        def fill(new):
             signatures = dict.fromkeys(("serving_default", "ids"), exported.function)
             tf.saved_model.save(exported, str(new), signatures)
             tokenizer.save(new / ASSETS, num_positions=exported.num_positions)

@@ -73,7 +73,7 @@ def fetched(flag: str, url: str) -> str:
         is_folder = store.isdir(path)
         base = PurePosixPath(path) if is_folder else PurePosixPath(path).parent
 
-        def fill(into: Path) -> None:
+        def fill(into):
             copies = [str(into / PurePosixPath(name).relative_to(base)) for name in names]
             store.get(names, copies)
 

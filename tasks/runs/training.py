@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -302,7 +301,7 @@ class Training:
     def _save(self, start: Start, run: Run) -> None:
         """Writes the folder `model` of the run. On rank 0."""
 
-        def fill(folder: Path) -> None:
+        def fill(folder):
             weights.copied(self.model, start.tokenizer)(folder)
             files = {TASK_FILE: self._task.settings}
             files |= self._task.files(self.model.config.hidden_size)
