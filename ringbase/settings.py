@@ -128,7 +128,7 @@ def made(settings_class: type[T], values: Mapping[str, Any]) -> T:
 
 def flat(settings: Any) -> dict[str, Any]:
     """The values of settings and of their parts by name, as `made` takes them."""
-    values: dict[str, Any] = {}
+    values: dict = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         values |= flat(value) if isinstance(value, Settings) else {field.name: value}

@@ -217,8 +217,7 @@ def _with_rows(tensor, what: str) -> Tensor:
 @as_written
 def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
     """As `allgather` of each tensor."""
-    name = name or "hvd.allgather"
-    return [allgather(tensor, f"{name} {number}") for number, tensor in enumerate(tensors)]
+    return [allgather(tensor, f"{name or 'hvd.allgather'} {n}") for n, tensor in enumerate(tensors)]
 
 
 @as_written

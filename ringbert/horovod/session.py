@@ -98,7 +98,7 @@ class Session:
 
     def _refuse(self, call: Call) -> None:
         """Raises RanksDiffer, with what each rank does, or the first tensor that differs."""
-        facts: dict = {"the next call": call}
+        facts = {"the next call": call}
         for number, part in enumerate(call.kind):
             facts[f"part {number} of {call}"] = part
         try:

@@ -59,7 +59,7 @@ class TrainedPredictor:
         with about_arguments(name):
             start = find_model(name, self.model_revision)
             positions = start.bert_config.num_positions
-            options: dict = {"max_seq_length": min(self.longest, positions)}
+            options = {"max_seq_length": min(self.longest, positions)}
             for source in (self.said_by(start), start.settings(), vars(self)):
                 options |= {name: each for name, each in source.items() if each is not None}
             self.options = options

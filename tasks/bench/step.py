@@ -156,7 +156,7 @@ def config_of(load: LoadSettings) -> BertConfig:
 def model_config(size: str, **others: Any) -> BertConfig:
     """The configuration of a published size, uncased."""
     names = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
-    values: dict[str, Any] = dict(zip(names, SIZES[size], strict=True))
+    values: dict = dict(zip(names, SIZES[size], strict=True))
     values["vocab_size"] = 30522
     if size == "modernbert-base":
         values |= {"model_type": "modernbert", "vocab_size": 50368}

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -64,22 +63,21 @@ def run(config: DoctorConfig) -> None:
     with World.join(machine.device, "bert-doctor", stalls=machine.stalls) as world:
         world.agree({"Python": platform.python_version(), "the versions of packages": versions()})
         page = Page(world, config.json)
-        on_each_machine = world.on_each_machine
         page.check("versions", check_versions)
         temporary = os.environ.get("TMPDIR") or "/tmp", "set TMPDIR to another folder"
         shared = "/dev/shm", "docker run --shm-size 4g; in Kubernetes an emptyDir in memory"
         for name, (place, cure) in (("TMPDIR", temporary), ("/dev/shm", shared)):
-            page.check(name, on_each_machine, check_disk, Path(place), cure, MPI_BYTES)
+            page.check(name, world.on_each_machine, check_disk, Path(place), cure, MPI_BYTES)
         page.check("MPI", check_mpi, world)
         page.check("hosts", check_hosts, world)
         page.check("devices", check_devices, world)
         other = "give another folder as --output_dir, or free some space"
         can_write = page.check("output folder", world.on_first, check_disk, folder, other)
         other = "set RINGBERT_CACHE to a folder on another disk, or free some space"
-        page.check("cache folder", on_each_machine, check_disk, cache_folder(), other)
+        page.check("cache folder", world.on_each_machine, check_disk, cache_folder(), other)
         opened = []
 
-        def open_backend() -> Finding:
+        def open_backend():
             opened.append(open_collectives(world, machine.collectives.backend))
             return Finding("ok", opened[0].name)
 
@@ -219,8 +217,7 @@ def check_sums(world: World, collectives: Collectives) -> Finding:
     magnitude = np.sum(np.abs(parts), 0, np.float64)
     bound = world.size * np.finfo(np.float32).eps * magnitude
     error = float(np.max(np.abs(total - exact) / bound))
-    bits = hashlib.sha256(total.tobytes())
-    world.agree({"the bits of a sum over ranks": bits.hexdigest()})
+    world.agree({"the bits of a sum over ranks": hashlib.sha256(total.tobytes()).hexdigest()})
     if not error <= 1:
         return Finding("failed", f"the error is {error:.3g} times what rounding allows", WRONG)
     return Finding("ok", "NumPy's to rounding, with the same bits on every rank")
@@ -236,7 +233,7 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
     trained = []  # the losses and norms of each training
     check, is_gpu = page.check, world.device.is_gpu
 
-    def compared(training: Callable[..., np.ndarray], tolerance: float, *options: str) -> Finding:
+    def compared(training, tolerance, *options):
         trained.append(training(*options))
         if len(trained) == 1:
             return Finding("ok", f"a small model trains, {STEPS} steps")
@@ -247,7 +244,7 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
             return Finding("failed", f"{text}, must be at most {tolerance:g}", WRONG)
         return Finding("ok", text)
 
-    def resume() -> np.ndarray:
+    def resume():
         """Goes on from the checkpoint before the last."""
         pattern = f"{world.size}-fp32-off/checkpoints/rows-*"
         world.on_first(lambda: shutil.rmtree(max(folder.glob(pattern))))

@@ -158,7 +158,7 @@ def help_of(fields: Sequence[Field], prog: str, description: str) -> str:
         formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=8),
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    groups: dict[str, Any] = {"": parser}
+    groups: dict = {"": parser}
     for field in fields:
         if field.group not in groups:
             groups[field.group] = parser.add_argument_group(field.group)

@@ -12,7 +12,7 @@ import numpy as np
 from bert.batch import rounded_up, with_checked_ids
 from bert.model import Bert, Tracing
 from distributed.gradient import traced_once
-from distributed.predict import Forward, predict
+from distributed.predict import predict
 from distributed.rows import Rows
 from tasks.runs.job import Job
 from tasks.runs.task import DataSet, Decoder, Task, Trains
@@ -63,7 +63,7 @@ class Predictor:
         self._lock = threading.Lock()
         self._make_batch = with_checked_ids(task.batch, model.config)
 
-        def traced(by_xla: bool) -> Forward:
+        def traced(by_xla):
             """The forward pass as a graph, traced once. XLA may compile parts."""
             function = forward or model
             return traced_once(partial(function, tracing=Tracing(compiles=by_xla)))
@@ -100,14 +100,13 @@ class Predictor:
         is_long = label is None or lengths.sum() >= WORTH_COMPILING
         is_per_token = self.model.head.per == "token"
 
-        def keep_rows(number: int, outputs: np.ndarray) -> list:
+        def keep_rows(number, outputs):
             rows_of_batch = batches[number]
-            output_of_row: Any = outputs
             if is_per_token:
                 ends = np.cumsum(lengths[rows_of_batch])
-                output_of_row = np.split(outputs, ends)
+                outputs = np.split(outputs, ends)
             # what follows is padding
-            pairs = zip(rows_of_batch.tolist(), output_of_row, strict=False)
+            pairs = zip(rows_of_batch.tolist(), outputs, strict=False)
             return [keep(row, output) for row, output in pairs]
 
         with self._lock:

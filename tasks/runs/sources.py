@@ -41,8 +41,7 @@ class Source:
         if self.file:
             path = Path(self.file).expanduser()
             return open_table(path, str(self), columns)
-        settings = self.settings
-        name, revision = settings.dataset_name, settings.dataset_revision
         split = SPLITS[self.kind]
+        name, revision = self.settings.dataset_name, self.settings.dataset_revision
         data = load_data_set(name, None, split, str(self), revision)
         return of_data_set(data, str(self), classes)

@@ -237,7 +237,7 @@ class Training:
             return task.loss(outputs(batch, key), batch)
 
         common = task.weights, optimizer, self.words.write_back
-        make_step: Callable[..., TrainingStep] = partial(TrainingStep, loss, *common)
+        make_step: Callable = partial(TrainingStep, loss, *common)
         if task.joint:
             joint_loss, texts_of = task.joint
             make_step = partial(JointStep, joint_loss, outputs, texts_of, *common)

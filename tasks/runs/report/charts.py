@@ -20,6 +20,7 @@ SMOOTHING_SHARE, LEAST_SMOOTHED = 0.04, 5
 NUM_TICKS = 5
 
 Points = Sequence[tuple[float, float]]
+Marks = Iterable[tuple[float, str]]  # vertical lines and their names
 
 
 class Curve(NamedTuple):
@@ -38,7 +39,7 @@ Drawn = Sequence[tuple[Curve, Points]]  # the points that can be drawn
 def chart(
     title: str,
     curves: Iterable[Curve],
-    marks: Iterable[tuple[float, str]] = (),
+    marks: Marks = (),
     from_zero: bool = True,
 ) -> str:
     """A figure with a title, which names the unit, and a legend; `marks` are vertical lines with
@@ -64,7 +65,7 @@ def chart(
     )
 
 
-def elements(drawn: Drawn, marks: Iterable[tuple[float, str]], from_zero: bool) -> Iterator[str]:
+def elements(drawn: Drawn, marks: Marks, from_zero: bool) -> Iterator[str]:
     """Axes, marks and curves, as parts of an SVG."""
     xs = [x for _, points in drawn for x, _ in points]
     ys = [y for _, points in drawn for _, y in points]
@@ -76,10 +77,10 @@ def elements(drawn: Drawn, marks: Iterable[tuple[float, str]], from_zero: bool) 
     x_scale = (WIDTH - LEFT - RIGHT) / (last or 1)
     y_scale = (bottom - TOP) / ((y_ticks[-1] - low) or 1)
 
-    def x_at(step: float) -> float:
+    def x_at(step):
         return LEFT + step * x_scale
 
-    def y_at(value: float) -> float:
+    def y_at(value):
         return bottom - (value - low) * y_scale
 
     for tick in y_ticks:

@@ -230,7 +230,7 @@ def shown(name: str, scores: Scores) -> str:
 def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
     several = len(runs) > 1
 
-    def curves(key: str) -> list[Curve]:
+    def curves(key):
         return [Curve(run.name * several, points(run.steps, key), colors[run.name]) for run in runs]
 
     marks = runs[0].best()
