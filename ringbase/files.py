@@ -29,6 +29,7 @@ STANDARD_INPUT = "-"  # as the name of a file
 MOST_BYTES = 4 << 30  # of a text that is read into memory
 SMALL_BYTES = 1 << 26  # of a file that is not data: a configuration, a tokenizer
 READ_BYTES = 1 << 20
+Fill = Callable[[Path], None]  # writes the files of a folder
 ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # half of a pair, for characters beyond U+FFFF
 
 
@@ -153,7 +154,7 @@ def digest(*parts: object) -> str:
     return total.hexdigest()[:24]
 
 
-def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
+def replace_folder(final: Path, fill: Fill) -> None:
     """Puts the folder that `fill(folder)` writes in the place of `final`. The old one is set aside
     as `NAME.old` and removed at the end, so one of the two is always there, complete."""
     old = final.with_name(f"{final.name}.old")
@@ -172,7 +173,7 @@ def remove_folder(folder: Path) -> None:
         shutil.rmtree(folder.rename(_temporary_name(folder)))
 
 
-def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
+def build_folder(final: Path, build: Fill) -> bool:
     """Builds the folder `final` with `build(folder)` unless it exists; returns whether this call
     built it. When another process builds it at the same time, the first to finish wins."""
     if final.is_dir():
@@ -187,7 +188,7 @@ def build_folder(final: Path, build: Callable[[Path], None]) -> bool:
 
 
 @contextlib.contextmanager
-def filled_beside(final: Path, fill: Callable[[Path], None]) -> Iterator[Path]:
+def filled_beside(final: Path, fill: Fill) -> Iterator[Path]:
     """A folder, filled and synced under a temporary name, that the `with` block moves to `final`,
     as a whole or by its files. What the block leaves is removed."""
     temporary = _temporary_name(final)

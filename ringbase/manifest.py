@@ -12,24 +12,26 @@ NAME = "manifest.json"
 
 def seal(folder: Path, position: int) -> None:
     """Writes the manifest of a folder, which makes it a checkpoint."""
-    facts = {path.name: (path.stat().st_size, sha256(path)) for path in sorted(folder.iterdir())}
-    write_json(folder / NAME, {"format": FORMAT, "position": position, "files": facts}, 1)
+    files = {path.name: (path.stat().st_size, sha256(path)) for path in sorted(folder.iterdir())}
+    write_json(folder / NAME, {"format": FORMAT, "position": position, "files": files}, 1)
 
 
 def position_of(folder: Path) -> int | None:
     """The position of a checkpoint whose files are complete, in rows of the stream; None for any
     other folder."""
     try:
-        return _complete(folder)[0]
+        position, _ = _complete(folder)
     except InputError:
         return None
+    return position
 
 
 def check_intact(folder: Path) -> None:
     """Raises InputError, with the reason, unless all bytes of the folder's files match its
     manifest. Reads regular files of the folder only, and no more bytes than the manifest names."""
     _, digests = _complete(folder)
-    if changed := [name for name, digest in digests.items() if sha256(folder / name) != digest]:
+    changed = [name for name, digest in digests.items() if sha256(folder / name) != digest]
+    if changed:
         raise InputError(f"{', '.join(changed)} changed since it was written")
 
 
@@ -40,16 +42,18 @@ def _complete(folder: Path) -> tuple[int, dict[str, str]]:
         case {"format": int(version), "position": int(position), "files": dict(files)} if (
             version == FORMAT
         ):
-            sizes = {
-                path.name: path.stat().st_size
-                for path in folder.iterdir()
-                if path.is_file() and not path.is_symlink()
-            }
+            pass
         case _:
             raise InputError(f"{NAME} is damaged, or of another version of RingBERT")
+    sizes = {}
+    for path in folder.iterdir():
+        if path.is_file() and not path.is_symlink():
+            sizes[path.name] = path.stat().st_size
+    digests = {}
     for name, facts in files.items():
         match facts:
-            case [int(size), str()] if sizes.get(name) == size:
-                continue
-        raise InputError(f"{name} is missing, or no regular file of the size in {NAME}")
-    return position, {name: digest for name, (_, digest) in files.items()}
+            case [int(size), str(digest)] if sizes.get(name) == size:
+                digests[name] = digest
+            case _:
+                raise InputError(f"{name} is missing, or no regular file of the size in {NAME}")
+    return position, digests

@@ -117,7 +117,8 @@ def made(settings_class: type[T], values: Mapping[str, Any]) -> T:
     """The settings with these flat values, each handed to the part that has a field of its name.
     Raises ValueError: a value is out of range, or contradicts another. TypeError: a name is
     unknown."""
-    values, parts = dict(values), {}
+    values = dict(values)
+    parts = {}
     for field, annotation, is_part in _annotated(settings_class):
         if is_part:
             names = values.keys() & {part.name for part in fields_of(annotation)}
@@ -127,7 +128,7 @@ def made(settings_class: type[T], values: Mapping[str, Any]) -> T:
 
 def flat(settings: Any) -> dict[str, Any]:
     """The values of settings and of their parts by name, as `made` takes them."""
-    values: dict[str, Any] = {}
+    values: dict = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         values |= flat(value) if isinstance(value, Settings) else {field.name: value}

@@ -42,24 +42,15 @@ class Arguments(Settings):
 
 
 # the flags of bert-squad that are those of the run unless they are given
-OF_THE_RUN = [
-    each
-    for part in (WindowSettings, AnswerSettings)
-    for each in fields_of(part)
-    if each.name != "allow_unknown"
-]
-MEMBERS: dict[str, Any] = {
-    each.name: setting(
-        None,
-        each.help,
-        each.group,
-        shown_default=AS_THE_RUN,
-        at_least=each.at_least,
-        at_most=each.at_most,
-    )
-    for each in OF_THE_RUN
+OF_THE_RUN = {
+    field.name: field for field in (*fields_of(WindowSettings), *fields_of(AnswerSettings))
 }
-MEMBERS["__annotations__"] = {each.name: each.type | None for each in OF_THE_RUN}
+del OF_THE_RUN["allow_unknown"]
+MEMBERS: dict[str, Any] = {"__annotations__": {}}
+for name, field in OF_THE_RUN.items():
+    limits = {"at_least": field.at_least, "at_most": field.at_most}
+    MEMBERS[name] = setting(None, field.help, field.group, shown_default=AS_THE_RUN, **limits)
+    MEMBERS["__annotations__"][name] = field.type | None
 Config: Any = type("Config", (Arguments,), MEMBERS)
 
 
@@ -74,14 +65,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             context = read_text(Path(config.context).expanduser(), f"CONTEXT {config.context}")
         from ringbert.predictors import QuestionAnswering
 
-        names = ["precision", "model_revision", *(each.name for each in OF_THE_RUN)]
+        names = ["precision", "model_revision", *OF_THE_RUN]
         options = {name: getattr(config, name) for name in names}
-        answers = QuestionAnswering(config.folder, **options)(
-            config.question, context, top_k=config.top_k
-        )
+        answering = QuestionAnswering(config.folder, **options)
+        answers = answering(config.question, context, top_k=config.top_k)
     if config.json:
         answered = {"question": config.question, "answers": [asdict(answer) for answer in answers]}
         print(json.dumps(answered, ensure_ascii=False))
     else:  # white space within a text becomes a blank
         for answer in answers:
-            print(f"{answer.probability:.4f}\t{' '.join(answer.text.split()) or '(no answer)'}")
+            text = " ".join(answer.text.split()) or "(no answer)"
+            print(f"{answer.probability:.4f}\t{text}")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ringbase.errors import InputError, one_line
-from ringbase.files import replacing
+from ringbase.files import write_bytes
 from ringbase.settings import shown
 from tasks.runs.environment import cache_folder
 from tasks.runs.tables import of_data_set
@@ -29,8 +29,7 @@ def file_of(value, name: str) -> str:
     content = file.getvalue()
     path = cache_folder() / "tables" / f"{hashlib.sha256(content).hexdigest()[:24]}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as new:
-        new.write(content)
+    write_bytes(path, content)
     return str(path)
 
 

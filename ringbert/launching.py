@@ -68,9 +68,10 @@ class LaunchedJob:
         try:
             given = flags.read_command_line(self.argv, fields_of(self.settings))
             if not given.keys() & self.parts:
-                implied = [part for part, names in self.parts.items() if any(map(given.get, names))]
-                self.argv += [f"--{part}" for part in implied]
-                given |= dict.fromkeys(implied, True)
+                for part, names in self.parts.items():
+                    if any(map(given.get, names)):
+                        self.argv.append(f"--{part}")
+                        given[part] = True
             config, _ = flags.configured(self.settings, given)
         except ValueError as error:
             raise InputError(str(error)) from None
@@ -80,7 +81,8 @@ class LaunchedJob:
         """Makes the arguments flags."""
         fields = fields_of(self.settings) if self.settings else ()
         lists = [field.name for field in fields if field.is_list]
-        values, known = dict(arguments), {name for field in fields for name in field.names}
+        known = {name for field in fields for name in field.names}
+        values = dict(arguments)
         self.files = list[str]()  # of data in memory
         for name, value in arguments.items():
             if isinstance(value, str | os.PathLike | None):
@@ -95,8 +97,8 @@ class LaunchedJob:
                 values[name] = ",".join(map(str, value))
             elif hasattr(value, "__len__") and (name in known or not fields):
                 raise InputError(f"{name} must be one value, got {shown(value)}")
-        words = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        self._call = f"ringbert.{type(self).__name__}({words})"
+        shown_values = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        self._call = f"ringbert.{type(self).__name__}({shown_values})"
         self.argv = [
             f"--{name}={'null' if value is None else value}" for name, value in values.items()
         ]
@@ -226,7 +228,8 @@ class Script(LaunchedJob, program="", settings=None):
             raise InputError("output_dir must be given, the folder of the run")
         self.program = self.path.stem
         self._read(arguments)
-        self.output_dir, self.do_train = arguments["output_dir"], bool(arguments.get("do_train"))
+        self.output_dir = arguments["output_dir"]
+        self.do_train = bool(arguments.get("do_train"))
 
     @property
     def command(self) -> list[str]:
@@ -256,7 +259,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
-        rows = "".join(f"<tr><th>{each}<td>{self.scores[each]:.4f}" for each in self.scores)
+        rows = "".join(f"<tr><th>{name}<td>{value:.4f}" for name, value in self.scores.items())
         summary = html.escape(repr(self).splitlines()[-1])
         return f"<table>{rows}</table>{summary}"
 
@@ -304,23 +307,16 @@ def launch(
         raise InputError(f"{setting}: launch starts the ranks itself: {advice}")
     if isinstance(hosts, Mapping):
         hosts = ",".join(f"{host}:{slots}" for host, slots in hosts.items())
-    words = mpi_args if isinstance(mpi_args, str) else shlex.join(mpi_args)
-    options = {
-        "-np": ranks,
-        "--restarts": restarts,
-        "-H": hosts,
-        "-p": ssh_port,
-        "--mpi-args": words,
-    }
-    argv = [f"{flag}={value}" for flag, value in options.items() if value is not None] + [
-        "--elastic"
-    ] * elastic
+    if not isinstance(mpi_args, str):
+        mpi_args = shlex.join(mpi_args)
+    options = {"-np": ranks, "--restarts": restarts, "-H": hosts, "-p": ssh_port}
+    options["--mpi-args"] = mpi_args
+    argv = [f"{flag}={value}" for flag, value in options.items() if value is not None]
+    if elastic:
+        argv.append("--elastic")
     command = [*PYTHON, "distributed.launch", *argv, "--", *job.command]
-    variables = {
-        **os.environ,
-        **(environment or {}),
-        COMMAND: f"ringbert.launch({job._call}, ranks={ranks})",
-    }
+    variables = {**os.environ, **(environment or {})}
+    variables[COMMAND] = f"ringbert.launch({job._call}, ranks={ranks})"
     status, printed, is_interrupted = run(command, variables, progress)
     if is_interrupted:
         raise KeyboardInterrupt(
@@ -329,7 +325,8 @@ def launch(
     if status:
         # also after a progress bar
         line = rf"^(?:.*\r)?(?:bert-[a-z]+|{re.escape(job.program)}): error(?: on [^ :]+)?: (.*)"
-        if errors := re.findall(line, printed, re.MULTILINE):
+        errors = re.findall(line, printed, re.MULTILINE)
+        if errors:
             message = errors[-1]
             for file in job.files:
                 message = message.replace(file, "(data in memory)")
@@ -351,13 +348,14 @@ def run(
     it, which sends SIGINT."""
     in_notebook = "ipykernel" in sys.modules
     stream = sys.stdout if in_notebook else sys.stderr
-    width = 1 if in_notebook else columns(stream.fileno()) if stream.isatty() else 0
-    environment[TERMINAL] = str(width if is_shown else 0)
-    printed, is_interrupted, decoder = (
-        "",
-        False,
-        codecs.getincrementaldecoder("utf-8")(errors="replace"),
-    )
+    width = 0
+    if is_shown and in_notebook:
+        width = 1
+    elif is_shown and stream.isatty():
+        width = columns(stream.fileno())
+    environment[TERMINAL] = str(width)
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    printed, is_interrupted = "", False
     # in a group of its own: a terminal and Jupyter send SIGINT to all of theirs
     with subprocess.Popen(
         command,

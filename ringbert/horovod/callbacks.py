@@ -37,7 +37,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def __init__(self, root_rank: int = 0, device: str = "", local_variables=()):
         super().__init__()
-        self.root_rank, self.kept = root_rank, set(map(id, tf.nest.flatten(local_variables)))
+        self.root_rank = root_rank
+        self.kept = {id(variable) for variable in tf.nest.flatten(local_variables)}
 
     def on_train_begin(self, logs=None):
         self._is_done, self._has_begun = False, False
@@ -74,12 +75,9 @@ class MetricAverageCallback(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         rate = getattr(self.model.optimizer, "learning_rate", 0.0)  # a MultiOptimizer has several
         advice = "put MetricAverageCallback before callbacks that set it"
-        _agree(
-            {
-                f"the learning rate ({advice}, as ReduceLROnPlateau)": float(rate),
-                f"stop_training ({advice}, as EarlyStopping)": self.model.stop_training,
-            }
-        )
+        facts = {f"the learning rate ({advice}, as ReduceLROnPlateau)": float(rate)}
+        facts[f"stop_training ({advice}, as EarlyStopping)"] = self.model.stop_training
+        _agree(facts)
         logs = {} if logs is None else logs
         names = sorted(name for name in logs if np.ndim(logs[name]) == 0)
         if names:
@@ -133,8 +131,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             epoch += batch / (self.steps_per_epoch or 1)
         factor = self.multiplier(epoch) if callable(self.multiplier) else self.multiplier
         optimizer = self.model.optimizer
-        before, after = float(optimizer.learning_rate), self.initial_lr * factor
-        optimizer.learning_rate = after
+        before = float(optimizer.learning_rate)
+        after = optimizer.learning_rate = self.initial_lr * factor
         if self.momentum_correction and before and after != before:
             for velocity in _velocities(getattr(optimizer, "inner_optimizer", optimizer)):
                 velocity.assign(velocity * (after / before))
@@ -148,7 +146,8 @@ def _velocities(optimizer):
     """The momentum's state, if the optimizer adds to it gradients times the rate."""
     if not getattr(optimizer, "momentum", 0) or isinstance(optimizer, keras.optimizers.Muon):
         return []
-    of_sgd, of_rmsprop = getattr(optimizer, "momentums", []), getattr(optimizer, "_momentums", [])
+    of_sgd = getattr(optimizer, "momentums", [])
+    of_rmsprop = getattr(optimizer, "_momentums", [])
     return [velocity for velocity in [*of_sgd, *of_rmsprop] if velocity is not None]
 
 
@@ -167,7 +166,8 @@ def LearningRateWarmupCallback(
     def multiplier(epoch):
         # At the end of the call: the rate which is logged belongs to a whole number of epochs.
         call = schedule.model.steps_per_execution / (schedule.steps_per_epoch or 1)
-        end, size = min(epoch + call, math.floor(epoch) + 1), current().world.size
+        end = min(epoch + call, math.floor(epoch) + 1)
+        size = current().world.size
         return min((end * (size - 1) / warmup_epochs + 1) / size, 1.0)
 
     # from epoch 0 to the last, and not in steps of whole epochs

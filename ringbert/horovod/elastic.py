@@ -20,7 +20,8 @@ class TensorFlowState:
     `commit`."""
 
     def __init__(self, variables: Sequence = (), **attributes):
-        self.variables, self._names = list(variables), tuple(attributes)
+        self.variables = list(variables)
+        self._names = tuple(attributes)
         vars(self).update(attributes)
         self.commit()
 
@@ -32,7 +33,7 @@ class TensorFlowState:
     def commit(self) -> None:
         """Copies the state in memory, for `restore`."""
         self._values = [np.array(tf.convert_to_tensor(variable)) for variable in self.variables]
-        self._saved = copy.deepcopy({name: getattr(self, name) for name in self._names})
+        self._saved = copy.deepcopy(self._attributes())
 
     save = commit
 
@@ -45,9 +46,11 @@ class TensorFlowState:
     def sync(self) -> None:
         """Gives all ranks the state of rank 0, and commits it."""
         broadcast_(self.variables)
-        attributes = {name: getattr(self, name) for name in self._names}
-        vars(self).update(broadcast_object(attributes, name="hvd.elastic"))
+        vars(self).update(broadcast_object(self._attributes(), name="hvd.elastic"))
         self.commit()
+
+    def _attributes(self) -> dict:
+        return {name: getattr(self, name) for name in self._names}
 
 
 class TensorFlowKerasState(TensorFlowState):
@@ -56,10 +59,11 @@ class TensorFlowKerasState(TensorFlowState):
     def __init__(self, model: keras.Model, optimizer=None, backend=None, **attributes):
         if not model.built:
             raise InputError("the model must be built first: call model.build(input_shape)")
-        if (optimizer := optimizer or getattr(model, "optimizer", None)) is None:
+        optimizer = optimizer or getattr(model, "optimizer", None)
+        if optimizer is None:
             raise InputError("the model has no optimizer: call model.compile first, or give one")
         self.model, self.optimizer = model, optimizer
-        super().__init__([*model.variables, *self.optimizer.variables], **attributes)
+        super().__init__([*model.variables, *optimizer.variables], **attributes)
 
 
 State = ObjectState = TensorFlowState

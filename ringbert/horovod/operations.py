@@ -84,7 +84,9 @@ def grouped_allreduce(
             raise Unsupported(f"hvd.allreduce: there is no gradient of op={op}")
         return grouped_allreduce(upstream, compression=compression, op=op, name=name)
 
-    results, sent, own = list(tensors), {}, []
+    results = list(tensors)
+    own = []
+    sent = {}  # dtype and context of each of these, by its place
     for place, tensor in enumerate(tensors):
         if not isinstance(tensor, tf.IndexedSlices):
             value = tf.convert_to_tensor(tensor)
@@ -92,7 +94,8 @@ def grouped_allreduce(
                 raise WrongValue("hvd.allreduce: tensors must hold numbers, got strings")
             value, context = compressor.compress(value)
             sent[place] = value.dtype, context
-            value = _scaled(tf.cast(value, WIDE.get(value.dtype, value.dtype)), prescale_factor)
+            wide = tf.cast(value, WIDE.get(value.dtype, value.dtype))
+            value = _scaled(wide, prescale_factor)
             if postscale_factor != 1 and value.dtype.is_integer:
                 value = tf.cast(value, tf.float64)  # of an average the fraction too
             own.append(value)
@@ -103,7 +106,8 @@ def grouped_allreduce(
                 "hvd.allreduce: sparse tensors are averaged or summed, without factors"
             )
     call = Call("hvd.allreduce", name, (op, is_half))
-    totals = collective(call, functools.partial(_reduced, op, is_half), gradient, own)
+    reduce = functools.partial(_reduced, op, is_half)
+    totals = collective(call, reduce, gradient, own)
     for (place, (dtype, context)), total in zip(sent.items(), totals, strict=True):
         total = tf.cast(_scaled(total, postscale_factor), dtype)
         results[place] = compressor.decompress(total, context)
@@ -119,7 +123,8 @@ def _scaled(value: Tensor, factor: float) -> Tensor:
 
 def _gathered(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
     """Each index once: Keras 3 takes the square of each slice for the square of their sum."""
-    indices, places = tf.unique(allgather(slices.indices, f"indices of {name}"))
+    all_indices = allgather(slices.indices, f"indices of {name}")
+    indices, places = tf.unique(all_indices)
     values = allgather(slices.values, f"values of {name}")
     if op == Average:
         values /= tf.cast(current().world.size, values.dtype)
@@ -133,17 +138,19 @@ def _reduced(op: str, is_half: bool, *tensors: Tensor) -> list[Tensor]:
     Averages are over the ranks that have not joined, those of integers without their fraction. With
     `is_half`, float32 values may be sent in 16 bits between machines.
     """
-    session, results = current(), {}
-    for kind in dict.fromkeys(value.dtype for value in tensors):
-        own = [value for value in tensors if value.dtype == kind]
-        if kind.is_floating and op in SUMS:
-            totals = session.host.all_reduce_sum(own, is_half and kind == tf.float32)
+    session = current()
+    results = {}
+    for dtype in dict.fromkeys(value.dtype for value in tensors):
+        own = [value for value in tensors if value.dtype == dtype]
+        if dtype.is_floating and op in SUMS:
+            totals = session.host.all_reduce_sum(own, is_half and dtype == tf.float32)
         else:
             comm = session.world.comm
             totals = [arrays.reduced(comm, value.numpy(), MPI_NAMES[op]) for value in own]
-        divisor = tf.constant(session.num_active if op == Average else 1, kind)
-        divide = tf.truediv if kind.is_floating else tf.truncatediv  # into memory of their own
-        results[kind] = iter([divide(total, divisor) for total in totals])
+        num_ranks = session.num_active if op == Average else 1
+        divisor = tf.constant(num_ranks, dtype)
+        divide = tf.truediv if dtype.is_floating else tf.truncatediv  # into memory of their own
+        results[dtype] = iter([divide(total, divisor) for total in totals])
     return [next(results[value.dtype]) for value in tensors]
 
 
@@ -164,14 +171,13 @@ def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options) ->
 
     def part(total):  # the gradient of tf.split mixes dtypes
         num_rows = tf.shape(total)[0]
-        starts = [
-            rank * (num_rows // world.size) + tf.minimum(rank, num_rows % world.size)
-            for rank in (world.rank, world.rank + 1)
-        ]
-        return total[slice(*starts)]
+        ranks = tf.constant([world.rank, world.rank + 1])
+        starts = ranks * (num_rows // world.size) + tf.minimum(ranks, num_rows % world.size)
+        return total[starts[0] : starts[1]]
 
-    own = [with_larger_gradient(_with_rows(tensor, "hvd.reducescatter")) for tensor in tensors]
-    totals = grouped_allreduce(own, op=op, **{"name": "hvd.reducescatter"} | options)
+    what = "hvd.reducescatter"
+    own = [with_larger_gradient(_with_rows(tensor, what)) for tensor in tensors]
+    totals = grouped_allreduce(own, op=op, **{"name": what} | options)
     return [*map(part, totals)]
 
 
@@ -182,15 +188,19 @@ def allgather(tensor, name: str | None = None) -> Tensor:
     Gradients are averaged over the ranks, as in Horovod: what all ranks compute from the same
     tensors is one loss.
     """
-    rank, value = current().world.rank, _with_rows(tensor, "hvd.allgather")
+    rank = current().world.rank
+    value = _with_rows(tensor, "hvd.allgather")
 
     def gradient(name, results, upstream, _):
-        rows, mean = results[1], allreduce(upstream, name=name)
-        start = tf.reduce_sum(rows[:rank])
-        return [mean[start : start + rows[rank]], None]
+        mean = allreduce(upstream, name=name)
+        _, num_rows = results  # of each rank
+        start = tf.reduce_sum(num_rows[:rank])
+        return [mean[start : start + num_rows[rank]], None]
 
+    call = Call("hvd.allgather", name)
     own = [value, tf.shape(value, tf.int64)[:1]]
-    return collective(Call("hvd.allgather", name), _gather, gradient, own, resizes=True)[0]
+    gathered, _ = collective(call, _gather, gradient, own, resizes=True)
+    return gathered
 
 
 def _gather(value: Tensor, _) -> Sequence:
@@ -216,7 +226,8 @@ def grouped_broadcast(
 ) -> list[Tensor]:
     """The tensors of rank `root_rank` on every rank. Their gradient is the mean of the ranks'
     gradients."""
-    world, root_rank = current().world, checked_root(root_rank)
+    world = current().world
+    root_rank = checked_root(root_rank)
 
     def send(*values):
         return [arrays.broadcast(world.comm, value.numpy(), root_rank) for value in values]
@@ -226,7 +237,8 @@ def grouped_broadcast(
         return means if world.rank == root_rank else [*map(tf.zeros_like, means)]
 
     call = Call("hvd.broadcast", name, (f"from rank {root_rank}",))
-    return collective(call, send, gradient, [*map(tf.convert_to_tensor, tensors)])
+    values = [*map(tf.convert_to_tensor, tensors)]
+    return collective(call, send, gradient, values)
 
 
 def _of_one_tensor(grouped: Callable[..., list]) -> Callable[..., Any]:
@@ -251,7 +263,10 @@ def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None)
     otherwise dropout would be the same on all ranks, and `backward_passes_per_step` lose gradients.
     """
     variables = list(variables)
-    shared = [each for each in variables if not each.name.split(":")[0].endswith(OWN_STATE)]
+    shared = []
+    for variable in variables:
+        if not variable.name.removesuffix(":0").endswith(OWN_STATE):
+            shared.append(variable)
     values = grouped_broadcast(shared, root_rank, name or "variables")
     for variable, value in zip(shared, values, strict=True):
         variable.assign(value)
@@ -266,7 +281,8 @@ def alltoall(tensor, splits=None, name: str | None = None):
     Without `splits` every rank gets equally many; with them, how many rows each rank sent is
     returned too.
     """
-    world, value = current().world, _with_rows(tensor, "hvd.alltoall")
+    world = current().world
+    value = _with_rows(tensor, "hvd.alltoall")
     own = [tf.shape(value)[0] // world.size] * world.size if splits is None else splits
     rows_to = tf.convert_to_tensor(own, tf.int32)
 
@@ -278,7 +294,9 @@ def alltoall(tensor, splits=None, name: str | None = None):
         return arrays.exchanged(world.comm, value.numpy(), numbers)
 
     def gradient(name, results, upstream, _):
-        return [alltoall(upstream, results[1], name)[0], None]
+        _, rows_from = results
+        gradient_of_value, _ = alltoall(upstream, rows_from, name)
+        return [gradient_of_value, None]
 
     call = Call("hvd.alltoall", name)
     received, rows_from = collective(call, exchange, gradient, [value, rows_to], resizes=True)
@@ -295,9 +313,11 @@ def barrier() -> None:
 @as_written
 def broadcast_object(obj, root_rank: int = 0, name: str | None = None):
     """The object of rank `root_rank` on every rank (pickled)."""
-    session, root_rank = current(), checked_root(root_rank)
+    session = current()
+    root_rank = checked_root(root_rank)
+    sent = obj if session.world.rank == root_rank else None
     with session.meeting(Call("hvd.broadcast_object", name, (root_rank,))):
-        objects = session.world.all_gather(obj if session.world.rank == root_rank else None)
+        objects = session.world.all_gather(sent)
     return objects[root_rank]
 
 
@@ -326,7 +346,8 @@ def join() -> int:
             # A rank without data adds nothing to a call of the others.
             if call.what == "hvd.allreduce" and call.kind[0] in SUMS:
                 op, is_half, *kinds = call.kind
-                _reduced(op, is_half, *(tf.zeros(shape, dtype) for dtype, shape in kinds))
+                zeros = [tf.zeros(shape, dtype) for dtype, shape in kinds]
+                _reduced(op, is_half, *zeros)
             elif call.what == "hvd.allgather":
                 dtype, shape = call.kind[0]
                 _gather(tf.zeros([0, *shape], dtype), None)
@@ -334,4 +355,6 @@ def join() -> int:
                 raise InputError(
                     f"{call} cannot go on without the ranks that have called hvd.join()"
                 )
-    return max((number, rank) for rank, number in enumerate(session.world.all_gather(entered)))[1]
+    entered_of_ranks = session.world.all_gather(entered)
+    _, last = max((number, rank) for rank, number in enumerate(entered_of_ranks))
+    return last

@@ -98,7 +98,7 @@ class Session:
 
     def _refuse(self, call: Call) -> None:
         """Raises RanksDiffer, with what each rank does, or the first tensor that differs."""
-        facts: dict = {"the next call": call}
+        facts = {"the next call": call}
         for number, part in enumerate(call.kind):
             facts[f"part {number} of {call}"] = part
         try:
@@ -152,7 +152,7 @@ def init(comm=None, process_sets=None) -> None:
             "hvd.init(): all ranks always work together; comm can be an mpi4py communicator"
         )
     if _session is None:
-        _session = _started(comm) if comm is not None else _ended or _started(None)
+        _session = _ended if _ended and comm is None else _started(comm)
 
 
 def _started(comm) -> Session:
@@ -233,7 +233,8 @@ def collective(
     gradients of the tensors; `name` is for its own calls. With `resizes` the first dimensions may
     differ among the ranks, and those of results from the tensors'.
     """
-    session, is_eager = current(), tf.executing_eagerly()
+    session = current()
+    is_eager = tf.executing_eagerly()
 
     def meet(*values):
         kinds = ((value.dtype.name, tuple(value.shape[int(resizes) :])) for value in values)

@@ -73,7 +73,8 @@ class GradientMean:
 
         Raises InputError if the gradients differ in shape or dtype among the ranks.
         """
-        results, own = list(gradients), {}
+        results = list(gradients)
+        own = {}
         for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             if gradient is None:
                 continue
@@ -85,7 +86,8 @@ class GradientMean:
                     own[place] = tf.convert_to_tensor(gradient)
             elif self.scale_local_gradients:
                 results[place] = tf.math.scalar_mul(1 / current().world.size, gradient)
-        for place, mean in zip(own, self._means([*own.values()]), strict=True):
+        means = self._means([*own.values()])
+        for place, mean in zip(own, means, strict=True):
             results[place] = mean
         return results
 
@@ -98,9 +100,11 @@ class GradientMean:
             return grouped_allreduce(own, **options)
         dtypes = [value.dtype for value in own]
         wide = tf.float64 if tf.float64 in dtypes else tf.float32
-        totals = session.collectives.all_reduce_sum([tf.cast(value, wide) for value in own])
+        widened = [tf.cast(value, wide) for value in own]
+        totals = session.collectives.all_reduce_sum(widened)
         divisor = session.world.size if self.op == Average else 1
-        return [tf.cast(total / divisor, dtypes[n]) for n, total in enumerate(totals)]
+        means = [total / divisor for total in totals]
+        return [*map(tf.cast, means, dtypes)]
 
 
 class DistributedTape(tf.GradientTape):
@@ -116,17 +120,20 @@ class DistributedTape(tf.GradientTape):
     def gradient(self, target, sources, output_gradients=None, **options) -> Any:
         """As `tf.GradientTape.gradient`, averaged over ranks; the same on every rank."""
         gradients = super().gradient(target, sources, output_gradients, **options)
-        flat = tf.nest.flatten(gradients, expand_composites=False)
-        means = self.gradient_mean(flat, tf.nest.flatten(sources))
+        variables = tf.nest.flatten(sources)
+        means = self.gradient_mean(tf.nest.flatten(gradients), variables)
         means_of_tapes.update({id(mean): mean for mean in means if mean is not None})
         return tf.nest.pack_sequence_as(sources, means)
 
     def get_local_and_global_gradients(self, target, sources, *args) -> tuple[list, list]:
         """Pairs of variable and gradient: of variables of this rank, and of those of all ranks."""
-        flat, ids = tf.nest.flatten(sources), self.gradient_mean.local
-        pairs = list(zip(flat, self.gradient(target, flat, *args), strict=True))
-        local = [pair for pair in pairs if id(pair[0]) in ids]
-        return local, [pair for pair in pairs if id(pair[0]) not in ids]
+        variables = tf.nest.flatten(sources)
+        gradients = self.gradient(target, variables, *args)
+        of_rank, of_all = list[tuple](), list[tuple]()
+        for variable, gradient in zip(variables, gradients, strict=True):
+            pairs = of_rank if id(variable) in self.gradient_mean.local else of_all
+            pairs.append((variable, gradient))
+        return of_rank, of_all
 
 
 @as_written
@@ -225,9 +232,9 @@ def DistributedOptimizer(
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     if any(isinstance(part, Distributed) for part in getattr(inner, "optimizers", ())):
         raise InputError("the parts of this MultiOptimizer are distributed already: that is enough")
-    passes = backward_passes_per_step
+    passes, old_passes = backward_passes_per_step, 1
     factor = 1 if average_aggregated_gradients else passes
-    keras_class, old_passes = type(inner), 1
+    keras_class = type(inner)
     if isinstance(inner, Distributed):
         keras_class, old_passes = inner.keras_class, inner.passes
         options = {"op": inner.gradient_mean.op} | options
@@ -244,12 +251,9 @@ def DistributedOptimizer(
         inner.gradient_accumulation_steps = passes * (inner.gradient_accumulation_steps or 1)
     # With `_unpickle_model` a pickle names Keras' class.
     names = ("__module__", "__qualname__", "__doc__", "_unpickle_model")
-    attributes = {name: getattr(keras_class, name) for name in names} | {
-        "keras_class": keras_class,
-        "gradient_mean": GradientMean(**options),
-        "passes": passes,
-        "factor": factor,
-    }
+    attributes = {name: getattr(keras_class, name) for name in names}
+    attributes |= {"keras_class": keras_class, "passes": passes, "factor": factor}
+    attributes["gradient_mean"] = GradientMean(**options)
     inner.__class__ = type(keras_class.__name__, (Distributed, keras_class), attributes)
     registered = object_registration.GLOBAL_CUSTOM_NAMES
     if keras_class in registered:  # a user's own, which files and copies name so
@@ -291,7 +295,8 @@ def load_model(
 
     `custom_optimizers`: classes of optimizers that the file names. `legacy_opts` is without effect.
     """
-    objects = {kind.__name__: kind for kind in custom_optimizers or ()} | (custom_objects or {})
+    objects = {kind.__name__: kind for kind in custom_optimizers or ()}
+    objects |= custom_objects or {}
     model = keras.models.load_model(filepath, objects)
     if getattr(model, "optimizer", None) is not None:
         if Path(filepath).suffix in (".h5", ".hdf5"):
@@ -303,13 +308,15 @@ def load_model(
 
 def _restore_optimizer(model: keras.Model, path) -> None:
     """Keras 3.15 builds the optimizer of an HDF5 file for no variables, so that `fit` fails."""
-    model.optimizer = optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
+    config = model.optimizer.get_config()
+    model.optimizer = optimizer = type(model.optimizer).from_config(config)
     optimizer.build(model.trainable_variables)
     variables = optimizer.variables  # set_weights forgets those in a LossScaleOptimizer
+    shapes = [variable.shape for variable in variables]
     with h5py.File(path) as file:
         saved = load_optimizer_weights_from_hdf5_group(file) if "optimizer_weights" in file else []
         # If not, the file is of another Keras, and Keras has warned that the optimizer starts anew.
-        if [value.shape for value in saved] == [variable.shape for variable in variables]:
+        if [value.shape for value in saved] == shapes:
             for variable, value in zip(variables, saved, strict=True):
                 variable.assign(value[()])
 

@@ -26,6 +26,8 @@ from tasks.runs.start import Start
 from tasks.runs.task import DataSet, Task, set_of
 from tasks.runs.texts import Preparation
 
+Items = list[tuple[str, ...]]  # texts, and pairs of texts
+
 
 class LoadSettings(Settings):
     """What all predictors let their users choose."""
@@ -57,7 +59,7 @@ class TrainedPredictor:
         with about_arguments(name):
             start = find_model(name, self.model_revision)
             positions = start.bert_config.num_positions
-            options: dict = {"max_seq_length": min(self.longest, positions)}
+            options = {"max_seq_length": min(self.longest, positions)}
             for source in (self.said_by(start), start.settings(), vars(self)):
                 options |= {name: each for name, each in source.items() if each is not None}
             self.options = options
@@ -74,7 +76,7 @@ class TrainedPredictor:
 
     def _checked_options(self, positions: int) -> dict[str, Any]:
         """The options that are settings. Raises ValueError: one is wrong."""
-        values = dict[str, Any]()
+        values = {}
         for each in fields_of(self.settings_class):
             if self.options.get(each.name) is not None:
                 try:
@@ -103,7 +105,8 @@ class TrainedPredictor:
         """The rows of examples. Warns, where the programs stop, when many of their tokens are
         [UNK]: a single text may well hold some."""
         data = set_of(self.task, examples, self._preparation)
-        share, tokenizer = data.prepared.facts["unknown_share"], self._preparation.tokenizer
+        share = data.prepared.facts["unknown_share"]
+        tokenizer = self._preparation.tokenizer
         if share > MOST_UNKNOWN_SHARE:
             warnings.warn(
                 f"{share:.1%} of the tokens are [UNK], which the model knows nothing about: the"
@@ -148,7 +151,7 @@ class TaskPredictor(TrainedPredictor):
 
 def checked_texts(
     value, name: str, takes_pairs: bool = False, takes_empty: bool = False
-) -> tuple[list[tuple[str, ...]], bool]:
+) -> tuple[Items, bool]:
     """The texts, or pairs of texts, of the argument `name`, and whether it is a single one: a
     string, or a tuple of two strings. Lists with `takes_empty` may have empty texts, of which it
     warns. Raises InputError: there is none, or one is no string, empty, or no Unicode."""
@@ -165,7 +168,9 @@ def checked_texts(
     items = list(value) if isinstance(value, Iterable) and not is_table else []
     if not items:
         raise InputError(f"{name} must be a text or a list of texts, got {shown(value)}")
-    texts, takes_empty, num_empty = [], takes_empty and not is_single, 0
+    texts = []
+    takes_empty = takes_empty and not is_single
+    num_empty = 0
     for number, item in enumerate(items):
         one = tuple(item) if takes_pairs and isinstance(item, tuple | list) else (item,)
         is_valid = all(isinstance(text, str) and not SURROGATE.search(text) for text in one)

@@ -9,7 +9,7 @@ from bert.configuration import BertConfig
 from bert.heads import SPAN
 from ringbase.errors import InputError
 from ringbase.settings import shown
-from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
+from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from tasks.squad.reading import Examples, Question
 from tasks.squad.settings import AnswerSettings, WindowSettings
 from tasks.squad.task import SpanTask
@@ -126,20 +126,18 @@ class QuestionAnswering(TrainedPredictor):
         if len(questions) != len(contexts):
             items = f"question has {len(questions)} items and context {len(contexts)}"
             raise InputError(f"{items}: give one for each, or one for all")
-        answers = self._answers([text for (text,) in questions], [text for (text,) in contexts])
-        results = (
-            [each[0] for each in answers] if top_k is None else [each[:top_k] for each in answers]
-        )
+        answers = self._answers(questions, contexts)
+        results: list = [each[0] if top_k is None else each[:top_k] for each in answers]
         return results[0] if is_one_question and is_one_context else results
 
-    def _answers(self, texts: list[str], contexts: list[str]) -> list[list[Answer]]:
+    def _answers(self, texts: Items, contexts: Items) -> list[list[Answer]]:
         """The answers to each question about its context, the chosen one first, then the others by
         score."""
-        numbers = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
-        pairs = enumerate(zip(texts, contexts, strict=True))
-        questions = [
-            Question(str(number), text, numbers[context], ()) for number, (text, context) in pairs
-        ]
+        numbers = dict[str, int]()  # of the contexts that differ
+        questions = list[Question]()
+        for (text,), (context,) in zip(texts, contexts, strict=True):
+            number = numbers.setdefault(context, len(numbers))
+            questions.append(Question(str(len(questions)), text, number, ()))
         data = self.set_of(Examples("", list(numbers), questions))
         decoder = self.task.decoder(data)
         # Files have the entries of nbest_predictions.json as text, made where a window's scores
@@ -148,10 +146,10 @@ class QuestionAnswering(TrainedPredictor):
         answers = []
         for number, windows in enumerate(decoder.windows_of):
             answered = decoder.answered(number, [scores[window] for window in windows])
+            odds, chosen = answered.null_odds, answered.text
             listed = []
             for each, share in zip(answered.candidates, answered.probabilities(), strict=True):
-                odds = answered.null_odds
                 listed.append(Answer(each.text, each.start, each.stop, share, each.score, odds))
-            listed.sort(key=lambda answer: answer.text != answered.text)
+            listed.sort(key=lambda answer: answer.text != chosen)
             answers.append(listed or [Answer("", 0, 0, 0.0, 0.0)])
         return answers

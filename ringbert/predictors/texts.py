@@ -11,7 +11,7 @@ from bert.configuration import BertConfig
 from bert.heads import CLASSIFIER, TAGGER
 from bert.text.characters import word_spans
 from ringbase.errors import InputError
-from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
+from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.reading import Texts
 from tasks.classifier.settings import ExampleSettings
@@ -70,10 +70,10 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
         results: list = self.results_of(items, self.rows_of(items))
         rows = []
         numbers = []
-        for number, found in enumerate(results):
+        for number, of_text in enumerate(results):
             text = dict(zip(("text", "text_pair"), items[number], strict=False))
-            for result in found if isinstance(found, list) else [found]:
-                rows.append({**text, **asdict(result)})
+            for result in of_text if isinstance(of_text, list) else [of_text]:
+                rows.append(text | asdict(result))
                 numbers.append(number)
         frame = pandas.json_normalize(rows, sep="_").dropna(axis=1, how="all")
         if not rows:
@@ -81,15 +81,17 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
         index = texts.index.take(numbers) if hasattr(texts, "iloc") else numbers
         return frame.set_axis(index)
 
-    def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[Result]:
+    def results_of(self, items: Items, data: DataSet) -> list[Result]:
         """What the predictor says of texts and their rows."""
         raise NotImplementedError
 
-    def rows_of(self, items: list[tuple[str, ...]]) -> DataSet:
+    def rows_of(self, items: Items) -> DataSet:
         """The rows of texts. Warns when some are cut to `max_seq_length` tokens."""
-        first, second = zip(*((*item, None)[:2] for item in items), strict=True)
-        data = self.set_of(Texts([*first], [*second], None, [""] * len(items)))
-        if cut := data.prepared.facts["tokens_cut"]:
+        first = [text for text, *_ in items]
+        second = [pair[0] if pair else None for _, *pair in items]
+        data = self.set_of(Texts(first, second, None, [""] * len(items)))
+        cut = data.prepared.facts["tokens_cut"]
+        if cut:
             most = self.settings.max_seq_length
             warnings.warn(f"{cut:,} tokens beyond max_seq_length {most} are cut off", stacklevel=3)
         return data
@@ -149,7 +151,7 @@ class Classifier(TextPredictor[TextOrPair, Prediction]):
         task = LabelTask(self.settings, labels_of(bert_config), has_several)
         return task.taught(self.options)
 
-    def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[Prediction]:
+    def results_of(self, items: Items, data: DataSet) -> list[Prediction]:
         if is_on_pairs(self.options) and any(len(item) == 1 for item in items):
             warnings.warn(
                 "the model was trained on pairs of texts: give tuples (text, second text)",
@@ -160,10 +162,12 @@ class Classifier(TextPredictor[TextOrPair, Prediction]):
             values = scores_BL[:, 0].tolist()
             return [Prediction(str(value), math.nan, {}, value) for value in values]
         shares_BL, chosen = self.task.labelled(scores_BL)
+        best_B = scores_BL.argmax(1)
         results = []
-        for best, row, own in zip(scores_BL.argmax(1), shares_BL.tolist(), chosen, strict=True):
-            name, probabilities = self.labels[best], dict(zip(self.labels, row, strict=True))
-            results.append(Prediction(name, probabilities[name], probabilities, labels=own))
+        for best, shares, labels in zip(best_B, shares_BL.tolist(), chosen, strict=True):
+            name = self.labels[best]
+            probabilities = dict(zip(self.labels, shares, strict=True))
+            results.append(Prediction(name, probabilities[name], probabilities, labels=labels))
         return results
 
 
@@ -213,16 +217,17 @@ class Tagger(TextPredictor[str, list[Entity]]):
             return [(place, place + 1) for place in range(len(text))]
         return word_spans(text)
 
-    def rows_of(self, items: list[tuple[str, ...]]) -> DataSet:
+    def rows_of(self, items: Items) -> DataSet:
         sentences = []
         for (text,) in items:
-            sentences.append(Sentence([text[start:end] for start, end in self._spans(text)]))
+            words = [text[start:end] for start, end in self._spans(text)]
+            sentences.append(Sentence(words))
         return self.set_of(sentences)
 
-    def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[list[Entity]]:
+    def results_of(self, items: Items, data: DataSet) -> list[list[Entity]]:
         tagged, _ = self.results(data)
-        found = []
+        results = []
         for (text,), sentence, tags in zip(items, data.examples(), tagged, strict=True):
             starts = [start for start, _ in self._spans(text)]
-            found.append(entities(text, sentence.words, starts, tags))
-        return found
+            results.append(entities(text, sentence.words, starts, tags))
+        return results

@@ -3,7 +3,7 @@ bert-embedder has trained, or one of sentence-transformers, by the same code as 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -12,17 +12,15 @@ from bert.configuration import BertConfig
 from bert.heads import EMBEDDINGS, FEATURES, Head
 from ringbase.errors import InputError
 from ringbase.settings import setting
-from ringbert.predictors.base import LoadSettings, TrainedPredictor, checked_texts
+from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from ringbert.predictors.texts import LabelSettings, TextOrPair, TextPredictor
 from tasks.embedder.pooling import said_by
 from tasks.embedder.reading import Pairs
-from tasks.embedder.settings import DEFAULTS, VectorSettings
+from tasks.embedder.settings import DEFAULTS, Pooling, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.features.task import FeaturesTask, states_of
 from tasks.runs.start import Start
 from tasks.runs.task import DataSet
-
-Pooling = Literal["mean", "cls"]
 
 
 class FeatureSettings(LabelSettings):
@@ -92,35 +90,41 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
         # 0 is the embeddings' output
         return states_of(self._model, [self.layer % layers + 1])
 
-    def results_of(self, items: list[tuple[str, ...]], data: DataSet) -> list[TextFeatures]:
+    def results_of(self, items: Items, data: DataSet) -> list[TextFeatures]:
         tokenizer = self._preparation.tokenizer
         special = np.zeros((1, 2), np.int32)
-        (ids, offsets), heads = data.rows.column("input_ids"), data.rows.column("sentence_a_tokens")
+        ids, offsets = data.rows.column("input_ids")
+        first_tokens = data.rows.column("sentence_a_tokens")
+        more_separators = [special] * (tokenizer.separators - 1)
 
         def features(number, states_T1H):
             tokens = tokenizer.pieces(ids[offsets[number] : offsets[number + 1]])
-            first, *second = tokenizer.encode(items[number])[1]
-            parts = [special, first[: heads[number] - 2], special]
+            _, (first, *second) = tokenizer.encode(items[number])
+            num_first = first_tokens[number]
+            parts = [special, first[: num_first - 2], special]
             for spans in second:
-                more = tokenizer.separators - 1
-                length = len(tokens) - heads[number] - more - 1
-                parts += [*[special] * more, spans[:length], special]
-            places, states_TH = np.concatenate(parts), states_T1H[:, 0].copy()
-            return TextFeatures(tuple(tokens), places, states_TH, self._pooled(number, states_T1H))
+                num_second = len(tokens) - num_first - len(more_separators) - 1
+                parts += [*more_separators, spans[:num_second], special]
+            places = np.concatenate(parts)
+            states_TH = states_T1H[:, 0].copy()
+            pooled_H = self._pooled(number, states_T1H)
+            return TextFeatures(tuple(tokens), places, states_TH, pooled_H)
 
-        found: Any = self._predictor(data.rows, self.settings.batch_size, features, "features")
-        return found
+        results: Any = self._predictor(data.rows, self.settings.batch_size, features, "features")
+        return results
 
     def pooled(self, texts: TextOrPair | Iterable[TextOrPair]) -> ndarray:
         """Only the pooled vectors, float32 [H] for a single text, [n, H] for a list. Token vectors
         are dropped at once, so that long lists fit in memory."""
         items, is_single = checked_texts(texts, "texts", takes_pairs=True, takes_empty=True)
-        rows, batch_size = self.rows_of(items).rows, self.settings.batch_size
-        found: Any = self._predictor(rows, batch_size, self._pooled, "features")
-        return found[0] if is_single else np.stack(found)
+        rows = self.rows_of(items).rows
+        vectors: Any = self._predictor(rows, self.settings.batch_size, self._pooled, "features")
+        return vectors[0] if is_single else np.stack(vectors)
 
     def _pooled(self, _: int, states_T1H: ndarray) -> ndarray:
-        return states_T1H[0, 0].copy() if self.pooling == "cls" else states_T1H[:, 0].mean(0)
+        if self.pooling == "cls":
+            return states_T1H[0, 0].copy()
+        return states_T1H[:, 0].mean(0)
 
 
 class EmbedSettings(LoadSettings, VectorSettings):
@@ -164,28 +168,32 @@ class Embedder(TrainedPredictor):
 
     def __call__(self, texts: str | Iterable[str]) -> ndarray:
         """The vectors of texts, in their order."""
-        items, is_single = checked_texts(texts, "texts", takes_empty=False)
+        items, is_single = checked_texts(texts, "texts")
         pairs = Pairs(items)
-        vectors = self.results(self.set_of(pairs))
+        vectors = self.results(self.set_of(pairs))  # of each text once
         place_of = pairs.places()
-        found = vectors[[place_of[text] for (text,) in items]]
-        return found[0] if is_single else found
+        vectors = vectors[[place_of[text] for (text,) in items]]
+        return vectors[0] if is_single else vectors
 
     def similarities(self, texts: Iterable[str], others: Iterable[str]) -> ndarray:
         """The cosines of texts with others, float32 [texts, others]."""
-        one, other = (_units(self([*part])) for part in (texts, others))
+        one = _units(self([*texts]))
+        other = _units(self([*others]))
         return one @ other.T
 
     def nearest(
         self, texts: Iterable[str], corpus: Sequence[str], top_k: int = 10
     ) -> list[list[tuple[str, float]]]:
         """For each text the nearest of a corpus, with their cosines, the nearest first."""
-        found = []
+        nearest = []
         for cosines in self.similarities(texts, corpus):
             best = np.argsort(-cosines, kind="stable")[:top_k]
-            found.append([(corpus[place], float(cosines[place])) for place in best])
-        return found
+            best_texts = [corpus[place] for place in best]
+            best_cosines = cosines[best].tolist()
+            nearest.append([*zip(best_texts, best_cosines, strict=True)])
+        return nearest
 
 
 def _units(vectors: ndarray) -> ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(lengths, 1e-12)

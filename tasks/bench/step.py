@@ -45,12 +45,12 @@ def run(config: StepConfig) -> None:
         world.say(f"{load}: {figures['parameters'] / 1e6:.1f} M parameters, {place}")
         for rank, (mean, deviation) in enumerate(figures["of_ranks"]):
             world.say(f"rank {rank}: {mean:.2f} +- {deviation:.2f} examples/sec")
-        times = {part.removesuffix("_s"): figures[part] for part in PARTS}
-        total_s = sum(times.values())
-        parts = (
-            f"{name} {part_s * 1e3:.0f} ms ({part_s / total_s:.0%})"
-            for name, part_s in times.items()
-        )
+        step_s = sum(figures[part] for part in PARTS)
+        parts = []
+        for part in PARTS:
+            part_s = figures[part]
+            share = part_s / step_s
+            parts.append(f"{part.removesuffix('_s')} {part_s * 1e3:.0f} ms ({share:.0%})")
         world.say(f"step (median): {', '.join(parts)}")
         world.say(f"rank 0: {figures['flop_per_s'] / 1e9:.0f} GFLOP/s")
         world.say(f"peak memory of a rank on the host: {figures['peak_host_bytes'] / 1e9:.2f} GB")
@@ -63,22 +63,29 @@ def run(config: StepConfig) -> None:
 def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> dict:
     """The speed over all ranks in examples and tokens; the parts of a step, and the FLOP per
     second, of rank 0."""
-    config, job = config_of(load), Job(world, collectives, Unwritten())
+    config = config_of(load)
+    job = Job(world, collectives, Unwritten())
     measured, rates = measured_steps(load, config, job)
-    of_ranks = world.all_gather((float(np.mean(rates)), float(np.std(rates))))
-    examples, deviation = np.sum(of_ranks, axis=0).tolist()
+    mean = float(np.mean(rates))
+    deviation = float(np.std(rates))
+    of_ranks = world.all_gather((mean, deviation))
+    rate_of_first, _ = of_ranks[0]
+    total, total_deviation = np.sum(of_ranks, axis=0).tolist()
+    flop_per_s = rate_of_first * model_flop(config, load.seq_length)
     shapes = encoder_shapes(config) | SPAN.shapes(config)
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    num_parameters = sum(map(math.prod, shapes.values()))
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peaks_kib = world.all_gather(peak_kib)
     return {
         "world_size": world.size,
-        "examples_per_s": examples,
-        "deviation": deviation,
+        "examples_per_s": total,
+        "deviation": total_deviation,
         "of_ranks": of_ranks,
-        "tokens_per_s": examples * load.seq_length,
+        "tokens_per_s": total * load.seq_length,
         **medians(measured, PARTS),
-        "flop_per_s": of_ranks[0][0] * model_flop(config, load.seq_length),
-        "parameters": sum(map(math.prod, shapes.values())),
-        "peak_host_bytes": max(world.all_gather(peak_bytes)),
+        "flop_per_s": flop_per_s,
+        "parameters": num_parameters,
+        "peak_host_bytes": 1024 * max(peaks_kib),
     }
 
 
@@ -88,22 +95,25 @@ def measured_steps(
     """Trains on every rank. Returns the seconds of each measured step's parts, and the rank's
     examples/s: of each of these steps on CPUs, on a GPU of further steps that are not waited for,
     as in a training."""
-    world, rows_of_rank = job.world, load.batch_size * load.gradient_accumulation_steps
+    world, device = job.world, job.world.device
+    rows_of_rank = load.batch_size * load.gradient_accumulation_steps
+    steps_needed = load.num_warmup + (1 + ROUNDS) * load.num_steps
     values = flat(load.step) | {
         "global_batch_size": rows_of_rank * world.size,
         "xla": load.xla,
         "gradient_accumulation_steps": load.gradient_accumulation_steps,
         # graphs of a long training
-        "num_train_steps": max(OPTIMIZED_FROM, load.num_warmup + (1 + ROUNDS) * load.num_steps),
+        "num_train_steps": max(OPTIMIZED_FROM, steps_needed),
     }
     set_precision(load.machine.precision, load.machine.tf32)
     training = random_training(config, load.seq_length, values, job)
     training.words.take()
-    step, feed, plan = training.step, training.feed(SEED), training.plan
+    step, plan = training.step, training.plan
     step.synchronize()
-    clock, measured = StepClock(rows_of_rank, world.device.is_gpu), []
+    clock = StepClock(rows_of_rank, device.is_gpu)
+    measured = []
     state = first_state(plan, {}, None, continues=False)
-    with closing(feed.batches(plan, world, state)) as batches_of_steps:
+    with closing(training.feed(SEED).batches(plan, world, state)) as batches_of_steps:
         for number in range(load.num_warmup + load.num_steps):
             line_up(world)
             clock.skip()
@@ -112,21 +122,24 @@ def measured_steps(
             step.take(batches, number, (), clock)
             measured.append(clock.read())
         del measured[: load.num_warmup]
-        if not world.device.is_gpu:
-            return measured, [each["examples_per_s"] for each in measured]
-        batches_of_rounds = [islice(batches_of_steps, load.num_steps) for _ in range(ROUNDS)]
-        rates = [rows_of_rank * steps_per_s(step, each, world) for each in batches_of_rounds]
+        if not device.is_gpu:
+            return measured, [figures["examples_per_s"] for figures in measured]
+        rates = []
+        for _ in range(ROUNDS):
+            batches_of_round = islice(batches_of_steps, load.num_steps)
+            rates.append(rows_of_rank * steps_per_s(step, batches_of_round, world))
     return measured, rates
 
 
 def steps_per_s(step: TrainingStep, batches_of_steps: Iterable[list[Batch]], world: World) -> float:
     """The speed of steps of which only the last is waited for: the host prepares the next step
     while the GPU computes."""
-    unread, count = StepClock(0), 0
+    unread_clock = StepClock(0)
+    count = 0
     line_up(world)
     begin_s = time.perf_counter()
     for batches in batches_of_steps:
-        result, _ = step.take(batches, count, (), unread)
+        result, _ = step.take(batches, count, (), unread_clock)
         count += 1
     result.read()
     return count / (time.perf_counter() - begin_s)
@@ -136,27 +149,29 @@ def config_of(load: LoadSettings) -> BertConfig:
     """The model's configuration. Raises InputError: --bert_config_file has none."""
     if load.bert_config_file:
         return configuration.config_from_file(load.bert_config_file)
-    return model_config(load.model_size, max_position_embeddings=max(512, load.seq_length))
+    num_positions = max(512, load.seq_length)
+    return model_config(load.model_size, max_position_embeddings=num_positions)
 
 
 def model_config(size: str, **others: Any) -> BertConfig:
     """The configuration of a published size, uncased."""
     names = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
-    values: dict[str, Any] = dict(zip(names, SIZES[size], strict=True))
+    values: dict = dict(zip(names, SIZES[size], strict=True))
     values["vocab_size"] = 30522
     if size == "modernbert-base":
         values |= {"model_type": "modernbert", "vocab_size": 50368}
     return configuration.config_of(values | others)
 
 
-def random_training(config: BertConfig, length: int, settings: dict, job: Job) -> Training:
-    """The training of a model of `bert-squad` on full rows of random tokens, with these settings of
-    a training; the same in every call."""
-    task = SpanTask(WindowSettings(max_seq_length=length, max_query_length=1))
-    rows = random_rows(settings["global_batch_size"], length, config.vocab_size)
-    data = TrainingData(rows=rows, key="random tokens")
+def random_training(config: BertConfig, length: int, values: dict, job: Job) -> Training:
+    """The training of a model of `bert-squad` on full rows of random tokens, with these values of
+    `TrainingSettings`; the same in every call."""
+    window = WindowSettings(max_seq_length=length, max_query_length=1)
+    task = SpanTask(window)
+    rows = random_rows(values["global_batch_size"], length, config.vocab_size)
     model = Bert(config, task.head, SEED)
-    return Training(model, task, data, made(TrainingSettings, settings), job)
+    settings = made(TrainingSettings, values)
+    return Training(model, task, TrainingData(rows, "random tokens"), settings, job)
 
 
 def random_rows(count: int, length: int, vocab_size: int) -> Rows:
@@ -164,7 +179,7 @@ def random_rows(count: int, length: int, vocab_size: int) -> Rows:
     generator = np.random.default_rng(SEED)
     tokens = generator.integers(0, vocab_size, (count, length), dtype=np.int32)
     columns = {
-        "input_ids": ragged(list(tokens), pa.int32()),
+        "input_ids": ragged(tokens, pa.int32()),
         "question_tokens": np.full(count, length // 8, np.int32),
         "start_position": generator.integers(0, length, count, dtype=np.int32),
         "end_position": generator.integers(0, length, count, dtype=np.int32),
@@ -172,18 +187,18 @@ def random_rows(count: int, length: int, vocab_size: int) -> Rows:
     return Rows(pa.table(columns))
 
 
-def model_flop(config: BertConfig, length: int) -> float:
+def model_flop(config: BertConfig, length: int) -> int:
     """Floating-point operations of the matrix products of a row's training, forward and backward.
     Counted as in Narayanan et al. 2021 (Megatron-LM, appendix) for the layers, without
     recomputation and the vocabulary."""
-    kernels = [
-        math.prod(shape)
-        for name, shape in encoder_shapes(config).items()
-        if name.startswith("bert/encoder/") and name.endswith("kernel")
-    ]
-    keys = [
-        min(length, config.local_attention) if kind == configuration.SLIDING else length
-        for kind in config.layer_types or [configuration.FULL] * config.num_hidden_layers
-    ]
-    attention = 2 * 2 * length * sum(keys) * config.hidden_size
-    return float(3 * (2 * length * sum(kernels) + attention))
+    kernel_size = 0
+    for name, shape in encoder_shapes(config).items():
+        if name.startswith("bert/encoder/") and name.endswith("kernel"):
+            kernel_size += math.prod(shape)
+    num_keys = config.num_hidden_layers * length  # over all layers
+    if config.layer_types:
+        num_sliding = config.layer_types.count(configuration.SLIDING)
+        num_keys -= num_sliding * max(0, length - config.local_attention)
+    products = 2 * length * kernel_size
+    attention = 2 * 2 * length * num_keys * config.hidden_size
+    return 3 * (products + attention)

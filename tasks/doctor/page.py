@@ -68,10 +68,12 @@ class Page:
         seconds = round(time.monotonic() - began, 2)
         self.results.append({"name": name, **asdict(whole), "seconds": seconds})
         head = f"  {MARKS[whole.status]} {name:<{NAME_WIDTH}}"
-        columns = min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns)
-        width = max(20, columns - len(head))
-        wrap = textwrap.TextWrapper(width, break_on_hyphens=False).wrap
-        self._print(head + f"\n{' ' * len(head)}".join([*wrap(whole.text), *wrap(whole.advice)]))
+        terminal = shutil.get_terminal_size((MAX_WIDTH, 24))
+        width = max(20, min(MAX_WIDTH, terminal.columns) - len(head))
+        wrapper = textwrap.TextWrapper(width, break_on_hyphens=False)
+        lines = wrapper.wrap(whole.text) + wrapper.wrap(whole.advice)
+        indent = " " * len(head)
+        self._print(head + f"\n{indent}".join(lines))
         return whole.status != "failed"
 
     def end(self) -> int:
@@ -102,10 +104,15 @@ class Page:
 def combined(findings: list[Finding]) -> Finding:
     """The worst of the ranks' findings; if not all ranks have it, each with the ranks that have
     it."""
-    worst = max((finding.status for finding in findings), key=list(MARKS).index)
-    ranks = {rank: finding for rank, finding in enumerate(findings) if finding.status == worst}
+    order = list(MARKS)
+    worst = max((finding.status for finding in findings), key=order.index)
     if worst == "ok" or len(set(findings)) == 1:
-        return next(iter(ranks.values()))
-    text = by_value({rank: finding.text for rank, finding in ranks.items()})
-    advice = "; ".join(dict.fromkeys(finding.advice for finding in ranks.values()))
-    return Finding(worst, text, advice)
+        return findings[0]
+    texts = {}
+    advice = []
+    for rank, finding in enumerate(findings):
+        if finding.status == worst:
+            texts[rank] = finding.text
+            if finding.advice not in advice:
+                advice.append(finding.advice)
+    return Finding(worst, by_value(texts), "; ".join(advice))

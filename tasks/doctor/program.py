@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -59,25 +58,26 @@ WRONG = (
 
 
 def run(config: DoctorConfig) -> None:
-    machine, folder = config.machine, nearest_folder(Path(config.output_dir).expanduser())
+    machine = config.machine
+    folder = nearest_folder(Path(config.output_dir).expanduser())
     with World.join(machine.device, "bert-doctor", stalls=machine.stalls) as world:
         world.agree({"Python": platform.python_version(), "the versions of packages": versions()})
-        page, on_each_machine = Page(world, config.json), world.on_each_machine
+        page = Page(world, config.json)
         page.check("versions", check_versions)
         temporary = os.environ.get("TMPDIR") or "/tmp", "set TMPDIR to another folder"
         shared = "/dev/shm", "docker run --shm-size 4g; in Kubernetes an emptyDir in memory"
         for name, (place, cure) in (("TMPDIR", temporary), ("/dev/shm", shared)):
-            page.check(name, on_each_machine, check_disk, Path(place), cure, MPI_BYTES)
+            page.check(name, world.on_each_machine, check_disk, Path(place), cure, MPI_BYTES)
         page.check("MPI", check_mpi, world)
         page.check("hosts", check_hosts, world)
         page.check("devices", check_devices, world)
         other = "give another folder as --output_dir, or free some space"
         can_write = page.check("output folder", world.on_first, check_disk, folder, other)
         other = "set RINGBERT_CACHE to a folder on another disk, or free some space"
-        page.check("cache folder", on_each_machine, check_disk, cache_folder(), other)
-        opened: list[Collectives] = []
+        page.check("cache folder", world.on_each_machine, check_disk, cache_folder(), other)
+        opened = []
 
-        def open_backend() -> Finding:
+        def open_backend():
             opened.append(open_collectives(world, machine.collectives.backend))
             return Finding("ok", opened[0].name)
 
@@ -98,7 +98,8 @@ def run(config: DoctorConfig) -> None:
 
 def check_versions() -> Finding:
     """The packages that a result depends on."""
-    installed, build = versions(), tf.sysconfig.get_build_info()
+    installed = versions()
+    build = tf.sysconfig.get_build_info()
     if {"tensorflow", "tensorflow-cpu"} <= installed.keys():
         text = "tensorflow and tensorflow-cpu are both installed and overwrite each other's files"
         advice = "make a new environment with one of ringbert's extras, cpu or gpu"
@@ -143,10 +144,9 @@ def check_mpi(world: World) -> Finding:
 def check_hosts(world: World) -> Finding:
     """The name, the address and the ranks of each host, and how many threads each rank computes
     with."""
-    ranks_of = Counter(world.all_gather((socket.gethostname(), host_address(world))))
-    text = shortened(
-        f"{name} ({address}), ranks: {count}" for (name, address), count in ranks_of.items()
-    )
+    host = f"{socket.gethostname()} ({host_address(world)})"
+    ranks_of = Counter(world.all_gather(host))
+    text = shortened(f"{host}, ranks: {count}" for host, count in ranks_of.items())
     if len(set(ranks_of.values())) > 1:
         advice = "start equally many ranks on each host; a step waits for the slowest"
         return Finding("warning", f"{text}: different numbers of ranks", advice)
@@ -174,8 +174,10 @@ def check_devices(world: World) -> Finding:
 def check_disk(folder: Path, advice: str, num_bytes: int = WRITTEN_BYTES) -> Finding:
     """Writes a file to the folder. One of `WRITTEN_BYTES` must be fast and have room for
     checkpoints."""
-    folder, data = nearest_folder(folder), os.urandom(num_bytes)  # not zeros, which may be free
-    place, start_s = f"{folder} on {socket.gethostname()}", time.perf_counter()
+    folder = nearest_folder(folder)
+    place = f"{folder} on {socket.gethostname()}"
+    data = os.urandom(num_bytes)  # not zeros, which may be free
+    start_s = time.perf_counter()
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(data)
@@ -203,13 +205,17 @@ def nearest_folder(path: Path) -> Path:
 
 def check_sums(world: World, collectives: Collectives) -> Finding:
     """The backend's sum of float32 against NumPy's, and the same bits on every rank."""
-    generators = map(np.random.default_rng, range(world.size))
-    parts = [chance.standard_normal(SIZE).astype(np.float32) for chance in generators]
+    parts = []
+    for seed in range(world.size):
+        numbers = np.random.default_rng(seed).standard_normal(SIZE)
+        parts.append(numbers.astype(np.float32))
+    mine, _ = world.share
     with world.operation("a sum on trial"):
-        mine, _ = world.share
-        total = np.array(collectives.all_reduce_sum([tf.constant(parts[mine])])[0])
+        (sums,) = collectives.all_reduce_sum([tf.constant(parts[mine])])
+        total = np.array(sums)
     exact = np.sum(parts, 0, np.float64)
-    bound = world.size * np.finfo(np.float32).eps * np.sum(np.abs(parts), 0, np.float64)
+    magnitude = np.sum(np.abs(parts), 0, np.float64)
+    bound = world.size * np.finfo(np.float32).eps * magnitude
     error = float(np.max(np.abs(total - exact) / bound))
     world.agree({"the bits of a sum over ranks": hashlib.sha256(total.tobytes()).hexdigest()})
     if not error <= 1:
@@ -221,23 +227,24 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
     """The losses and gradient norms of a training, and of others that must have the same to
     rounding: of a small model without dropout on random tokens."""
     tf.get_logger().setLevel("ERROR")  # each model is traced once, which looks like retracing
-    folder = Path(world.on_first(lambda: tempfile.mkdtemp(prefix=".bert-doctor.", dir=output_dir)))
+    folder = Path(world.on_first(tempfile.mkdtemp, None, ".bert-doctor.", output_dir))
     num_rows = max(8, 2 * world.size)
     train = partial(train_on_trial, folder, num_rows, world, collectives)
-    found: list[np.ndarray] = []  # the losses and norms of each training
+    trained = []  # the losses and norms of each training
     check, is_gpu = page.check, world.device.is_gpu
 
-    def compared(training: Callable[..., np.ndarray], tolerance: float, *options: str) -> Finding:
-        found.append(training(*options))
-        if len(found) == 1:
+    def compared(training, tolerance, *options):
+        trained.append(training(*options))
+        if len(trained) == 1:
             return Finding("ok", f"a small model trains, {STEPS} steps")
-        difference = float(np.max(np.abs(found[0] / found[-1] - 1)))
+        ratios = trained[0] / trained[-1]
+        difference = float(np.max(np.abs(ratios - 1)))
         text = f"losses and gradients differ by {difference:.1e}" if difference else "the same bits"
         if not difference <= tolerance:
             return Finding("failed", f"{text}, must be at most {tolerance:g}", WRONG)
         return Finding("ok", text)
 
-    def resume() -> np.ndarray:
+    def resume():
         """Goes on from the checkpoint before the last."""
         pattern = f"{world.size}-fp32-off/checkpoints/rows-*"
         world.on_first(lambda: shutil.rmtree(max(folder.glob(pattern))))
@@ -286,16 +293,21 @@ def train_on_trial(
         job = Job(world, collectives, run)
         path, state = world.on_first(newest_checkpoint, "auto", run) or (None, None)
         start = Start(config, weights=path, checkpoint=path, state=state)
-        random_training(config, LENGTH, values, job).run(start, job, seed=0)
-    lines = world.on_first((output_dir / "metrics.jsonl").read_text).splitlines()
-    return np.array([[line["loss"], line["gradient_norm"]] for line in map(json.loads, lines)])
+        training = random_training(config, LENGTH, values, job)
+        training.run(start, job, seed=0)
+    text = world.on_first((output_dir / "metrics.jsonl").read_text)
+    steps = [json.loads(line) for line in text.splitlines()]
+    return np.array([[step["loss"], step["gradient_norm"]] for step in steps])
 
 
 def check_speed(world: World, collectives: Collectives, machine: MachineSettings) -> Finding:
     """A few steps of BERT-base on random tokens: 32 x 384 on a GPU, 1 x 128 on a CPU."""
-    on_cpu = {"batch_size": 1, "seq_length": 128, "num_warmup": 1, "num_steps": 2}
-    values = {"batch_size": 32, "seq_length": 384, "xla": "on"} if world.device.is_gpu else on_cpu
-    load = made(LoadSettings, values | flat(machine) | {"model_size": "base"})
+    values = flat(machine) | {"model_size": "base"}
+    if world.device.is_gpu:
+        values |= {"batch_size": 32, "seq_length": 384, "xla": "on"}
+    else:
+        values |= {"batch_size": 1, "seq_length": 128, "num_warmup": 1, "num_steps": 2}
+    load = made(LoadSettings, values)
     figures = step_figures(load, world, collectives)
     speed = f"{figures['examples_per_s']:.3g} examples/s"
     return Finding("ok", f"{load}: {speed}; bert-bench step tells more")

@@ -11,7 +11,7 @@ scores float32.
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,26 +41,22 @@ ASSETS = "assets.extra"  # the folder of a SavedModel that TensorFlow leaves to 
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 POOLER_TENSORS = (f"{POOLER}/kernel", f"{POOLER}/bias")
 
-Tensors = Mapping[str, np.ndarray]
 
-
-def label_task(config: BertConfig) -> LabelTask:
-    has_several = config.problem_type == CLASSIFICATION[1]
-    return LabelTask(labels=labels_of(config), has_several=has_several)
-
-
-# of a model with this head: what its outputs are called, by `Task.outputs`
-TASKS: Mapping[Head, Callable[[BertConfig], Task]] = {
-    SPAN: lambda config: SpanTask(),
-    CLASSIFIER: label_task,
-    TAGGER: lambda config: TagTask(labels=config.labels),
-    FEATURES: lambda config: FeaturesTask(config.num_positions),
-}
+def task_of_head(head: Head, config: BertConfig) -> Task:
+    """The task that names the outputs of a model with this head, by `Task.outputs`."""
+    if head is SPAN:
+        return SpanTask()
+    if head is TAGGER:
+        return TagTask(labels=config.labels)
+    if head is CLASSIFIER:
+        has_several = config.problem_type == CLASSIFICATION[1]
+        return LabelTask(labels=labels_of(config), has_several=has_several)
+    return FeaturesTask(config.num_positions)
 
 
 def run(config: ExportConfig) -> None:
     with flags.reporting("bert-export"):
-        lines = export(config.folder, config.out, model_revision=config.model_revision)
+        lines = export(config.folder, config.out, None, config.model_revision)
     flags.stop("\n".join(lines), 0)
 
 
@@ -79,23 +75,26 @@ def export(
     exported: a SavedModel, its tokenizer in assets.extra
       input_ids, token_type_ids, attention_mask -> label, logits, probabilities
     """
-    name, path = os.fspath(folder), Path(out).expanduser()
+    name = os.fspath(folder)
+    path = Path(out).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"OUT {path} exists already: give a new folder")
     with about_arguments(name):
         start = find_model(name, model_revision)
         assert start.weights is not None
         config = start.bert_config
-        there, most = weights.read(start.weights, config.architecture), config.num_positions
+        tensors = weights.read(start.weights, config.architecture)
+        most = config.num_positions
         said = {"max_seq_length": most, **said_by(start.weights, most), **start.settings()}
         if task_of:
             task = task_of(said)
         elif "pooling" in said:
-            task = EmbedTask(VectorSettings(**{name: said[name] for name in DEFAULTS}))
+            pooling = {name: said[name] for name in DEFAULTS}
+            task = EmbedTask(VectorSettings(**pooling))
         else:
-            task = TASKS[head_in(there, config)](config)
+            task = task_of_head(head_in(tensors, config), config)
         model = load_model(start, task.head)
-    pooler = {each: there[each] for each in POOLER_TENSORS if each in there}
+    pooler = [tensors[name] for name in POOLER_TENSORS if name in tensors]
     return save_model(Exported(model, task, pooler), start.words, path)
 
 
@@ -103,38 +102,41 @@ class Exported(tf.Module):
     """A model as the function of a SavedModel, which needs nothing of ours. `pooler` holds the
     kernel [H, H] and the bias [H] of an encoder that has one."""
 
-    def __init__(self, model: Bert, task: Task, pooler: Tensors):
+    def __init__(self, model: Bert, task: Task, pooler: Sequence[np.ndarray]):
         super().__init__(name="bert")
         # Keras' own parts of the model would be saved too
         object.__setattr__(self, "_model", model)
         object.__setattr__(self, "task", task)
-        self.num_positions, is_encoder = model.config.num_positions, model.head is FEATURES
+        self.num_positions = model.config.num_positions
         # keeps them in the file
         self.weights = [variable.value for variable in model.trainable_variables]
-        self.pooler = [tf.Variable(value) for value in pooler.values()] if is_encoder else []
+        self.pooler = []
+        if model.head is FEATURES:
+            self.pooler += [tf.Variable(value) for value in pooler]
+        outputs = tf.function(self.outputs, autograph=False)
         specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS}
-        self.function = tf.function(self.outputs, autograph=False).get_concrete_function(**specs)
+        self.function = outputs.get_concrete_function(**specs)
 
     def outputs(
         self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, attention_mask: tf.Tensor
     ) -> dict:
         """What the model says about rows [B, T]; `attention_mask` is 0 for padding, else 1."""
         most = self.num_positions
-        batch, length = tf.unstack(tf.shape(input_ids))
+        num_rows, length = tf.unstack(tf.shape(input_ids))
         message = f"a row has more tokens than the model's {most} positions"
-        with tf.control_dependencies([tf.debugging.assert_less_equal(length, most, message)]):
-            position_ids = tf.tile(tf.range(length), [batch])
-        given = zip(INPUTS, (input_ids, token_type_ids, attention_mask), strict=True)
-        scores = self._model(
-            {
-                **{name: tf.reshape(values_BT, [-1]) for name, values_BT in given},
-                "position_ids": position_ids,
-                "groups": (tf.stack([batch, length]),),
-                "first_tokens": tf.range(batch) * length,
-            }
-        )
+        fits = tf.debugging.assert_less_equal(length, most, message)
+        with tf.control_dependencies([fits]):
+            position_ids = tf.tile(tf.range(length), [num_rows])
+        batch = {"position_ids": position_ids}
+        for name, values_BT in zip(
+            INPUTS, (input_ids, token_type_ids, attention_mask), strict=True
+        ):
+            batch[name] = tf.reshape(values_BT, [-1])
+        batch["groups"] = (tf.stack([num_rows, length]),)
+        batch["first_tokens"] = tf.range(num_rows) * length
+        scores = self._model(batch)
         if self._model.head.per == "token":
-            scores = tf.reshape(scores, [batch, length, scores.shape[-1]])
+            scores = tf.reshape(scores, [num_rows, length, scores.shape[-1]])
         outputs = self.task.outputs(scores)
         if self.pooler:
             kernel, bias = self.pooler
@@ -147,12 +149,13 @@ def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[s
     """Writes the SavedModel, with its tokenizer and the labels' names. Returns its signature as
     lines."""
     with tempfile.TemporaryDirectory() as assets:
-        if labels := exported.task.labels:
+        labels = exported.task.labels
+        if labels:
             path = Path(assets) / "labels.txt"
             path.write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
             exported.labels_file = tf.saved_model.Asset(str(path))
 
-        def fill(new: Path) -> None:
+        def fill(new):
             signatures = dict.fromkeys(("serving_default", "ids"), exported.function)
             tf.saved_model.save(exported, str(new), signatures)
             tokenizer.save(new / ASSETS, num_positions=exported.num_positions)

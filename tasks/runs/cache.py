@@ -56,7 +56,7 @@ def build(recipe: Callable[[], Recipe], run: Run) -> tuple[Path, bool]:
     key, make = recipe()
     folder = cache_folder() / key
 
-    def fill(into: Path) -> None:
+    def fill(into):
         for name, table in make().items():
             write_rows(into / f"{name}.arrow", table)
         manifest.seal(into, 0)

@@ -16,25 +16,29 @@ DATA_FLAGS = ("task_name", "dataset_name", "train_file", "input_file", "data_dir
 
 def card_of(folder: Path) -> str:
     """The text of the card, with the hub's YAML header; the licence is left to the user."""
-    run, result = read_object(folder / "run.json"), read_object(folder / result_file(trains=True))
+    run = read_object(folder / "run.json")
+    result = read_object(folder / result_file(trains=True))
     (name,) = read_object(folder / "model/config.json")["architectures"]
-    pipeline = next(each.pipeline for each in HEADS.values() if name.endswith(each.transformers))
-    config, program = run["config"], Path(run["environment"]["command"][0]).stem
+    heads = (head for head in HEADS.values() if name.endswith(head.transformers))
+    pipeline = next(heads).pipeline
+    config = run["config"]
     base = config.get("init_checkpoint") or config.get("model")
-    trained = f"A {name}, trained with {program} of RingBERT {ringbase.__version__}"
-    lines = [
+    program, *_ = run["environment"]["command"]
+    trained = f"A {name}, trained with {Path(program).stem} of RingBERT {ringbase.__version__}"
+    scores = result["scores"]
+    paragraphs = [
         _header(pipeline, base, config.get("dataset_name")),
         f"# {folder.resolve().name}",
         f"{trained} from {base or 'initial values'}.",
         "## Scores",
-        _table(result["scores"]) if result["scores"] else "Not measured.",
+        _table(scores) if scores else "Not measured.",
         "## Training",
         "\n".join(_training(folder, run, result)),
         "## Use",
         "    from transformers import pipeline",
         f'    model = pipeline("{pipeline}", model="this folder, or its name on the hub")',
     ]
-    return "\n\n".join(lines) + "\n"
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _header(pipeline: str, base: str | None, data_set: str | None) -> str:
@@ -54,9 +58,12 @@ def _table(scores: Mapping[str, float]) -> str:
 
 
 def _training(folder: Path, run: Mapping, result: Mapping) -> Iterator[str]:
-    config, plan, starts = run["config"], run["plan"], history.read(folder)
+    config = run["config"]
+    plan = run["plan"]
+    starts = history.read(folder)
+    origin = starts[0]["from"] if starts else run["start"]
+    yield f"- weights from: {origin}"
     data = [f"--{flag} {config[flag]}" for flag in DATA_FLAGS if config.get(flag)]
-    yield f"- weights from: {starts[0]['from'] if starts else run['start']}"
     yield f"- data: {', '.join(data)}"
     batch = f"{plan['steps']:,} steps of {plan['global_batch_size']:,} rows"
     rate = f"learning rate {plan['learning_rate']:g}"

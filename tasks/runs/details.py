@@ -44,36 +44,38 @@ def matrix(
 
 def figures(examples: int, found: int, right: int) -> dict[str, float]:
     """Of a label: how often it is true, its precision, its recall and its F1."""
-    return {
-        "examples": examples,
-        "precision": right / max(1, found),
-        "recall": right / max(1, examples),
-        "f1": 2 * right / max(1, examples + found),
-    }
+    precision = right / max(1, found)
+    recall = right / max(1, examples)
+    f1 = 2 * right / max(1, examples + found)
+    return {"examples": examples, "precision": precision, "recall": recall, "f1": f1}
 
 
 def figures_of_labels(labels: Sequence[str], counts_3L: np.ndarray) -> dict[str, dict[str, float]]:
     """The figures of each of L labels, from how often it is true, is predicted, and both."""
-    return dict(zip(labels, map(figures, *counts_3L.tolist()), strict=True))
+    figures_L = map(figures, *counts_3L.tolist())
+    return dict(zip(labels, figures_L, strict=True))
 
 
 def table_of_figures(
     title: str, note: str, kinds: tuple[str, str], by_label: Mapping[str, Mapping]
 ) -> Section:
     """The figures of each label; `kinds` are what a label is called, and what is counted."""
-    rows = ([label, *each.values()] for label, each in by_label.items())
+    rows = ([label, *values.values()] for label, values in by_label.items())
     return table(title, note, [*kinds, "precision", "recall", "F1"], rows)
 
 
 def marked(text: str, marks: Sequence[tuple[int, int, str]] = ()) -> Section:
     """A text with the names of some of its parts (start, end, name). A long one is cut around
     them."""
-    first = min((start for start, _, _ in marks), default=0)
-    last = max((stop for _, stop, _ in marks), default=0)
-    start, stop = 0, len(text)
+    cut_start, cut_stop = 0, len(text)
     if len(text) > LONGEST_TEXT:
-        start = max(0, first - AROUND)
-        stop = min(stop, max(last + AROUND, first + LONGEST_TEXT // 2))
-    shown = "…" * (start > 0) + text[start:stop] + "…" * (stop < len(text))
-    shift = start - (start > 0)
-    return {"text": shown, "marks": [[a - shift, b - shift, name] for a, b, name in marks]}
+        first = min((start for start, _, _ in marks), default=0)
+        last = max((stop for _, stop, _ in marks), default=0)
+        cut_start = max(0, first - AROUND)
+        cut_stop = max(last + AROUND, first + LONGEST_TEXT // 2)
+    before = "…" if cut_start else ""
+    after = "…" if cut_stop < len(text) else ""
+    shown = before + text[cut_start:cut_stop] + after
+    shift = cut_start - len(before)
+    shifted = [[start - shift, stop - shift, name] for start, stop, name in marks]
+    return {"text": shown, "marks": shifted}

@@ -85,7 +85,8 @@ def writing_cache() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        cache, file = cache_folder().absolute(), Path(str(error.filename)).absolute()
+        cache = cache_folder().absolute()
+        file = Path(str(error.filename)).absolute()
         is_of_cache = cache in (file, *file.parents) or file in cache.parents
         if not is_of_cache and error.errno not in FULL:  # of which some libraries tell no file
             raise

@@ -110,10 +110,12 @@ def configured(config_class: type[Config], given: Mapping) -> tuple[Config, list
             "--use_tpu=True: TPUs are not supported; leave the flag out to run on GPUs or CPUs"
         )
     fields = fields_of(config_class)
-    missing = [field for field in fields if field.is_required and field.name not in given]
+    missing = []
+    for field in fields:
+        if field.is_required and field.name not in given:
+            missing.append(field.name.upper() if field.is_positional else f"--{field.name}")
     if missing:
-        names = (each.name.upper() if each.is_positional else f"--{each.name}" for each in missing)
-        raise InputError(f"{' and '.join(names)} must be given")
+        raise InputError(f"{' and '.join(missing)} must be given")
     notes = list[str]()
     if not given.get("do_train"):
         given, notes = with_settings_of_model(given, fields)
@@ -147,28 +149,35 @@ def parse_command(
 
 def help_of(fields: Sequence[Field], prog: str, description: str) -> str:
     """Usage, description, the flags by group (required ones at the top of theirs), and notes."""
-    words = [prog, *(field.name.upper() for field in fields if field.is_positional)]
+    positional = [field.name.upper() for field in fields if field.is_positional]
+    command = " ".join([prog, *positional])
     parser = argparse.ArgumentParser(
-        usage=f"{' '.join(words)} [--config FILE.toml] [--flag=value ...]",
+        usage=f"{command} [--config FILE.toml] [--flag=value ...]",
         description=description,
         epilog=EPILOG,
         formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=8),
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    groups = {
-        name: parser.add_argument_group(name)
-        for name in dict.fromkeys(field.group for field in fields)
-    }
+    groups: dict = {"": parser}
+    for field in fields:
+        if field.group not in groups:
+            groups[field.group] = parser.add_argument_group(field.group)
     for field in sorted((*FILES, *fields), key=lambda field: not field.is_required):
-        kinds = (kind for kind in alternatives(field.type) if kind is not None)
-        values = "|".join(PLACEHOLDERS.get(kind, str(kind)) for kind in kinds)
-        form: Any = {"action": "store_true"} if field.is_boolean else {"metavar": values}
-        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
-        note = "required" if field.is_required else f"default: {field.shown_default or default}"
-        text = field.help if note in ("default: None", "default: ") else f"{field.help} ({note})"
-        names = [f"--{'[no]' * field.is_boolean}{name}" for name in field.names]
-        group = groups[field.group] if field.group else parser
-        group.add_argument(*names, help=text.replace("%", "%%"), **form)
+        default = field.shown_default or field.default
+        if isinstance(default, bool):
+            default = str(default).lower()
+        text = field.help
+        if field.is_required:
+            text += " (required)"
+        elif default not in (None, ""):
+            text += f" (default: {default})"
+        prefix, form = "--[no]", {"action": "store_true"}
+        if not field.is_boolean:
+            kinds = [kind for kind in alternatives(field.type) if kind is not None]
+            values = "|".join(PLACEHOLDERS.get(kind, str(kind)) for kind in kinds)
+            prefix, form = "--", {"metavar": values}
+        names = [prefix + name for name in field.names]
+        groups[field.group].add_argument(*names, help=text.replace("%", "%%"), **form)
     return parser.format_help().rstrip()
 
 
@@ -190,12 +199,10 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
     known = {name: field for field in (*UNLISTED, *FILES, *fields) for name in field.names}
     if "precision" in known:
         known |= {name: Field(name, bool) for name in REDUCED_PRECISIONS}
-    negated = {
-        no + name: field
-        for name, field in known.items()
-        if field.is_boolean
-        for no in ("no", "no_")
-    }
+    negated = dict[str, Field]()
+    for name, field in known.items():
+        if field.is_boolean:
+            negated |= {f"no{name}": field, f"no_{name}": field}
     positional = [field for field in fields if field.is_positional]
     tokens = deque(argv)
     values: dict = {}
@@ -238,7 +245,9 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
             values[field.name] = value
     for token in unknown:
         _check_unknown(token, values.get("undefok", "").split(","), known)
-    return _read_file(values["config"], fields) | values if "config" in values else values
+    if "config" in values:
+        return _read_file(values["config"], fields) | values
+    return values
 
 
 def _check_unknown(token: str, allowed: Sequence[str], known: Mapping[str, Field]) -> None:
@@ -262,7 +271,10 @@ def _split(word: str) -> tuple[str, str | None]:
     """The name of a flag, with "_" for "-", and the text after "=" if there is one; "" for any
     other word."""
     match = FLAG.fullmatch(word)
-    return (match[1].replace("-", "_"), match[2]) if match else ("", None)
+    if not match:
+        return "", None
+    name, text = match.groups()
+    return name.replace("-", "_"), text
 
 
 def _read_file(path: str, fields: Sequence[Field]) -> dict:
@@ -275,7 +287,8 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict:
             if not isinstance(value, str | int | float):
                 name = key[:LONGEST_SHOWN]
                 raise InputError(f"{name}: tables, lists and dates are not supported")
-        return read_command_line([f"--{key}={value}" for key, value in table.items()], fields)
+        argv = [f"--{key}={value}" for key, value in table.items()]
+        return read_command_line(argv, fields)
     except (ValueError, RecursionError) as error:  # an integer of too many digits, too many levels
         raise InputError(f"{where}: {one_line(error)}") from None
 
@@ -283,10 +296,12 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict:
 def _hint(name: str, known: Mapping[str, Field]) -> str:
     """What the user may have meant: the first known name that begins with this one, else the most
     similar."""
+    if name in INSTEAD:
+        return INSTEAD[name]
     names = [other for other in known if other not in IGNORED]
     longer = [other for other in names if len(name) > 2 and other.startswith(name)]
     near = longer or difflib.get_close_matches(name, names, 1)
-    return INSTEAD.get(name, f"did you mean --{near[0]}?" if near else "--help lists all flags")
+    return f"did you mean --{near[0]}?" if near else "--help lists all flags"
 
 
 # -- one line per job ------------------------------------------------------------------------------
@@ -325,7 +340,8 @@ def _print_on_first(text: str, file: TextIO) -> None:
         print(text, file=file, flush=True)
     except BrokenPipeError:  # --help | head
         # or the flush when Python exits would fail too
-        os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, file.fileno())
 
 
 def is_first() -> bool:

@@ -19,6 +19,7 @@ from ringbase.files import lines_of, parse_json, read_json, read_object
 FILE = "history.json"
 TRAINING = "training"
 NEW = ("output_dir", "seeds")  # flags that say nothing about a change
+NEEDED = {"began", "what", "ranks", "from", "step"}  # of every entry
 
 Entry = dict
 
@@ -28,9 +29,12 @@ def begin(run: Run, world: World, what: str, origin: str, step: int, config: Map
     that it has logged."""
     entries = read(run.folder)
     if entries and "seconds" not in entries[-1]:
-        entries[-1]["seconds"] = round(max(0.0, _last_sign(run.folder) - entries[-1]["began"]), 1)
-    entry: Entry = {
-        "began": round(time.time() - (time.monotonic() - run.began_s), 1),
+        broken_off = entries[-1]
+        lasted_s = _last_sign(run.folder) - broken_off["began"]
+        broken_off["seconds"] = round(max(0.0, lasted_s), 1)
+    since_start_s = time.monotonic() - run.began_s
+    entry = {
+        "began": round(time.time() - since_start_s, 1),
         "what": what,
         "ranks": world.size,
         "machine": f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
@@ -39,11 +43,10 @@ def begin(run: Run, world: World, what: str, origin: str, step: int, config: Map
     }
     if what == TRAINING:
         old = config_of(run.folder)
-        entry["changed"] = {
-            name: [old[name], value]
-            for name, value in config.items()
-            if name not in NEW and old.get(name, value) != value
-        }
+        changed = entry["changed"] = {}
+        for name, value in config.items():
+            if name not in NEW and old.get(name, value) != value:
+                changed[name] = [old[name], value]
     run.write_json(FILE, [*entries, entry])
 
 
@@ -51,7 +54,7 @@ def predicted(run: Run, sources: list[str]) -> str | None:
     """Notes what this start predicts. Returns what the one before predicted, if that is other."""
     *before, last = read(run.folder)
     run.write_json(FILE, [*before, last | {"predicted": sources}])
-    earlier = [each["predicted"] for each in before if "predicted" in each]
+    earlier = [entry["predicted"] for entry in before if "predicted" in entry]
     if not earlier or earlier[-1] == sources:
         return None
     return ", ".join(earlier[-1])
@@ -60,23 +63,25 @@ def predicted(run: Run, sources: list[str]) -> str | None:
 def end(run: Run, world: World, trains: bool) -> dict[str, float]:
     """Ends this start. Returns the seconds and ranks for its result: of a training those of all
     starts that trained, and the ranks of the last one."""
-    own = {"seconds": round(time.monotonic() - run.began_s, 1), "world_size": world.size}
-    if not (entries := read(run.folder)):
-        return own
-    entries[-1]["seconds"] = own["seconds"]
-    run.write_json(FILE, entries)
+    seconds = round(time.monotonic() - run.began_s, 1)
+    ranks = world.size
+    entries = read(run.folder)
+    if entries:
+        entries[-1]["seconds"] = seconds
+        run.write_json(FILE, entries)
     trainings = [entry for entry in entries if entry["what"] == TRAINING]
-    if not (trains and trainings):
-        return own
-    seconds = round(sum(entry["seconds"] for entry in trainings), 1)
-    return {"seconds": seconds, "world_size": trainings[-1]["ranks"]}
+    if trains and trainings:
+        seconds = round(sum(entry["seconds"] for entry in trainings), 1)
+        ranks = trainings[-1]["ranks"]
+    return {"seconds": seconds, "world_size": ranks}
 
 
 def read(folder: Path) -> list[Entry]:
     """The entries of a run's folder; none if it has none, or the file is damaged."""
     try:
         entries = read_json(folder / FILE)
-        assert all({"began", "what", "ranks", "from", "step"} <= entry.keys() for entry in entries)
+        for entry in entries:
+            assert entry.keys() >= NEEDED
     except (InputError, OSError, AssertionError, AttributeError, TypeError):
         return []
     return entries

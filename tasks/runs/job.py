@@ -72,8 +72,7 @@ class Job:
                     self.run.write(CARD, card_of(self.run.folder))
                 self.run.say(f"report: {write_page([self.run.folder])}")
             except Exception as error:  # the training is complete, whatever its page lacks
-                reason = one_line(error) or type(error).__name__
-                self.run.say(f"warning: no {CARD} or {PAGE}: {reason}")
+                self.run.say(f"warning: no {CARD} or {PAGE}: {one_line(error)}")
 
 
 def run_on_ranks(
@@ -85,8 +84,10 @@ def run_on_ranks(
     `config` must be the same on all ranks. In an elastic world the survivors of a death call `work`
     again, unless it handles the death itself. It then continues from what it has written.
     """
-    machine, has_trained = config.machine, Event()
-    values, of_data = flat(config), flags_of_data(config)
+    machine = config.machine
+    has_trained = Event()
+    values = flat(config)
+    of_data = flags_of_data(config)
     if os.environ.get(launcher.HAS_SAVED) == "1":
         has_trained.set()
 
@@ -103,7 +104,8 @@ def run_on_ranks(
             if "output_dir" in values:  # the folder belongs to this run alone
                 world.on_first(run.lock)
                 world.watchdog.stacks = run.folder / "stacks"
-            if mirror and (kept := world.on_first(mirror.download, run.folder)):
+            kept = world.on_first(mirror.download, run.folder) if mirror else []
+            if kept:
                 lacking = ", ".join(kept)
                 run.say(
                     f"{folder} lacks {lacking}, whose upload had failed: kept, and uploaded now"
@@ -128,7 +130,8 @@ def run_on_ranks(
 
 def flags_of_data(config: Settings) -> dict:
     """The flags that say what is read."""
-    values, fields = flat(config), fields_of(type(config))
+    values = flat(config)
+    fields = fields_of(type(config))
     return {field.name: values[field.name] for field in fields if field.group == "data"}
 
 

@@ -42,8 +42,10 @@ def find_model(name: str, revision: str | None) -> Start:
     checkpoint. A remote one is copied into the cache."""
     if is_remote(name):
         name = fetched_model(name)
-    path, needs = Path(name).expanduser(), Needs(max_seq_length=1)
-    run, is_complete = Session(path), (path / "model/config.json").is_file()
+    path = Path(name).expanduser()
+    needs = Needs(max_seq_length=1)
+    run = Session(path)
+    is_complete = (path / "model/config.json").is_file()
     source = str(path / "model") if is_complete else name
     settings = made(ModelSettings, {"model": source, "model_revision": revision})
     if (path / CHECKPOINTS).is_dir() and not is_complete:

@@ -12,7 +12,7 @@ import numpy as np
 from bert.batch import rounded_up, with_checked_ids
 from bert.model import Bert, Tracing
 from distributed.gradient import traced_once
-from distributed.predict import Forward, predict
+from distributed.predict import predict
 from distributed.rows import Rows
 from tasks.runs.job import Job
 from tasks.runs.task import DataSet, Decoder, Task, Trains
@@ -28,13 +28,16 @@ def batches_of(lengths: np.ndarray, batch_size: int, max_seq_length: int) -> lis
     With its padding a batch has at most as many tokens as `batch_size` rows of `max_seq_length`, or
     one row.
     """
-    lengths, most_tokens = rounded_up(lengths), batch_size * rounded_up(max_seq_length)
+    lengths = rounded_up(lengths)
+    most_tokens = batch_size * rounded_up(max_seq_length)
     by_length = np.argsort(-lengths, kind="stable")
-    batches, start = [], 0
+    batches = []
+    start = 0
     while start < len(by_length):
-        size = max(1, most_tokens // max(1, int(lengths[by_length[start]])))
-        batches.append(by_length[start : start + size])
-        start += size
+        longest = int(lengths[by_length[start]])
+        num_rows = max(1, most_tokens // max(1, longest))
+        batches.append(by_length[start : start + num_rows])
+        start += num_rows
     return batches
 
 
@@ -56,22 +59,25 @@ class Predictor:
         model's head. `compiles`: XLA may compile parts of it for long sets, whose last digits then
         differ in bf16."""
         self.model, self._job, self._compiles = model, job, compiles
-        self._max_seq_length, self._lock = task.max_seq_length, threading.Lock()
+        self._max_seq_length = task.max_seq_length
+        self._lock = threading.Lock()
         self._make_batch = with_checked_ids(task.batch, model.config)
 
-        def traced(by_xla: bool) -> Forward:
+        def traced(by_xla):
             """The forward pass as a graph, traced once. XLA may compile parts."""
-            tracing = Tracing(compiles=by_xla)
-            return traced_once(partial(forward or model, tracing=tracing))
+            function = forward or model
+            return traced_once(partial(function, tracing=Tracing(compiles=by_xla)))
 
         self._traced = cache(traced)
         self.timing = dict[str, float]()  # of the last set
 
     def results(self, task: Task, data: DataSet, batch_size: int) -> Any:
         """The task's results for the examples of a set, on rank 0; None elsewhere."""
-        began_s, decoder = time.perf_counter(), task.decoder(data)
+        began_s = time.perf_counter()
+        decoder = task.decoder(data)
         kept = self(data.rows, batch_size, decoder.keep)
-        self.timing = {"rows": len(data.rows), "seconds": time.perf_counter() - began_s}
+        seconds = time.perf_counter() - began_s
+        self.timing = {"rows": len(data.rows), "seconds": seconds}
         return None if kept is None else decoder.results(kept)
 
     def __call__(
@@ -94,10 +100,14 @@ class Predictor:
         is_long = label is None or lengths.sum() >= WORTH_COMPILING
         is_per_token = self.model.head.per == "token"
 
-        def keep_rows(number: int, outputs: np.ndarray) -> list:
-            numbers = batches[number].tolist()
-            own = np.split(outputs, np.cumsum(lengths[numbers])) if is_per_token else outputs
-            return [keep(row, output) for row, output in zip(numbers, own, strict=False)]
+        def keep_rows(number, outputs):
+            rows_of_batch = batches[number]
+            if is_per_token:
+                ends = np.cumsum(lengths[rows_of_batch])
+                outputs = np.split(outputs, ends)
+            # what follows is padding
+            pairs = zip(rows_of_batch.tolist(), outputs, strict=False)
+            return [keep(row, output) for row, output in pairs]
 
         with self._lock:
             forward = self._traced(self._compiles and bool(is_long))
@@ -105,5 +115,6 @@ class Predictor:
             kept = predict(*source, self._make_batch, forward, digest=keep_rows, label=label)
         if kept is None:
             return None
-        by_row = dict(zip(np.concatenate(batches).tolist(), itertools.chain(*kept), strict=True))
+        order = np.concatenate(batches).tolist()
+        by_row = dict(zip(order, itertools.chain(*kept), strict=True))
         return [by_row[row] for row in range(len(rows))]

@@ -16,19 +16,26 @@ def correlation(kind: str, one: np.ndarray, other: np.ndarray) -> float:
 
     if np.ptp(one) == 0 or np.ptp(other) == 0:
         return 0.0
-    found = getattr(stats, kind)(one.astype(float), other.astype(float))
-    return float(found.statistic)
+    test = getattr(stats, kind)(one.astype(float), other.astype(float))
+    return float(test.statistic)
 
 
 def search_scores(ranks: Sequence[np.ndarray]) -> dict[str, float]:
-    """MRR@10, NDCG@10 with equal gains, and recall@k of the ranks of relevant documents."""
-    reciprocal = [1 / (1 + each.min()) if each.min() < BEST else 0.0 for each in ranks]
+    """MRR@10, NDCG@10 with equal gains, and recall@k of the ranks of relevant documents, those of
+    each query from 0."""
     gains = 1 / np.log2(np.arange(BEST) + 2)
-    ndcg = [gains[each[each < BEST]].sum() / gains[: len(each)].sum() for each in ranks]
-    values = {f"mrr@{BEST}": np.mean(reciprocal), f"ndcg@{BEST}": np.mean(ndcg)}
+    reciprocals = []
+    ndcgs = []
+    for ranks_of_query in ranks:
+        best = ranks_of_query[ranks_of_query < BEST]
+        reciprocals.append(1 / (1 + best.min()) if len(best) else 0.0)
+        ideal_gain = gains[: len(ranks_of_query)].sum()
+        ndcgs.append(gains[best].sum() / ideal_gain)
+    scores = {f"mrr@{BEST}": float(np.mean(reciprocals)), f"ndcg@{BEST}": float(np.mean(ndcgs))}
     for most in RECALLS:
-        values[f"recall@{most}"] = np.mean([(each < most).mean() for each in ranks])
-    return {name: float(value) for name, value in values.items()}
+        recalls = [(ranks_of_query < most).mean() for ranks_of_query in ranks]
+        scores[f"recall@{most}"] = float(np.mean(recalls))
+    return scores
 
 
 def ranks_in_groups(
@@ -41,9 +48,11 @@ def ranks_in_groups(
         rows_of.setdefault(group, []).append(row)
     ranks = []
     for rows in rows_of.values():
-        values, relevant = predicted[rows], true[rows] > 0
-        if relevant.any():
-            ranks.append(np.sort((values >= values[relevant][:, None]).sum(1) - 1))
+        values = predicted[rows]
+        relevant = values[true[rows] > 0]
+        if len(relevant):
+            others_before = (values >= relevant[:, None]).sum(1) - 1
+            ranks.append(np.sort(others_before))
     if not ranks:
         raise InputError("there is nothing to rank: the number of no document is above 0")
     return ranks

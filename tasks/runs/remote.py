@@ -44,7 +44,7 @@ def store_of(flag: str, url: str) -> Iterator[tuple[Any, str]]:
     try:
         yield url_to_fs(url)
     except Exception as error:  # each store has its own
-        raise InputError(f"--{flag} {url}: {one_line(error) or type(error).__name__}") from error
+        raise InputError(f"--{flag} {url}: {one_line(error)}") from error
 
 
 def is_remote(value: object) -> bool:
@@ -66,14 +66,16 @@ def fetched(flag: str, url: str) -> str:
     """The path of the local copy of a remote file or folder, or for a remote pattern the local one.
     What the store says of names, sizes and versions is the key of the copy."""
     with store_of(flag, url) as (store, path):
-        names = sorted(store.glob(path) if re.search(r"[*?\[]", path) else store.find(path))
-        key = digest(url, [(name, store.size(name), store.ukey(name)) for name in names])
+        find = store.glob if re.search(r"[*?\[]", path) else store.find
+        names = sorted(find(path))
+        versions = [(name, store.size(name), store.ukey(name)) for name in names]
+        folder = cache_folder() / "remote" / digest(url, versions)
         is_folder = store.isdir(path)
         base = PurePosixPath(path) if is_folder else PurePosixPath(path).parent
-        folder = cache_folder() / "remote" / key
 
-        def fill(into: Path) -> None:
-            store.get(names, [str(into / PurePosixPath(name).relative_to(base)) for name in names])
+        def fill(into):
+            copies = [str(into / PurePosixPath(name).relative_to(base)) for name in names]
+            store.get(names, copies)
 
         if not names:
             raise InputError("no such file")
@@ -113,12 +115,16 @@ class Mirror:
         Returns the names of the checkpoints that only this machine has, because an upload had
         failed: they are kept."""
         with store_of("output_dir", self.url) as (store, path):
-            found = store.find(path) if store.exists(path) else []
-            sizes = {str(PurePosixPath(name).relative_to(path)): store.size(name) for name in found}
-            files, changed = visible_files(folder), sizes.copy()
+            sizes = {}
+            if store.exists(path):
+                for remote in store.find(path):
+                    name = str(PurePosixPath(remote).relative_to(path))
+                    sizes[name] = store.size(remote)
+            files = visible_files(folder)
+            changed = sizes.copy()
             record = folder / UPLOADED
-            uploaded = set(read_json(record)) if record.is_file() else set[str]()
-            kept = list[str]()
+            uploaded = read_json(record) if record.is_file() else []
+            kept = []
             for name, file in files.items():
                 if name not in sizes:
                     parent = PurePosixPath(name).parent
@@ -144,7 +150,8 @@ class Mirror:
         with store_of("output_dir", self.url) as (store, path):
             files = visible_files(folder)
             for name in sorted(files, key=lambda name: (files[name].name in LAST, name)):
-                file, version = files[name], version_of(files[name])
+                file = files[name]
+                version = version_of(file)
                 if self._versions.get(name) != version:
                     store.makedirs(str(PurePosixPath(path, name).parent), exist_ok=True)
                     store.put_file(str(file), f"{path}/{name}")
@@ -158,8 +165,12 @@ class Mirror:
 def visible_files(folder: Path) -> dict[str, Path]:
     """The files in a folder by their relative names, without those that are being written, or the
     job's lock."""
-    found = {str(file.relative_to(folder)): file for file in folder.rglob("*") if file.is_file()}
-    return {name: file for name, file in found.items() if "/." not in f"/{name}"}
+    files = {}
+    for file in folder.rglob("*"):
+        name = str(file.relative_to(folder))
+        if file.is_file() and "/." not in f"/{name}":
+            files[name] = file
+    return files
 
 
 def version_of(file: Path) -> tuple[int, int]:

@@ -31,16 +31,17 @@ class Source:
 
     @property
     def limit(self) -> int | None:
-        settings = self.settings
-        return (
-            settings.max_train_examples if self.kind == "train" else settings.max_predict_examples
-        )
+        if self.kind == "train":
+            return self.settings.max_train_examples
+        return self.settings.max_predict_examples
 
     def table(self, columns: Sequence[str | None], classes: Sequence[str] = ()) -> Table:
         """The table in the file, of which Parquet gives these columns, or in the split; there the
         columns `classes` may hold the numbers of classes."""
         if self.file:
-            return open_table(Path(self.file).expanduser(), str(self), columns)
+            path = Path(self.file).expanduser()
+            return open_table(path, str(self), columns)
+        split = SPLITS[self.kind]
         name, revision = self.settings.dataset_name, self.settings.dataset_revision
-        data = load_data_set(name, None, SPLITS[self.kind], str(self), revision)
+        data = load_data_set(name, None, split, str(self), revision)
         return of_data_set(data, str(self), classes)

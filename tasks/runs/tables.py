@@ -114,7 +114,8 @@ def open_table(
         raise InputError(f"{where}: line {line} holds a NUL, which is no text")
     if ending in (".jsonl", ".json"):
         return _of_json(text, where)
-    counts, is_csv = Counter[str](), ending == ".csv"
+    counts = Counter[str]()
+    is_csv = ending == ".csv"
     lines = _csv_lines(text, where, counts) if is_csv else _tsv_lines(text, len(header), counts)
     if not header:
         _, header = next(lines, ("", ()))
@@ -163,7 +164,7 @@ def _tsv_lines(text: str, most: int, counts: Counter[str]) -> Lines:
 
 
 def _of_json(text: str, where: str) -> Table:
-    rows = dict[str, dict]()
+    rows = {}
     for number, line in enumerate(lines_of(text), 1):
         if line.strip():
             try:
@@ -194,7 +195,7 @@ def _of_parquet(path: Path, where: str, columns: Sequence[str | None]) -> Table:
 def of_data_set(data: Any, where: str, classes: Sequence[str] = ()) -> Table:
     """The table in a `datasets.Dataset`. The columns `classes` have names where it has the numbers
     of classes."""
-    names_of = dict[str, Sequence[str]]()
+    names_of = {}
     for column in classes:
         feature = data.features.get(column)
         of_item = getattr(feature, "feature", feature)  # of a list

@@ -63,7 +63,7 @@ class Trains:
         """The weight of each loss term in a batch. The sum over all ranks divides the term."""
         raise NotImplementedError
 
-    def loss(self, scores: Any, batch: dict[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+    def loss(self, scores: Any, batch: Tensors) -> Mapping[str, tf.Tensor]:
         """The sum of each loss term over a batch, from the model's scores."""
         raise NotImplementedError
 
@@ -156,7 +156,7 @@ class Task(Trains, Generic[Examples, Results]):
         """What makes the scores of these rows results."""
         return Decoder()
 
-    def outputs(self, scores: tf.Tensor) -> dict[str, tf.Tensor]:
+    def outputs(self, scores: tf.Tensor) -> Tensors:
         """What an exported model says, from the scores of rows [B, …], per token [B, T, …]."""
         return {"logits": scores}
 

@@ -41,11 +41,14 @@ class Preparation:
         Raises InputError as `prepared`, and for more than 10 % [UNK] without `allow_unknown`.
         """
         data = prepared(recipe, str(source), self.world, self.run)
-        share = data.facts["unknown_share"]
-        notes = ", ".join([*data.facts["notes"], f"{share:.2%} [UNK]"])
-        self.run.say(f"{source}: {notes}" + ("" if data.is_new else " (cached)"))
+        facts = data.facts
+        share = facts["unknown_share"]
+        notes = ", ".join([*facts["notes"], f"{share:.2%} [UNK]"])
+        origin = "" if data.is_new else " (cached)"
+        self.run.say(f"{source}: {notes}{origin}")
         check_unknown(share, str(source), self.tokenizer, self.allow_unknown)
-        if (rate := data.facts.get("tokens_per_character", 0)) > MOST_TOKENS:
+        rate = facts.get("tokens_per_character", 0)
+        if rate > MOST_TOKENS:
             self.run.say(
                 f"warning: {source}: {rate:.1f} tokens per character: {self.tokenizer.source} has"
                 " no words of this script; take a model of the text's language"
@@ -60,23 +63,27 @@ class Preparation:
         self, texts: Sequence[str], label: str, unit: str = "text"
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each text, and the characters of each token, int32 [n, 2]."""
-        encode = self.tokenizer.encode
-        return self._encoded(lambda part: zip(*encode(part), strict=True), texts, label, unit)
+
+        def encode(part):
+            return zip(*self.tokenizer.encode(part), strict=True)
+
+        return self._encoded(encode, texts, label, unit)
 
     def _encoded(self, encode: Callable, texts: Sequence[str], label: str, unit: str) -> list:
         """What `encode` says of the texts, `TEXTS_AT_ONCE` at a time, with a progress bar."""
-        progress, found = self.run.progress(len(texts), label, unit), list()
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            part = texts[start : start + TEXTS_AT_ONCE]
-            found += encode(part)
-            progress.update(len(part))
-        progress.close()
-        return found
+        encoded = []
+        with self.run.progress(len(texts), label, unit) as bar:
+            for start in range(0, len(texts), TEXTS_AT_ONCE):
+                part = texts[start : start + TEXTS_AT_ONCE]
+                encoded += encode(part)
+                bar.update(len(part))
+        return encoded
 
     def fit(self, ids: Sequence[np.ndarray], texts: Iterable[str]) -> dict[str, float]:
         """How well the vocabulary fits the texts with these ids, as facts."""
         share = unknown_share(ids, self.tokenizer.unk_id)
-        return {"unknown_share": share, "tokens_per_character": tokens_per_character(ids, texts)}
+        rate = tokens_per_character(ids, texts)
+        return {"unknown_share": share, "tokens_per_character": rate}
 
 
 def truncated(
@@ -88,8 +95,10 @@ def truncated(
     This is `_truncate_seq_pair` of run_classifier.py: it removes tokens from the end of the longer
     text, of the second when both are equally long, until the two have at most `room` tokens.
     """
-    kept = np.minimum(second, np.maximum(room // 2, room - first))
-    return np.minimum(first, room - kept), kept
+    room_for_second = np.maximum(room // 2, room - first)
+    second_kept = np.minimum(second, room_for_second)
+    first_kept = np.minimum(first, room - second_kept)
+    return first_kept, second_kept
 
 
 def rows_of_texts(
@@ -108,14 +117,16 @@ def rows_of_texts(
     tokenizer = preparation.tokenizer
     is_pair = np.array([text is not None for text in second], np.int64)
     first_ids, first_offsets = joined(preparation.ids(first))
-    seconds = [text or "" for text in second] if is_pair.any() else []
-    if seconds:
-        second_ids, second_offsets = joined(preparation.ids(seconds))
-    else:
-        second_ids, second_offsets = first_ids[:0], 0 * first_offsets
+    second_texts = []
+    second_ids = first_ids[:0]
+    second_offsets = 0 * first_offsets
+    if is_pair.any():
+        second_texts = [text or "" for text in second]
+        second_ids, second_offsets = joined(preparation.ids(second_texts))
     more_separators = (tokenizer.separators - 1) * is_pair
     room = max_seq_length - 2 - is_pair - more_separators
-    first_sizes, second_sizes = np.diff(first_offsets), np.diff(second_offsets)
+    first_sizes = np.diff(first_offsets)
+    second_sizes = np.diff(second_offsets)
     first_kept, second_kept = truncated(first_sizes, second_sizes, room)
     # A row is gathered from six pieces of one array, each with a start and a length.
     special = [tokenizer.cls_id, tokenizer.sep_id]
@@ -126,15 +137,16 @@ def rows_of_texts(
     second_starts = len(special) + len(first_ids) + second_offsets[:-1]
     starts = np.stack([cls, first_starts, sep, sep, second_starts, sep], 1)
     lengths = np.stack([one, first_kept, one, more_separators, second_kept, is_pair], 1)
-    ids = gather(source, starts.reshape(-1), lengths.reshape(-1))
-    offsets = offsets_of(lengths.sum(1))
+    ids = pa.array(gather(source, starts.reshape(-1), lengths.reshape(-1)))
+    offsets = pa.array(offsets_of(lengths.sum(1)))
     columns = {
-        "input_ids": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
+        "input_ids": pa.LargeListArray.from_arrays(offsets, ids),
         "sentence_a_tokens": pa.array(first_kept + 2, pa.int32()),
     }
+    facts = preparation.fit([first_ids, second_ids], [*first, *second_texts])
     num_cut = first_sizes + second_sizes - first_kept - second_kept
-    facts = preparation.fit([first_ids, second_ids], [*first, *seconds])
-    facts |= {"rows_cut": int((num_cut > 0).sum()), "tokens_cut": int(num_cut.sum())}
+    facts["rows_cut"] = int((num_cut > 0).sum())
+    facts["tokens_cut"] = int(num_cut.sum())
     return columns, facts
 
 
@@ -151,10 +163,14 @@ def max_context_owner(starts: Sequence[int], lengths: Sequence[int], num_tokens:
     """For each token of a text, the window with the most context around it: the one with the
     largest min(left, right) + 0.01 * length, and the first one on ties (run_squad.py
     `_check_is_max_context`)."""
-    best, owner = np.full(num_tokens, -np.inf), np.zeros(num_tokens, np.int64)
-    for index, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        left, place = np.arange(length), slice(start, start + length)
-        score = np.minimum(left, length - 1 - left) + 0.01 * length
-        better = score > best[place]
-        best[place][better], owner[place][better] = score[better], index
+    best = np.full(num_tokens, -np.inf)
+    owner = np.zeros(num_tokens, np.int64)
+    for window, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        left = np.arange(length)
+        right = length - 1 - left
+        score = np.minimum(left, right) + 0.01 * length
+        tokens = slice(start, start + length)
+        better = score > best[tokens]
+        best[tokens][better] = score[better]
+        owner[tokens][better] = window
     return owner

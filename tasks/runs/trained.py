@@ -23,10 +23,11 @@ def settings_of(place: Path) -> Mapping:
     """The settings that the model in the folder of a run, of a model or of a checkpoint was trained
     with, by flag: those of its TASK_FILE, else of the run.json of its run; empty without both.
     Raises InputError: the file is damaged."""
-    parent = place.resolve().parent
-    folder = {"model": parent, CHECKPOINTS: parent.parent}.get(
-        "model" if place.name == "model" else parent.name, place
-    )
+    folder, parent = place, place.resolve().parent
+    if place.name == "model":
+        folder = parent
+    elif parent.name == CHECKPOINTS:
+        folder = parent.parent
     for file in (place / TASK_FILE, folder / "model" / TASK_FILE):
         if file.is_file():
             return read_object(file)
@@ -43,19 +44,20 @@ def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dic
     """The flags of a command that trains nothing, those with `is_saved` as its model was trained
     unless they are given; and what to say of flags that differ from it. Raises InputError: the
     model's settings are damaged."""
-    values, notes, place = dict(given), list[str](), Path()
+    values = dict(given)
+    notes = []
     saved: Mapping = {}
-    wanted = [
-        field
-        for field in fields
-        if field.is_saved and (not field.needs or given.keys() & set(field.needs))
-    ]
+    wanted = []
+    for field in fields:
+        if field.is_saved and (not field.needs or given.keys() & set(field.needs)):
+            wanted.append(field)
     for flag in ("output_dir", "init_checkpoint", "model"):
         if wanted and given.get(flag) and not saved:
             place = Path(given[flag]).expanduser()
             saved = settings_of(place)
     for field in wanted:
-        if (value := saved.get(field.name)) is None:
+        value = saved.get(field.name)
+        if value is None:
             continue
         try:
             value = of_type(value, field.type)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,17 +93,21 @@ class Training:
     def feed(self, seed: int) -> Feed:
         """The rows in the order of this seed. With `--packing auto` a step's rows are divided by
         their tokens and grouped by length."""
-        rows, make_batch, layouts = self._data.rows, self._task.batch, self._layouts
+        rows = self._data.rows
+        make_batch = self._task.batch
         is_packed = self._config.step.packing != "off"
-        grouping = layouts or (by_length if is_packed else in_one_group)
+        lengths = partial(rows.lengths_at, "input_ids") if is_packed else np.ones_like
         checked = with_checked_ids(make_batch, self.model.config)
-        single = layouts.single() if layouts else ()
+        grouping = self._layouts or (by_length if is_packed else in_one_group)
+        single = self._layouts.single() if self._layouts else ()
+        collates_of_shapes = [partial(make_batch, grouping=layout) for layout in single]
+        order = self._data.order(len(rows), seed)
         return Feed(
             rows=rows,
-            order=self._data.order(len(rows), seed),
+            order=order,
             collate=partial(checked, grouping=grouping),
-            lengths=partial(rows.lengths_at, "input_ids") if is_packed else np.ones_like,
-            collates_of_shapes=[partial(make_batch, grouping=one) for one in single],
+            lengths=lengths,
+            collates_of_shapes=collates_of_shapes,
         )
 
     def run(self, start: Start, job: Job, seed: int, held_out: HeldOut | None = None) -> int:
@@ -115,17 +118,20 @@ class Training:
         that of the best evaluation. Raises InputError: a setting differs from the checkpoint's,
         gradients stay non-finite, or memory runs out.
         """
-        world, run, step = self._world, job.run, self.step
-        plan, folder, loop = self.plan, run.folder / CHECKPOINTS, self._config.loop
+        world, run = self._world, job.run
+        plan, loop = self.plan, self._config.loop
+        folder = run.folder / CHECKPOINTS
         continues = start.checkpoint is not None and start.checkpoint.parent == folder
         state = self._first_state(start, job, seed, continues)
         is_complete = is_finished(state, held_out)
         if not is_complete:
             run.remove(result_file(trains=True))
         self._announce(job, plan, state.step, held_out)
-        feed, copy_model = self.feed(seed), partial(weights.copied, self.model, start.tokenizer)
+        feed = self.feed(seed)
+        copy_model = partial(weights.copied, self.model, start.tokenizer)
         with closing(Checkpoints(folder, world, copy_model, loop, run.publish)) as checkpoints:
-            if not continues and (aside := world.on_first(set_aside, folder)):
+            aside = None if continues else world.on_first(set_aside, folder)
+            if aside:
                 run.say(f"the checkpoints of the previous run are kept in {aside}")
             self._take_values(start, run, seed, checkpoints, state)
             what = "evaluation" if is_complete else history.TRAINING
@@ -135,22 +141,25 @@ class Training:
                 self._describe(start, job, plan)
                 self._compile([*feed.batches_of_shapes()], run)
             job.has_trained.set()
-            training = partial(train, step, feed, plan, checkpoints, run, loop, held_out)
+            training = partial(train, self.step, feed, plan, checkpoints, run, loop, held_out)
             state = surviving(world, f"the training in {run.folder}", training)
         steps = state.step
-        if held_out and held_out.best and state.best and state.best[0] != state.position:
+        if held_out and held_out.best and state.best:
             position, score = state.best
-            steps = position // plan.global_batch_size
-            path, _ = world.on_first(checkpoint_at, folder, position)
-            run.say(f"the best checkpoint: {path.name}, {held_out.best} {score:.4f}")
-            load_on_all(self.model, path, world, run)
+            if position != state.position:
+                steps = position // plan.global_batch_size
+                path, _ = world.on_first(checkpoint_at, folder, position)
+                run.say(f"the best checkpoint: {path.name}, {held_out.best} {score:.4f}")
+                load_on_all(self.model, path, world, run)
         world.on_first(self._save, start, run)
         return steps
 
     def _first_state(self, start: Start, job: Job, seed: int, continues: bool) -> State:
         """Where the training begins. Raises InputError: a setting differs from the checkpoint's."""
-        flags = {**self._data.settings, **self._config.schedule(), "seed": seed}
-        settings = {f"--{name}": value for name, value in flags.items()} | {DATA: self._data.key}
+        values = {**self._data.settings, **self._config.schedule()}
+        settings = {f"--{name}": value for name, value in values.items()}
+        settings["--seed"] = seed
+        settings[DATA] = self._data.key
         self._world.on_first(start.check_settings, settings, job)
         return first_state(self.plan, settings, start.state, continues)
 
@@ -185,19 +194,21 @@ class Training:
         has one without packing."""
         rows, plan = self._data.rows, self.plan
         is_short = self._config.loop.xla == "auto" and plan.steps < SEVERAL_SHAPES_FROM
-        sample: list[np.ndarray] = []
+        sample = []  # the lengths in each micro-batch of some steps
         if self._config.step.packing != "off" and not is_short:
             order = self._data.order(len(rows), self._config.loop.seed)
-            steps = np.linspace(0, plan.steps, min(plan.steps, STEPS_OF_LAYOUTS), endpoint=False)
-            for position in (steps.astype(int) * plan.global_batch_size).tolist():
+            num_steps = min(plan.steps, STEPS_OF_LAYOUTS)
+            steps = np.linspace(0, plan.steps, num_steps, endpoint=False).astype(int)
+            for position in (steps * plan.global_batch_size).tolist():
                 numbers = order.rows_at(position, position + plan.global_batch_size)
                 lengths = rows.lengths_at("input_ids", numbers)
-                ranks = divided(lengths, plan.size, plan.accumulation)
-                pieces = [numbers[piece] for rank in ranks for piece in rank]
-                sample += [self._task.lengths(rows, piece) for piece in pieces]
+                for batches_of_rank in divided(lengths, plan.size, plan.accumulation):
+                    for places in batches_of_rank:
+                        sample.append(self._task.lengths(rows, numbers[places]))
         # after deaths a micro-batch may have more rows
-        plans = (self._plan.on_ranks(size) for size in range(1, plan.size + 1))
-        most_rows = -(-plan.global_batch_size // min(p.size * p.accumulation for p in plans))
+        plans = [self._plan.on_ranks(size) for size in range(1, plan.size + 1)]
+        fewest_batches = min(plan.size * plan.accumulation for plan in plans)
+        most_rows = math.ceil(plan.global_batch_size / fewest_batches)
         return Layouts(sample, most_rows * self._task.texts_per_row, self._longest_row())
 
     def _longest_row(self) -> int:
@@ -211,8 +222,9 @@ class Training:
         """The step of BERT's optimizer with the plan's schedule."""
         task, config, plan, world = self._task, self._config, self._plan, job.world
         schedule = plan.learning_rate, plan.steps, plan.warmup_steps
+        bert_optimizer = make_optimizer(config.optimizer, *schedule)
         optimizer = AllreduceOptimizer(
-            make_optimizer(config.optimizer, *schedule),
+            bert_optimizer,
             self.words.variables,
             world,
             job.collectives,
@@ -221,7 +233,8 @@ class Training:
             compression=config.step.compression,
         )
         job.run.say("building the training step: the first step takes longer")
-        longest, scores = rounded_up(self._longest_row()), self.words.scores
+        longest = rounded_up(self._longest_row())
+        scores = self.words.scores
 
         def outputs(batch: dict, key: tf.Tensor) -> Any:
             return scores(batch | {"longest": longest}, key)
@@ -229,18 +242,19 @@ class Training:
         def loss(batch: dict, key: tf.Tensor) -> Mapping[str, tf.Tensor]:
             return task.loss(outputs(batch, key), batch)
 
-        own = task.weights, optimizer, self.words.write_back
-        make_step: Callable[..., TrainingStep] = partial(TrainingStep, loss, *own)
+        common = task.weights, optimizer, self.words.write_back
+        make_step: Callable = partial(TrainingStep, loss, *common)
         if task.joint:
             joint_loss, texts_of = task.joint
-            make_step = partial(JointStep, joint_loss, outputs, texts_of, *own)
+            make_step = partial(JointStep, joint_loss, outputs, texts_of, *common)
         if self._layouts is None:
             return make_step("graph" if is_optimized else "as traced")
         # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are
         # faster.
         is_summed_by_xla = job.collectives.in_graph and config.loop.xla == "on"
         can_be_whole = not task.joint and (world.size == 1 or is_summed_by_xla)
-        return make_step("step" if world.device.is_gpu and can_be_whole else "gradient")
+        is_whole = world.device.is_gpu and can_be_whole
+        return make_step("step" if is_whole else "gradient")
 
     def _compile(self, batches_of_shapes: Sequence[Batch], run: Run) -> None:
         """Lets XLA compile the step for these batches, if any: one of each shape."""
@@ -258,16 +272,21 @@ class Training:
 
     def _load(self, start: Start, run: Run, seed: int, checkpoints: Checkpoints) -> None:
         """Loads the weights and moments that a run starts from. On rank 0."""
-        model, tensors = self.model, self.model.named_tensors()
+        model = self.model
+        tensors = self.model.named_tensors()
         if start.weights is None:
             run.say(f"weights: initial values, seed {seed}: training from scratch")
             return
-        fresh = {name: tensors[name].numpy() for name in start.fresh_tensors if start.state is None}
-        new = () if start.state else model.head.shapes(model.config)
-        run.say(f"weights: {weights.load(model, start.weights, new=new)} ({start.reason})")
+        is_new = start.state is None
+        names = start.fresh_tensors if is_new else ()
+        fresh = {name: tensors[name].numpy() for name in names}
+        new = model.head.shapes(model.config) if is_new else ()
+        loaded = weights.load(model, start.weights, new=new)
+        run.say(f"weights: {loaded} ({start.reason})")
         for name, value in fresh.items():
             tensors[name].assign(value)
-        if moments := start.checkpoint or start.moments:
+        moments = start.checkpoint or start.moments
+        if moments:
             checkpoints.restore(moments, self.step.optimizer)
         if start.moments:
             run.say(f"moments: {start.moments}")
@@ -288,7 +307,7 @@ class Training:
     def _save(self, start: Start, run: Run) -> None:
         """Writes the folder `model` of the run. On rank 0."""
 
-        def fill(folder: Path) -> None:
+        def fill(folder):
             weights.copied(self.model, start.tokenizer)(folder)
             files = {TASK_FILE: self._task.settings}
             files |= self._task.files(self.model.config.hidden_size)
@@ -300,7 +319,8 @@ class Training:
 
     def _say_warnings(self, job: Job, plan: Plan, held_out: HeldOut | None) -> None:
         """Warns of surprising plans."""
-        say, settings = job.run.say, self._config.plan.resolved()
+        say = job.run.say
+        settings = self._config.plan.resolved()
         # by which `make_plan` has divided, also if a rank has died since
         size = self._world.launched_size
         if size > 1 and settings.global_batch_size is None:
@@ -315,7 +335,8 @@ class Training:
                 f"warning: the warmup of {plan.warmup_steps:,} steps does not end within"
                 f" {plan.steps:,} steps"
             )
-        if not self._task.head.reads_words and (warning := rate_warning(plan)):
+        warning = None if self._task.head.reads_words else rate_warning(plan)
+        if warning:
             say(warning)
         if self._config.step.compression != "none" and not job.collectives.compresses:
             say(
@@ -323,7 +344,8 @@ class Training:
                 f" {job.collectives.name} on these machines"
             )
         if held_out:
-            every, patience = held_out.interval(plan), held_out.patience
+            every = held_out.interval(plan)
+            patience = held_out.patience
             count = math.ceil(plan.steps / every)
             say(f"evaluation every {every:,} steps, {count:,} in all")
             if patience is not None and count <= patience + 1:  # only after the last one

@@ -20,6 +20,7 @@ SMOOTHING_SHARE, LEAST_SMOOTHED = 0.04, 5
 NUM_TICKS = 5
 
 Points = Sequence[tuple[float, float]]
+Marks = Iterable[tuple[float, str]]  # vertical lines and their names
 
 
 class Curve(NamedTuple):
@@ -38,41 +39,48 @@ Drawn = Sequence[tuple[Curve, Points]]  # the points that can be drawn
 def chart(
     title: str,
     curves: Iterable[Curve],
-    marks: Iterable[tuple[float, str]] = (),
+    marks: Marks = (),
     from_zero: bool = True,
 ) -> str:
     """A figure with a title, which names the unit, and a legend; `marks` are vertical lines with
     names. What was measured once is a line of text. Empty without points that are finite
     numbers."""
-    drawn = [(curve, points) for curve in curves if (points := finite(curve.points))]
+    drawn = []
+    for curve in curves:
+        points = thinned(finite(curve.points), MOST_POINTS)
+        if points:
+            drawn.append((curve, points))
     if not drawn:
         return ""
+    title = html.escape(title)
     if all(len(points) == 1 for _, points in drawn):
         values = [f"{curve.name} {y:.4g} (step {x:.0f})" for curve, [(x, y)] in drawn]
-        return f'<p class="once">{html.escape(title)}: {html.escape(", ".join(values))}</p>'
-    names = {(curve.name, curve.color, curve.style): None for curve, _ in drawn if curve.name}
-    legend = "".join(key(*each) for each in names)
+        return f'<p class="once">{title}: {html.escape(", ".join(values))}</p>'
+    keys = [key(curve.name, curve.color, curve.style) for curve, _ in drawn if curve.name]
+    legend = "".join(dict.fromkeys(keys))
     body = "".join(elements(drawn, marks, from_zero))
-    title = html.escape(title)
     return (
         f'<figure><figcaption>{title}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
         f' aria-label="{title}">{body}</svg><div class="legend">{legend}</div></figure>'
     )
 
 
-def elements(drawn: Drawn, marks: Iterable[tuple[float, str]], from_zero: bool) -> Iterator[str]:
+def elements(drawn: Drawn, marks: Marks, from_zero: bool) -> Iterator[str]:
     """Axes, marks and curves, as parts of an SVG."""
-    xs, ys = zip(*(point for _, points in drawn for point in points), strict=True)
+    xs = [x for _, points in drawn for x, _ in points]
+    ys = [y for _, points in drawn for _, y in points]
     last = max(xs)
-    y_ticks = ticks(min(0.0, *ys) if from_zero else min(ys), max(ys))
-    low, bottom = y_ticks[0], HEIGHT - BOTTOM
+    lowest = min(0.0, *ys) if from_zero else min(ys)
+    y_ticks = ticks(lowest, max(ys))
+    low = y_ticks[0]
+    bottom = HEIGHT - BOTTOM
     x_scale = (WIDTH - LEFT - RIGHT) / (last or 1)
     y_scale = (bottom - TOP) / ((y_ticks[-1] - low) or 1)
 
-    def x_at(step: float) -> float:
+    def x_at(step):
         return LEFT + step * x_scale
 
-    def y_at(value: float) -> float:
+    def y_at(value):
         return bottom - (value - low) * y_scale
 
     for tick in y_ticks:
@@ -106,9 +114,11 @@ def readouts(drawn: Drawn, x_at: Callable[[float], float]) -> Iterator[str]:
     for before, step in itertools.pairwise([0, *steps]):
         lines = [f"step {step:.0f}"]
         for curve, points in drawn:
-            if values := [y for x, y in points if x <= step]:
+            values = [y for x, y in points if x <= step]
+            if values:
                 lines.append(f"{values[-1]:.4g} {curve.name}")
-        x, text = x_at(before), html.escape("\n".join(lines))
+        text = html.escape("\n".join(lines))
+        x = x_at(before)
         size = f'width="{x_at(step) - x:.1f}" height="{HEIGHT}"'
         yield f'<rect class="at" x="{x:.1f}" {size}><title>{text}</title></rect>'
 
@@ -119,11 +129,11 @@ def key(name: str, color: int, style: str = "line") -> str:
 
 
 def finite(points: Points) -> Points:
-    """Those that can be drawn, thinned to `MOST_POINTS`."""
-    return thinned([point for point in points if all(map(math.isfinite, point))], MOST_POINTS)
+    """Those that can be drawn."""
+    return [point for point in points if all(map(math.isfinite, point))]
 
 
-def thinned(values: list, most: int) -> list:
+def thinned(values: Sequence, most: int) -> Sequence:
     """Each n-th from the last one."""
     stride = math.ceil(len(values) / most) or 1
     return values[::-stride][::-1]
@@ -132,13 +142,15 @@ def thinned(values: list, most: int) -> list:
 def smoothed(points: Points) -> Points:
     """Each with the mean of the values around it; all of them near the ends, so that nothing is
     delayed."""
-    points = [point for point in points if all(map(math.isfinite, point))]
-    reach, means = max(LEAST_SMOOTHED, int(len(points) * SMOOTHING_SHARE)) // 2, []
-    sums = [0.0, *itertools.accumulate(y for _, y in points)]
+    points = finite(points)
+    window = max(LEAST_SMOOTHED, int(len(points) * SMOOTHING_SHARE))
+    sums = [0.0, *itertools.accumulate(y for _, y in points)]  # of those before each point
+    means = []
     for number, (x, _) in enumerate(points):
-        near = min(reach, number, len(points) - 1 - number)
-        first, last = number - near, number + near
-        means.append((x, (sums[last + 1] - sums[first]) / (last + 1 - first)))
+        reach = min(window // 2, number, len(points) - 1 - number)
+        start, stop = number - reach, number + reach + 1
+        mean = (sums[stop] - sums[start]) / (stop - start)
+        means.append((x, mean))
     return means
 
 
@@ -148,14 +160,16 @@ def ticks(low: float, high: float) -> list[float]:
         high = low + (abs(low) or 1.0)
     raw = (high - low) / NUM_TICKS
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    steps = (factor * power for factor in (1, 2, 5, 10))
+    step = next(step for step in steps if step >= raw * 0.999)
+    first = math.floor(low / step + 1e-9)
+    last = math.ceil(high / step - 1e-9)
     return [number * step for number in range(first, last + 1)]
 
 
 def short(value: float) -> str:
     """A number in few characters, such as 12k or 3e-05."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            return f"{value / (1e3 if unit == 'k' else limit):.4g}{unit}"
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= max(size, 1e4):
+            return f"{value / size:.4g}{unit}"
     return f"{value:.4g}"

@@ -15,6 +15,7 @@ from tasks.runs import history
 from tasks.runs.details import REPORT, Section
 from tasks.runs.environment import result_file
 
+FILES = ("run.json", "metrics.jsonl", "step_times.json")
 NO_SCORES = ("step", "time", "rows")  # of a line in metrics.jsonl
 LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, and becomes NaN
 
@@ -63,34 +64,40 @@ class RunFiles(NamedTuple):
 
     def main_score(self, measured: Iterable[str]) -> str | None:
         """The one of these scores that says how good the model is."""
-        scores = [*filter(is_score, measured)]
-        return self.metric if self.metric in scores else next(iter(scores), None)
+        scores = [name for name in measured if is_score(name)]
+        if self.metric in scores:
+            return self.metric
+        return scores[0] if scores else None
 
     def median(self, key: str) -> float:
         """The median of a figure over the logged steps; 0 if it was not logged."""
-        values = [line[key] for line in self.steps if key in line and math.isfinite(line[key])]
+        logged = [line[key] for line in self.steps if key in line]
+        values = [*filter(math.isfinite, logged)]
         # The first line holds the compilation, unless it is the only one.
         return statistics.median(values[1:] or values) if values else 0.0
 
     def best(self) -> list[tuple[float, str]]:
         """The best evaluation, if its model is kept."""
         is_patient = self.config.get("early_stopping_patience") is not None
-        name = self.main_score(self.evaluations[0] if self.evaluations else ())
-        if not (name and (is_patient or self.config.get("load_best_model_at_end"))):
+        is_kept = is_patient or self.config.get("load_best_model_at_end")
+        name = self.main_score(self.evaluations[0]) if self.evaluations else None
+        if not (name and is_kept):
             return []
-        line = max(self.evaluations, key=lambda line: line.get(name, -math.inf))
-        return [(float(line["step"]), f"best {name}")]
+        best = max(self.evaluations, key=lambda line: line.get(name, -math.inf))
+        return [(best["step"], f"best {name}")]
 
     def interruptions(self) -> list[tuple[float, str]]:
         """The steps at which the training was started again, or went on with other ranks."""
-        again = [entry for entry in self.starts[1:] if entry["what"] == history.TRAINING]
-        marks = {entry["step"]: f"restart, {entry['ranks']} ranks" for entry in again}
-        starts = [*marks]
+        marks = {}
+        for entry in self.starts[1:]:
+            if entry["what"] == history.TRAINING:
+                marks[entry["step"]] = f"restart, {entry['ranks']} ranks"
+        restarts = list(marks)
         for before, after in itertools.pairwise(self.steps):
             is_other = "ranks" in before and before["ranks"] != after.get("ranks")
-            if is_other and not any(before["step"] <= step < after["step"] for step in starts):
+            if is_other and not any(before["step"] <= step < after["step"] for step in restarts):
                 marks[after["step"]] = f"{after['ranks']:.0f} ranks"
-        return [(float(step), text) for step, text in sorted(marks.items())]
+        return sorted(marks.items())
 
 
 def date(seconds: float | None) -> str:
@@ -111,12 +118,14 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
     whole path if two have the same name."""
     names = [place.resolve().name.removesuffix(".json") for place in places]
     shown = names if len(set(names)) == len(names) else map(str, places)
-    runs: list[RunFiles] = []
+    runs = []
     for place, given in zip(places, shown, strict=True):
         name = os.fsencode(given).decode(errors="replace")
         if place.suffix == ".json" and place.is_file():
             runs.append(RunFiles(name, scores_in(place)))
-        elif (place / "run.json").is_file() or not (parts := runs_in(place)):
+            continue
+        parts = [] if (place / "run.json").is_file() else runs_in(place)
+        if not parts:
             runs.append(read_run(place, name))
         elif all(part.name.startswith("seed-") for part in parts):
             runs += [read_run(part, f"{name} {part.name}", group=name) for part in parts]
@@ -127,18 +136,18 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
 
 def runs_in(folder: Path) -> list[Path]:
     """The folders of runs in a folder, those of seeds by number."""
-    runs = [
-        child
-        for child in folder.glob("*/")
-        if (child / "run.json").is_file() or any(child.glob("seed-*/run.json"))
-    ]
+    runs = []
+    for child in folder.glob("*/"):
+        if (child / "run.json").is_file() or any(child.glob("seed-*/run.json")):
+            runs.append(child)
+    # a longer number is a higher one
     return sorted(runs, key=lambda run: (len(run.name) * run.name.startswith("seed-"), run.name))
 
 
 def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
     """The run in a folder. Raises InputError: there is none, nothing is logged yet, or a file is
     damaged."""
-    path, logged, times = (folder / f for f in ("run.json", "metrics.jsonl", "step_times.json"))
+    path, logged, times = (folder / file for file in FILES)
     for needed in (path, logged):
         if not needed.is_file():
             raise InputError(f"{folder}: no run of RingBERT here ({needed.name} is missing)")
@@ -146,48 +155,59 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
     steps = [line for line in metrics if "loss" in line]
     if not steps:
         raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
-    run, starts = read_object(path), history.read(folder)
-    files = [*filter(Path.is_file, (folder / result_file(trains) for trains in (True, False)))]
-    scores, results = [*map(scores_in, files)], [*map(read_object, files)]
+    run = read_object(path)
+    starts = history.read(folder)
+    candidates = [folder / result_file(trains) for trains in (True, False)]
+    files = [file for file in candidates if file.is_file()]
+    all_scores = [scores_in(file) for file in files]
+    results = [read_object(file) for file in files]
     try:
-        command = [*map(str, run["environment"]["command"])]
-        sections = next(filter(None, (result.get(REPORT) for result in results)), ())
+        origin, began_s = run.get("start", ""), steps[0].get("time")
+        if starts:
+            origin, began_s = starts[0]["from"], starts[0]["began"]
+        environment = dict(run["environment"])
+        environment["command"] = [*map(str, environment["command"])]
+        sections: list[Section] = []
+        for result in results:
+            sections = sections or list(result.get(REPORT) or ())
+        step_times = read_json(times) if times.is_file() else ()
         return RunFiles(
             name,
-            next(filter(None, scores), {}) if files else None,
+            next(filter(None, all_scores), {}) if files else None,
             group,
             metric=run.get("metric"),
             plan=plan_in(run["plan"]),
             config=dict(run.get("config", {})),
-            environment=run["environment"] | {"command": command},
-            start=str(starts[0]["from"] if starts else run.get("start", "")),
-            began_s=starts[0]["began"] if starts else steps[0].get("time"),
+            environment=environment,
+            start=str(origin),
+            began_s=began_s,
             steps=steps,
             evaluations=[line for line in metrics if "loss" not in line],
             num_damaged=num_damaged,
-            step_times=[*map(dict, read_json(times))] if times.is_file() else (),
-            sections=list(sections),
+            step_times=[*map(dict, step_times)],
+            sections=sections,
             seconds=results[0].get("seconds") if results else None,
             starts=starts,
         )
     except DAMAGED as error:
-        raise InputError(
-            f"{', '.join(map(str, [path, *files, times]))}: damaged: {error!r:.200}"
-        ) from error
+        places = ", ".join(map(str, [path, *files, times]))
+        raise InputError(f"{places}: damaged: {error!r:.200}") from error
 
 
 def plan_in(values: Mapping) -> Scores:
     """The figures of a plan. Raises KeyError: one is missing."""
     plan = {key: _figure(value) for key, value in values.items() if type(value) in (int, float)}
-    if missing := {"steps", "size", "global_batch_size", "learning_rate"} - plan.keys():
-        raise KeyError(*missing)
+    for needed in ("steps", "size", "global_batch_size", "learning_rate"):
+        if needed not in plan:
+            raise KeyError(needed)
     return plan
 
 
 def scores_in(file: Path) -> Scores:
     """The scores in a result file. Raises InputError: it has none, or what are no numbers."""
     try:
-        return {name: _figure(value) for name, value in read_object(file)["scores"].items()}
+        scores = read_object(file)["scores"]
+        return {name: _figure(value) for name, value in scores.items()}
     except DAMAGED as error:
         raise InputError(
             f"{file}: no object 'scores' with numbers in it: {error!r:.200}"
@@ -200,14 +220,16 @@ def read_metrics(path: Path) -> tuple[Lines, int]:
     A full disk or a kill may leave a part of a line. The last one, without its end, is being
     written.
     """
-    metrics, num_damaged = [], 0
+    metrics = []
+    num_damaged = 0
     lines = read_text(path).split("\n")
     for number, line in enumerate(lines, 1):
         try:
             figures = parse_json(line)
             step = int(figures["step"])
             values = {name: _figure(value) for name, value in figures.items()}
-            metrics.append(values | {"step": step})
+            values["step"] = step
+            metrics.append(values)
         except DAMAGED:
             num_damaged += bool(line.strip()) and number < len(lines)
     return metrics, num_damaged

@@ -23,7 +23,8 @@ from pathlib import Path
 from ringbase.errors import InputError
 from ringbase.files import write_text
 from tasks.runs import flags
-from tasks.runs.report.charts import Curve, chart, key, smoothed
+from tasks.runs.history import NEW
+from tasks.runs.report.charts import Curve, Points, chart, key, smoothed
 from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, Scores, date, is_score, read_runs
 from tasks.runs.report.sections import Best, section, table
 
@@ -37,9 +38,15 @@ PARTS = {
 }
 MOST_COLORS, MOST_TILES = 6, 4
 MODEL_FLAGS = "model", "init_checkpoint", "bert_config_file"
-OTHER_FILES = "dev_file", "predict_file"
-DATA_FLAGS = "task_name", "data_dir", "dataset_name", "train_file", "input_file", *OTHER_FILES
-NOT_COMPARED = "output_dir", "seeds"
+DATA_FLAGS = (
+    "task_name",
+    "data_dir",
+    "dataset_name",
+    "train_file",
+    "input_file",
+    "dev_file",
+    "predict_file",
+)
 USAGE = "usage: bert-report OUTPUT_DIR [OUTPUT_DIR or FILE.json ...] [--output_file FILE]"
 
 Runs = Sequence[RunFiles]
@@ -49,7 +56,8 @@ def main(argv: list[str] | None = None) -> None:
     words = deque(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         flags.stop(f"{USAGE}\n\n{__doc__}", 0 if words else 2)
-    places, output_file = list[Path](), None
+    places = []
+    output_file = None
     with flags.reporting("bert-report"):
         while words:
             name, equals, value = words.popleft().partition("=")
@@ -69,8 +77,10 @@ def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
     """Writes the page of these runs, of one into its folder. Raises InputError: a file is missing
     or damaged."""
     if not places or not places[0].is_dir():
-        raise InputError(f"{places[0] if places else 'OUTPUT_DIR'}: no such folder of a run")
-    path = output_file or (places[0] / PAGE if len(places) == 1 else Path(COMPARISON))
+        name = places[0] if places else "OUTPUT_DIR"
+        raise InputError(f"{name}: no such folder of a run")
+    default = places[0] / PAGE if len(places) == 1 else Path(COMPARISON)
+    path = output_file or default
     if path.exists() and path.suffix != ".html":
         raise InputError(f"--output_file {path} must be an HTML file")
     write_text(path, page_of(read_runs(places)))
@@ -78,27 +88,34 @@ def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
 
 
 def page_of(places: Runs) -> str:
-    title = html.escape(" · ".join(dict.fromkeys(place.group or place.name for place in places)))
+    names = dict.fromkeys(place.group or place.name for place in places)
+    title = html.escape(" · ".join(names))
     score = next(filter(None, (place.main_score(place.measured) for place in places)), "")
     places = sorted(places, key=lambda place: -place.measured.get(score, -math.inf))
     runs = [place for place in places if place.steps]
     several = len(runs) > 1
-    groups = list(dict.fromkeys(run.group or run.name for run in runs))
-    colors = {run.name: groups.index(run.group or run.name) % MOST_COLORS for run in runs}
+    color_of_group = dict[str, int]()
+    colors = {}
+    for run in runs:
+        number = color_of_group.setdefault(run.group or run.name, len(color_of_group))
+        colors[run.name] = number % MOST_COLORS
+    charts = "".join(charts_of(runs, colors))
+    they_were = "they were" if several else "it was"
     parts = [
         f"<header><h1>{title}</h1>{summary(runs, score)}</header>",
         score_table(places),
-        f'<h2>Training</h2><div class="charts">{"".join(charts_of(runs, colors))}</div>',
+        f'<h2>Training</h2><div class="charts">{charts}</div>',
         step_bars(runs),
         differences(runs),
         *(sections_of(run, several) for run in runs),
-        f"<h2>How {'they were' if several else 'it was'} run</h2>{facts_table(runs)}",
+        f"<h2>How {they_were} run</h2>{facts_table(runs)}",
         *map(history_of, runs),
         *map(command_of, runs),
     ]
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width,initial-scale=1"><title>{title}</title><style>{STYLE.read_text()}</style></head>'
+        f'content="width=device-width,initial-scale=1"><title>{title}</title>'
+        f"<style>{STYLE.read_text()}</style></head>"
     )
     return f"{head}<body><main>{''.join(parts)}</main></body></html>\n"
 
@@ -109,15 +126,15 @@ def summary(runs: Runs, score: str) -> str:
     if len(runs) > 1:
         order = f", the highest {html.escape(score)} first" if score else ""
         return f'<p class="quiet">{len(runs)} runs{order}</p>'
-    run, size = runs[0], runs[0].plan["size"]
-    ranks, scores = f"{size:.0f} rank{'s' * (size != 1)}", run.measured
+    run = runs[0]
+    size = run.plan["size"]
+    ranks = f"{size:.0f} rank{'s' * (size != 1)}"
     facts = [date(run.began_s), *by_flags(run, MODEL_FLAGS), ranks, duration(run.seconds)]
-    tiles = "".join(
-        f'<div class="tile"><b>{shown(name, scores)}</b>'
-        f"<span>{html.escape(name.replace('_', ' '))}</span></div>"
-        for name in tiles_of(scores)
-    )
     line = html.escape(" · ".join(filter(None, facts)))
+    tiles = ""
+    for name in tiles_of(run.measured):
+        label = html.escape(name.replace("_", " "))
+        tiles += f'<div class="tile"><b>{shown(name, run.measured)}</b><span>{label}</span></div>'
     return f'<p class="quiet">{line}</p><div class="tiles">{tiles}</div>'
 
 
@@ -149,25 +166,33 @@ def score_table(places: Runs) -> str:
     """A row for each score; columns for each run, and for the mean of several seeds. Of a single
     run only what its tiles do not show."""
     measured = [place.scores for place in places if place.scores]
-    hidden = {*NO_SCORES, *(tiles_of(measured[0]) if len(places) == len(measured) == 1 else ())}
-    groups: dict[str, Mapping[str, str]] = {}
-    for group in filter(None, dict.fromkeys(place.group for place in places)):
+    names = dict.fromkeys(itertools.chain(*measured))
+    hidden = [*NO_SCORES]
+    if len(places) == len(measured) == 1:
+        hidden += tiles_of(measured[0])
+    groups = {}
+    for group in dict.fromkeys(place.group for place in places if place.group):
         members = [place.scores for place in places if place.group == group and place.scores]
         groups[f"{group}: mean ± deviation"] = means(members) if len(members) > 1 else {}
     rows = []
-    for name in dict.fromkeys(itertools.chain(*measured)):
+    for name in names:
         if name not in hidden:
             of_groups = (group.get(name, "") for group in groups.values())
             rows.append([name, *cells_of(name, places), *of_groups])
     if rows:
-        return f"<h2>Scores</h2>{table(['', *(place.name for place in places), *groups], rows)}"
+        heads = ["", *(place.name for place in places), *groups]
+        return f"<h2>Scores</h2>{table(heads, rows)}"
     return "<p>No scores yet.</p>" if any(place.scores is None for place in places) else ""
 
 
 def cells_of(name: str, places: Runs) -> Iterator[str]:
     """A score of each run, of which the best ones are marked."""
     values = {place.measured[name] for place in places if name in place.measured}
-    best = max(values) if is_score(name) else min(values) if name.endswith("loss") else None
+    best = None
+    if is_score(name):
+        best = max(values)
+    elif name.endswith("loss"):
+        best = min(values)
     for place in places:
         if name in place.measured:
             text = shown(name, place.measured)
@@ -179,10 +204,14 @@ def cells_of(name: str, places: Runs) -> Iterator[str]:
 
 def means(members: Sequence[Scores]) -> dict[str, str]:
     """Mean and standard deviation of each score that all have."""
-    shared = [name for name in members[0] if all(name in scores for scores in members)]
-    columns = {name: [scores[name] for scores in members] for name in shared}
-    mean = {name: statistics.mean(values) for name, values in columns.items()}
-    return {name: f"{shown(name, mean)} ± {statistics.stdev(columns[name]):.2g}" for name in shared}
+    mean = {}
+    deviation = {}
+    for name in members[0]:
+        if all(name in scores for scores in members):
+            values = [scores[name] for scores in members]
+            mean[name] = statistics.mean(values)
+            deviation[name] = statistics.stdev(values)
+    return {name: f"{shown(name, mean)} ± {deviation[name]:.2g}" for name in mean}
 
 
 def shown(name: str, scores: Scores) -> str:
@@ -191,7 +220,8 @@ def shown(name: str, scores: Scores) -> str:
     if name.endswith("total"):
         return f"{scores[name]:,.0f}"
     has_percents = any(scores[other] > 1 for other in filter(is_score, scores))
-    return f"{scores[name]:.2f}" if is_score(name) and has_percents else f"{scores[name]:.4f}"
+    decimals = 2 if is_score(name) and has_percents else 4
+    return f"{scores[name]:.{decimals}f}"
 
 
 # -- curves ----------------------------------------------------------------------------------------
@@ -200,7 +230,7 @@ def shown(name: str, scores: Scores) -> str:
 def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
     several = len(runs) > 1
 
-    def curves(key: str) -> list[Curve]:
+    def curves(key):
         return [Curve(run.name * several, points(run.steps, key), colors[run.name]) for run in runs]
 
     marks = runs[0].best()
@@ -210,18 +240,22 @@ def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
     losses = [] if several else [Curve("training", raw[0].points, style="raw")]
     for name, values, color, _ in raw:
         losses.append(Curve(name or "training, smoothed", smoothed(values), color))
-    scores: list[Curve] = []
+    scores = list[Curve]()
     for run in runs:
         measured = dict.fromkeys(itertools.chain(*run.evaluations))
         main = run.main_score(measured)
         for name in measured:
-            is_loss = name.endswith("loss")
-            if is_loss or (name == main if several else is_score(name)):
-                number = len(losses) - 1 if is_loss else len(scores)
-                color = colors[run.name] if several else number % MOST_COLORS
-                label = f"{run.name} {name}" if several else name
-                curve = Curve(label, points(run.evaluations, name), color, "dots")
-                (losses if is_loss else scores).append(curve)
+            if name.endswith("loss"):
+                shown_curves, number = losses, len(losses) - 1
+            elif name == main or (is_score(name) and not several):
+                shown_curves, number = scores, len(scores)
+            else:
+                continue
+            color, label = number % MOST_COLORS, name
+            if several:
+                color, label = colors[run.name], f"{run.name} {name}"
+            curve = Curve(label, points(run.evaluations, name), color, "dots")
+            shown_curves.append(curve)
     yield chart(f"loss{', smoothed' * several}", losses, [*marks, *breaks])
     yield chart("scores on held-out data", scores, marks, from_zero=False)
     yield chart("examples per second of the whole job", curves("examples_per_s"), breaks)
@@ -229,7 +263,7 @@ def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
     yield chart("gradient norm before clipping", curves("gradient_norm"))
 
 
-def points(lines: Lines, key: str) -> list[tuple[float, float]]:
+def points(lines: Lines, key: str) -> Points:
     return [(line["step"], line[key]) for line in lines if key in line]
 
 
@@ -241,26 +275,32 @@ def step_bars(runs: Runs) -> str:
     bars: dict[str, list[float]] = {}
     for run in runs:
         times = run.step_times or [{part: run.median(part) for part in labels}]
-        names = [run.name] if len(runs) > 1 else (f"rank {rank}" for rank in range(len(times)))
-        for name, parts in zip(names, times, strict=False):
-            bars[name] = [1e3 * parts.get(part, 0.0) for part in labels]
+        for rank, parts_s in enumerate(times):
+            name = run.name if len(runs) > 1 else f"rank {rank}"
+            parts_ms = [1e3 * parts_s.get(part, 0.0) for part in labels]
+            # of several runs only the first rank
+            bars.setdefault(name, parts_ms)
     longest = max(map(sum, bars.values()))
     if not longest:
         return ""
-    rows = []
+    rows = ""
     for name, parts_ms in bars.items():
-        pieces, titles = "", []
-        for color, (label, ms) in enumerate(zip(labels.values(), parts_ms, strict=True)):
-            title, width = f"{label} {ms:,.0f} ms", f"{100 * ms / longest:.2f}%"
+        pieces = ""
+        titles = list[str]()
+        for label, ms in zip(labels.values(), parts_ms, strict=True):
+            color = len(titles)
+            width = f"{100 * ms / longest:.2f}%"
+            title = f"{label} {ms:,.0f} ms"
             pieces += f'<i class="c{color}" style="width:{width}" title="{title}"></i>'
             titles.append(title)
-        rows.append(
+        rows += (
             f'<div class="bar"><span>{html.escape(name)}</span><div>{pieces}</div>'
             f"<span>{sum(parts_ms):,.0f} ms</span></div>"
         )
-    legend = "".join(map(key, titles if len(bars) == 1 else labels.values(), itertools.count()))
+    entries = titles if len(bars) == 1 else labels.values()
+    legend = "".join(map(key, entries, itertools.count()))
     return (
-        f'<h2>Where a step\'s time goes (median)</h2><div class="bars">{"".join(rows)}</div>'
+        f'<h2>Where a step\'s time goes (median)</h2><div class="bars">{rows}</div>'
         f'<div class="legend">{legend}</div>'
     )
 
@@ -272,7 +312,7 @@ def differences(runs: Runs) -> str:
     """The flags that all runs have, with values that differ."""
     rows = []
     for name in runs[0].config:
-        if name not in NOT_COMPARED and all(name in run.config for run in runs):
+        if name not in NEW and all(name in run.config for run in runs):
             values = [as_flag(run.config[name]) for run in runs]
             if len(set(values)) > 1:
                 rows.append([f"--{name}", *values])
@@ -292,20 +332,25 @@ def side_by_side(runs: Runs, rows: Iterable[Sequence[str]]) -> str:
 def sections_of(run: RunFiles, several: bool) -> str:
     if not run.sections:
         return ""
-    title = f"Predictions{f' of {html.escape(run.name)}' if several else ''}"
+    of_run = f" of {html.escape(run.name)}" if several else ""
     sections = "".join(map(section, run.sections))
-    return f'<h2>{title}</h2><div class="sections">{sections}</div>'
+    return f'<h2>Predictions{of_run}</h2><div class="sections">{sections}</div>'
 
 
 def facts_table(runs: Runs) -> str:
     """A row for each fact, a column for each run."""
     columns = [facts_of(run) for run in runs]
-    rows = [[name, *(facts[name] for facts in columns)] for name in columns[0]]
-    return side_by_side(runs, (row for row in rows if any(row[1:])))
+    rows = []
+    for name in columns[0]:
+        values = [facts[name] for facts in columns]
+        if any(values):
+            rows.append([name, *values])
+    return side_by_side(runs, rows)
 
 
 def facts_of(run: RunFiles) -> dict[str, str]:
-    plan, last = run.plan, run.steps[-1]
+    plan = run.plan
+    last = run.steps[-1]
     warmup = plan.get("warmup_steps")
     return {
         "steps": f"{last['step']:,} of {plan['steps']:,.0f}",
@@ -333,25 +378,29 @@ def history_of(run: RunFiles) -> str:
     rows = []
     for entry in run.starts:
         what = ", ".join([str(entry["what"]), *entry.get("predicted", ())])
-        changes = [f"--{k} {old} → {new}" for k, (old, new) in entry.get("changed", {}).items()]
-        took = duration(entry.get("seconds"))
-        place = entry["step"], entry["ranks"], str(entry.get("machine", ""))
-        rows.append([date(entry["began"]), what, *place, took, entry["from"], ", ".join(changes)])
+        changed = entry.get("changed", {})
+        changes = [f"--{flag} {old} → {new}" for flag, (old, new) in changed.items()]
+        row = [date(entry["began"]), what, entry["step"], entry["ranks"]]
+        row += [str(entry.get("machine", "")), duration(entry.get("seconds")), entry["from"]]
+        rows.append([*row, ", ".join(changes)])
     columns = ["started", "what", "step", "ranks", "machine", "took", "from", "flags that changed"]
     return f"<h2>Starts of {html.escape(run.name)}</h2>{table(columns, rows)}"
 
 
 def versions_of(run: RunFiles) -> str:
-    versions = dict(run.environment.get("packages") or {}, commit=run.environment.get("git_commit"))
+    versions = dict(run.environment.get("packages") or {})
+    versions["commit"] = run.environment.get("git_commit")
     names = ("ringbert", "tensorflow", "tensorflow-cpu", "keras", "commit")
     return ", ".join(f"{name} {versions[name]}" for name in names if versions.get(name))
 
 
 def command_of(run: RunFiles) -> str:
     """A paragraph with the command as it was typed, and that of each rank, as a shell takes it."""
+    command = shlex.join(run.environment["command"])
+    lines = [f"<code>{html.escape(command)}</code>"]
     launched = run.environment.get("launched_by")
-    lines = [f"<code>{html.escape(str(launched))}</code>", "on each rank:"] if launched else []
-    lines.append(f"<code>{html.escape(shlex.join(run.environment['command']))}</code>")
+    if launched:
+        lines = [f"<code>{html.escape(str(launched))}</code>", "on each rank:", *lines]
     if run.num_damaged:
         lines.append(f"{run.num_damaged:,} damaged lines of metrics.jsonl are left out")
     return f"<p><b>{html.escape(run.name)}</b><br>{'<br>'.join(lines)}</p>"

@@ -64,7 +64,8 @@ def matrix(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
     for label, row in zip(labels, counts, strict=True):
         rows += f"<tr><th>{html.escape(label)}</th>"
         for place, count in zip(labels, row, strict=False):
-            kind, share = "right" if place == label else "wrong", 100 * count / max(1, sum(row))
+            kind = "right" if place == label else "wrong"
+            share = 100 * count / max(1, sum(row))
             rows += f'<td class="{kind}" style="--share:{share:.0f}%">{count:,}</td>'
         rows += "</tr>"
     return f'<div class="wide"><table class="matrix"><tr><th></th>{head}</tr>{rows}</table></div>'
