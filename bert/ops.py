@@ -152,9 +152,9 @@ def gated(x: Tensor, activation: Activation) -> Tensor:
 def rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """The pairs x [R, 3, N, 2, E] of queries, keys and values, turned (Su et al. 2021, equation 34)
     in float32. Cosines and sines are [R, 3, 1, 2, E]; the first sine of a pair is negative."""
-    pairs = wide(x)
-    swapped = tf.reverse(pairs, [-2])
-    turned = pairs * cosines + swapped * sines
+    # Two casts: each of their gradients is rounded to the dtype of x.
+    swapped = tf.reverse(wide(x), [-2])
+    turned = wide(x) * cosines + swapped * sines
     return tf.cast(turned, x.dtype)
 
 
