@@ -68,7 +68,7 @@ def batch_of(
     is_type_1 = position >= np.repeat(type_0_lengths, widths)
 
     places = np.flatnonzero(has_token)
-    batch: Batch = {
+    batch = {
         "attention_mask": has_token.astype(np.int32),
         "groups": groups,
         "first_tokens": starts.astype(np.int32),
@@ -136,7 +136,7 @@ def with_checked_ids(collate: Callable[..., Batch], config: Any) -> Callable[...
     if config.has_types:
         limits["token_type_ids"] = "type_vocab_size"
 
-    def collate_and_check(fields: dict, **options) -> Batch:
+    def collate_and_check(fields, **options):
         batch = collate(fields, **options)
         for name in limits.keys() & batch.keys():
             highest = int(batch[name].max(initial=0))
@@ -226,8 +226,8 @@ class Layouts:
         distinct = set()
         for stair in np.maximum.accumulate(highest):
             _, shapes = by_length(stair)
-            used = [shape.tolist() for shape in shapes if shape[0]]
-            distinct.add(tuple(map(tuple, used)))
+            used = [tuple(shape.tolist()) for shape in shapes if shape[0]]
+            distinct.add(tuple(used))
         self._layouts = sorted(distinct, key=lambda groups: (_widths(groups).sum(), groups))
         self._widths = np.array([_widths(groups) for groups in self._layouts])
 

@@ -31,7 +31,8 @@ def product(x: Tensor, tensors: Tensors, scope: str) -> tuple[Tensor, Tensor]:
     bias = tensors.get(f"{scope}/bias")
     if bias is None:
         bias = tf.zeros(kernel.shape[1:])
-    return tf.matmul(x, kernel), tf.cast(bias, x.dtype)
+    bias = tf.cast(bias, x.dtype)
+    return tf.matmul(x, kernel), bias
 
 
 def norm_shapes(scope: str, size: int, has_bias: bool = True) -> Shapes:
@@ -115,18 +116,18 @@ def split_groups(x: Tensor, batch: Batch) -> list[Tensor]:
     return [tf.reshape(part, [*shape, *inner]) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def _flat(parts: Sequence[Tensor]) -> list[Tensor]:
+def _flat(parts):
     """For each group [B, T, W] -> [B T, W]."""
     width = parts[0].shape[-1]
     return [tf.reshape(part, [-1, width]) for part in parts]
 
 
-def _taken(x_RW: Tensor, batch: Batch) -> list[Tensor]:
+def _taken(x_RW, batch):
     rows = split_groups(batch["rows"], batch)
     return [tf.gather(x_RW, rows_BT) for rows_BT in rows]
 
 
-def _put(parts: Sequence[Tensor], batch: Batch) -> Tensor:
+def _put(parts, batch):
     first = parts[0]
     padding = tf.zeros([1, first.shape[-1]], first.dtype)
     rows = tf.concat([*_flat(parts), padding], 0)

@@ -80,8 +80,7 @@ class ModernPass(Pass):
         thetas = {True: config.local_rope_theta, False: config.global_rope_theta}
         size = config.hidden_size // config.num_attention_heads
         for is_local, theta in thetas.items():
-            angles_RE = angles(batch["position_ids"], size, theta)
-            self.rotations[is_local] = rotation(angles_RE)
+            self.rotations[is_local] = rotation(batch["position_ids"], size, theta)
 
     def embedded(self, tensors: Tensors) -> Tensor:
         """The words' embeddings, normalised in float32 -> [R, H]."""
@@ -188,18 +187,14 @@ class ModernPass(Pass):
         return long() if is_long else short()
 
 
-def angles(position_ids: Tensor, size: int, theta: float) -> Tensor:
-    """The angles of rotary positions (Su et al. 2021, section 3.2.2), float32 [R, E]."""
+def rotation(position_ids: Tensor, size: int, theta: float) -> tuple[Tensor, Tensor]:
+    """The cosines and sines of rotary positions (Su et al. 2021, section 3.2.2) that `ops.rotated`
+    takes, each float32 [R, 3, 1, 2, E]. Values are not turned."""
     # Rounded as transformers rounds: the angle of place 8,000 has an error of 5e-4 in float32.
     exponents_E = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     frequencies_E = np.float32(1) / np.float32(theta) ** exponents_E
     positions_R1 = ops.wide(position_ids)[:, None]
-    return positions_R1 * frequencies_E
-
-
-def rotation(angles_RE: Tensor) -> tuple[Tensor, Tensor]:
-    """The cosines and sines that `ops.rotated` takes, each float32 [R, 3, 1, 2, E]. Values are not
-    turned."""
+    angles_RE = positions_R1 * frequencies_E
     cosines_RE = tf.cos(angles_RE)
     sines_RE = tf.sin(angles_RE)
     cosines_R2E = tf.stack([cosines_RE, cosines_RE], 1)
@@ -243,7 +238,7 @@ class Blocks:
         quarters = [halves[:, :, first : first + num_halves : 2] for first in range(4)]
         return self._first(tf.concat(quarters, 3))
 
-    def _first(self, split: Tensor) -> Tensor:
+    def _first(self, split):
         """[B, N, blocks, places, D] -> [B blocks, N, places, D]."""
         _, heads, _, places, width = split.shape
         transposed = tf.transpose(split, [0, 2, 1, 3, 4])

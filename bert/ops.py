@@ -138,6 +138,14 @@ def activated(x: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     return tf.cast(result, x.dtype)
 
 
+def gradient_again(function, gradient, x, *rest):
+    """The gradient by x of function(x, *rest), which is computed again."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        result = function(x, *rest)
+    return tape.gradient(result, x, gradient)
+
+
 def row_means(x: Tensor) -> Tensor:
     """The means over the last axis, which stays with length 1."""
     return tf.reduce_mean(x, -1, keepdims=True)

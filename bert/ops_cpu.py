@@ -69,7 +69,7 @@ def _compiled_activation(activation):
     @tf.custom_gradient
     def differentiable(x, bias):
         def gradients(gradient):
-            d_x = gradient if activation is None else backward(x, bias, gradient)
+            d_x = gradient if activation is None else backward(gradient, x, bias)
             return d_x, column_sums(d_x)
 
         return forward(x, bias), gradients
@@ -78,16 +78,9 @@ def _compiled_activation(activation):
 
 
 def _both_ways(function):
-    """The compiled function, and its gradient by the first argument, from the arguments and the
-    result's gradient."""
-
-    def backward(x, *others):
-        *rest, gradient = others
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            result = function(x, *rest)
-        return tape.gradient(result, x, gradient)
-
+    """The compiled function, and its gradient by the first argument, from the result's gradient
+    and the arguments."""
+    backward = functools.partial(ops.gradient_again, function)
     return compiled(function), compiled(backward)
 
 
@@ -101,7 +94,7 @@ def _compiled_gate(activation):
 
     @tf.custom_gradient
     def differentiable(x):
-        return forward(x), lambda gradient: backward(x, gradient)
+        return forward(x), lambda gradient: backward(gradient, x)
 
     return differentiable
 

@@ -100,21 +100,12 @@ def activated(x: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     @tf.custom_gradient
     def differentiable(x, bias):
         def gradients(gradient):
-            d_x = _gradient_again(function, gradient, x, bias)
+            (d_x,) = stored(ops.gradient_again(function, gradient, x, bias))
             return d_x, column_sums(d_x)
 
         return function(x, bias), gradients
 
     return differentiable(x, bias)
-
-
-def _gradient_again(function, gradient, x, *rest):
-    """That by x, of a function which is computed again."""
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        result = function(x, *rest)
-    (d_x,) = stored(tape.gradient(result, x, gradient))
-    return d_x
 
 
 def gated(x: Tensor, activation: Activation) -> Tensor:
@@ -123,7 +114,11 @@ def gated(x: Tensor, activation: Activation) -> Tensor:
 
     @tf.custom_gradient
     def differentiable(x):
-        return function(x), lambda gradient: _gradient_again(function, gradient, x)
+        def gradients(gradient):
+            (d_x,) = stored(ops.gradient_again(function, gradient, x))
+            return d_x
+
+        return function(x), gradients
 
     return differentiable(x)
 

@@ -122,7 +122,7 @@ class Shard:
         self.path = path
         self.facts = facts
         self._settings = settings
-        self.num_rows: int = facts["examples"]
+        self.num_rows = facts["examples"]
         self._checked = set[int]()
 
     @functools.cached_property

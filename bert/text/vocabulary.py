@@ -46,7 +46,7 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
     name = "vocab.txt" if is_wordpiece else "spiece.model"
     trained = _wordpiece if is_wordpiece else _sentencepiece
 
-    def fill(folder: Path) -> None:
+    def fill(folder):
         (folder / name).write_bytes(trained(sentences, settings))
         tokenizer.load(folder=folder, do_lower_case=settings.lower_case).save(folder)
 
@@ -101,7 +101,7 @@ def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
     lower case."""
     # BERT's normalization keeps the white space between words, so only distinct words need to be
     # normalized.
-    counts: Counter[str] = Counter()
+    counts = Counter[str]()
     for sentence in sentences:
         counts.update(ANY_WORD.findall(sentence))
     if not counts:
@@ -115,7 +115,7 @@ def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
         )
     normalizer = normalizers.BertNormalizer(lowercase=lower_case)
     splitter = pre_tokenizers.BertPreTokenizer()
-    words: Counter[str] = Counter()
+    words = Counter[str]()
     for chunk, count in counts.items():
         normalized = normalizer.normalize_str(chunk)
         for word, _ in splitter.pre_tokenize_str(normalized):
@@ -125,7 +125,7 @@ def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
 
 def _frequent_characters(words: Counter[str], coverage: float) -> set[str]:
     """The most frequent characters, as many as make up the share `coverage` of the text."""
-    counts: Counter[str] = Counter()
+    counts = Counter[str]()
     for word, count in words.items():
         for character in word:
             counts[character] += count
