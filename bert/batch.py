@@ -196,7 +196,7 @@ def by_length(lengths: Array) -> tuple[Array, Groups]:
     return order, tuple(shapes)
 
 
-def _descending(lengths: Array) -> Array:
+def _descending(lengths):
     return np.argsort(-np.asarray(lengths), kind="stable")
 
 

@@ -115,7 +115,6 @@ class Tagger(Head):
         return scores(dropped_RH, tensors, "")
 
 
-@dataclass(frozen=True)
 class Classifier(Head):
     """The labels of each example [B, L] (google-research/bert `run_classifier.py`)."""
 

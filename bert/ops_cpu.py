@@ -3,16 +3,16 @@ weights.
 
 Each TensorFlow operation is a pass over memory, and on CPUs these passes take as long as the
 products. A compiled part needs one pass forward and one backward; the backward pass recomputes what
-it needs. XLA compiles for each number of rows, of which bert/batch.py makes few.
+it needs. XLA compiles for each number of rows, of which bert/batch.py makes few. Types are
+those of bert/ops.py.
 """
 
 import functools
 
 import tensorflow as tf
-from tensorflow import Tensor
 
 from bert import ops
-from bert.ops import Activation, Dropout, Heads, Norm, Product, residual_sum, scaled, wide
+from bert.ops import residual_sum, scaled, wide
 
 FEWEST_WORDS, WORD_PARTS = 4096, 8
 IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small to loop over
@@ -25,7 +25,7 @@ compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
 _threefry = compiled(functools.partial(ops.random_words, generator="threefry"))
 
 
-def random_words(count: Tensor, seed: Tensor) -> Tensor:
+def random_words(count, seed):
     """At least `count` words, rounded up so that XLA compiles for few different counts: to a
     multiple of 4,096, or of an eighth of the power of two below.
 
@@ -39,14 +39,14 @@ def random_words(count: Tensor, seed: Tensor) -> Tensor:
     return _threefry(count + -count % unit, seed)
 
 
-def column_sums(x: Tensor) -> Tensor:
+def column_sums(x):
     """[R, W] -> [W], as a product with ones. In bfloat16 this takes a third of the time of
     TensorFlow's sum over rows; both add in float32."""
     ones = tf.ones([1, tf.shape(x)[0]], x.dtype)
     return tf.reshape(tf.matmul(ones, x), [-1])
 
 
-def activated(x: Tensor, bias: Tensor, activation: Activation | None = None) -> Tensor:
+def activated(x, bias, activation=None):
     return _compiled_activation(activation)(x, bias)
 
 
@@ -84,7 +84,7 @@ def _both_ways(function):
     return compiled(function), compiled(backward)
 
 
-def gated(x: Tensor, activation: Activation) -> Tensor:
+def gated(x, activation):
     return _compiled_gate(activation)(x)
 
 
@@ -102,7 +102,7 @@ def _compiled_gate(activation):
 _compiled_rotation = compiled(ops.rotated)
 
 
-def rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+def rotated(x, cosines, sines):
     @tf.custom_gradient
     def differentiable(x):
         result = _compiled_rotation(x, cosines, sines)
@@ -111,7 +111,7 @@ def rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return differentiable(x)
 
 
-def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> Tensor:
+def residual(hidden, branch, norm, dropout):
     x, bias = branch
     gamma, beta, epsilon = norm
     masks = [dropout.kept(x)] if dropout.is_on else []
@@ -156,9 +156,7 @@ def _compiled_residual(epsilon, scale):
     return differentiable
 
 
-def prenormed(
-    hidden: Tensor, branch: Tensor | None, gamma: Tensor, epsilon: float
-) -> tuple[Tensor, Tensor]:
+def prenormed(hidden, branch, gamma, epsilon):
     terms = [hidden] if branch is None else [hidden, branch]
     return _compiled_prenorm(epsilon)(gamma, *terms)
 
@@ -221,9 +219,7 @@ def _weighted_means(x, weights):
     return sums / weights.shape[0]
 
 
-def attention(
-    heads: Heads, mask: Tensor, draws: Tensor | None, dropout: Dropout, longest: int | None
-) -> Tensor:
+def attention(heads, mask, draws, dropout, longest):
     """Most of the cost comes from the matrices [B, N, T, T]. They stay in the dtype of the inputs
     and are read as rarely as possible; the gradient needs two of them, the softmax and the draws.
     The heads of long rows are processed a few at a time, with compiled code between their products,

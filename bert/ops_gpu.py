@@ -3,7 +3,7 @@
 A GPU takes about as long for these operations as for the memory that they read and write, so it
 matters which of them XLA joins into one kernel and what it keeps between the passes: sums are plain
 sums, the backward pass starts from arrays in the model's dtype instead of keeping float32 copies,
-and `stored` says what stays in memory.
+and `stored` says what stays in memory. Types are those of bert/ops.py.
 """
 
 import tensorflow as tf
@@ -13,11 +13,7 @@ from tensorflow.python.ops import control_flow_util
 
 from bert import ops
 from bert.ops import (
-    Activation,
     Dropout,
-    Heads,
-    Norm,
-    Product,
     residual_sum,
     row_means,
     scaled,
@@ -77,22 +73,22 @@ def kept(dropout: Dropout, shape: Tensor, *after: Tensor) -> Tensor:
     return draws <= highest_kept
 
 
-def permuted(x: Tensor) -> Tensor:
+def permuted(x):
     return x * (x + x + 1)
 
 
 @tf.custom_gradient
-def biased(x: Tensor, bias: Tensor) -> Tensor:
+def biased(x, bias):
     return x + bias, lambda gradient: (gradient, column_sums(gradient))
 
 
-def column_sums(x: Tensor) -> Tensor:
+def column_sums(x):
     """[R, W] -> [W], added in float32."""
     sums = tf.reduce_sum(wide(x), 0)
     return tf.cast(sums, x.dtype)
 
 
-def activated(x: Tensor, bias: Tensor, activation: Activation) -> Tensor:
+def activated(x, bias, activation):
     def function(x, bias):
         result = activation(wide(x) + wide(bias))
         return tf.cast(result, x.dtype)
@@ -108,7 +104,7 @@ def activated(x: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     return differentiable(x, bias)
 
 
-def gated(x: Tensor, activation: Activation) -> Tensor:
+def gated(x, activation):
     def function(x):
         return ops.gated(x, activation)
 
@@ -123,7 +119,7 @@ def gated(x: Tensor, activation: Activation) -> Tensor:
     return differentiable(x)
 
 
-def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> Tensor:
+def residual(hidden, branch, norm, dropout):
     """Keeps the sum without its mean, in the dtype of `hidden`, and 1 / deviation of each row. The
     gradient is that of Ba et al. 2016, supplement."""
     x, bias = branch
@@ -161,9 +157,7 @@ def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> T
     return differentiable(hidden, x, bias, gamma, beta)
 
 
-def attention(
-    heads: Heads, mask: Tensor, draws: None, dropout: Dropout, longest: int | None
-) -> Tensor:
+def attention(heads, mask, draws, dropout, longest):
     """Keeps one matrix [B, N, T, T]: the softmax, negative where dropout takes it away. The matrix
     products take the positive part themselves. There are no draws: `kept` computes the numbers
     where they are needed."""

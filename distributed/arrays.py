@@ -14,9 +14,10 @@ from distributed.joining import started
 PIECE_BYTES = 1 << 26  # MPI counts bytes in 32 bits
 
 
-def host_view(tensor: tf.Tensor) -> ndarray:
+def host_view(tensor: tf.Tensor | tf.Variable) -> ndarray:
     """A tensor as a NumPy array; of a variable in host memory the same memory, which its next
     update changes."""
+    tensor = tf.convert_to_tensor(tensor)
     return tensor.numpy() if "GPU" in tensor.device else np.from_dlpack(tensor)
 
 

@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -121,7 +120,7 @@ class Checkpoints:
         for name, variable in optimizer.state().items():
             if name not in self._moments:
                 self._moments[name] = np.empty(variable.shape, variable.dtype)
-            values = host_view(tf.convert_to_tensor(variable.value))
+            values = host_view(variable.value)
             np.copyto(self._moments[name], values)
         self._written = self._thread.submit(self._write, self.copy_model(), state)
 

@@ -117,7 +117,7 @@ class InBatchLoss:
         result[~is_anchor] = slopes_NC.T @ all_a.values / self.temperature
         return result, float(loss)
 
-    def _scores(self, anchors: Vectors, candidates: Vectors) -> ndarray:
+    def _scores(self, anchors, candidates):
         """float32 [anchors, candidates]; those that are no negatives have `MASKED`."""
         scores = anchors.values @ candidates.values.T / np.float32(self.temperature)
         texts = candidates.texts
@@ -129,7 +129,7 @@ class InBatchLoss:
         return np.where(is_masked, np.float32(MASKED), scores)
 
 
-def _pairs(anchors: Vectors, candidates: Vectors) -> ndarray:
+def _pairs(anchors, candidates):
     """Whether a candidate is the positive of an anchor's row, bool [anchors, candidates]."""
     same_row = candidates.texts.row == anchors.texts.row[:, None]
     return same_row & (candidates.texts.slot == POSITIVE)

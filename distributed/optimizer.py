@@ -180,7 +180,7 @@ class AllreduceOptimizer:
         if self.world.size > 1:
             total = hashlib.sha256()
             for variable in self.trainable:
-                raw = host_view(tf.convert_to_tensor(variable.value)).reshape(-1).view(np.uint8)
+                raw = host_view(variable.value).reshape(-1).view(np.uint8)
                 total.update(google_crc32c.value(raw).to_bytes(4, "little"))
             what = f"the trainable variables after {self.optimizer.iterations.numpy()} steps"
             self.world.agree({what: total.hexdigest()[:24]})
@@ -195,7 +195,7 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
     """Gives every rank the values of the rank `root`."""
     with world.operation("the broadcast of the variables"):
         for variable in variables if world.size > 1 else ():
-            own_values = host_view(tf.convert_to_tensor(variable.value))
+            own_values = host_view(variable.value)
             values = broadcast(world.comm, own_values, root)
             if world.rank != root:
                 variable.assign(values)

@@ -36,10 +36,10 @@ class Order:
             parts.append(self._rows_of_epoch(epoch, within[epochs == epoch]))
         return np.concatenate(parts)
 
-    def _rows_of_epoch(self, epoch: int, positions: ndarray) -> ndarray:
+    def _rows_of_epoch(self, epoch, positions):
         return self._permutation(epoch)[positions]
 
-    def _permutation_of(self, epoch: int) -> ndarray:
+    def _permutation_of(self, epoch):
         bits = np.random.Philox(key=[self.seed, epoch])
         return np.random.Generator(bits).permutation(self.num_rows)
 
@@ -67,7 +67,7 @@ class BlockOrder(Order):
         second = -(-self._num_blocks // first)
         self._halves = np.uint64(first), np.uint64(second)
 
-    def _rows_of_epoch(self, epoch: int, positions: ndarray) -> ndarray:
+    def _rows_of_epoch(self, epoch, positions):
         seed = np.array([self.seed & _WORD], np.uint64)
         of_epoch = mixed(seed) + np.array([epoch], np.uint64) * _ODD
         # one for each round, and the last one for the rows within a block
@@ -87,7 +87,7 @@ class BlockOrder(Order):
         block_index = slots - slots[0]
         return rows[block_index, order[block_index, within]]
 
-    def _permuted(self, blocks: ndarray, keys: ndarray, backwards: bool = False) -> ndarray:
+    def _permuted(self, blocks, keys, backwards=False):
         """π of each number, or the inverse of π."""
         permuted = self._through_rounds(blocks.astype(np.uint64), keys, backwards)
         outside = permuted >= self._num_blocks
@@ -96,7 +96,7 @@ class BlockOrder(Order):
             outside = permuted >= self._num_blocks
         return permuted.astype(np.int64)
 
-    def _through_rounds(self, numbers: ndarray, keys: ndarray, backwards: bool) -> ndarray:
+    def _through_rounds(self, numbers, keys, backwards):
         first = self._halves[0]
         halves = [numbers % first, numbers // first]
         rounds = range(_ROUNDS)

@@ -125,7 +125,7 @@ def ragged(arrays: Iterable[ndarray], kind: pa.DataType) -> pa.Array:
 # pyarrow's own conversions import pandas, which takes 0.3 s.
 
 
-def _indices(rows: ndarray) -> pa.Array:
+def _indices(rows):
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
 
 

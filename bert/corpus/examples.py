@@ -175,7 +175,7 @@ def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Ran
     return spans, table[:, 4].astype(np.int8)
 
 
-def _cuts(a_length: int, b_length: int, excess: int, draws: random.Random):
+def _cuts(a_length, b_length, excess, draws):
     """How many tokens to cut from the front and the back of A and of B. Google drops one token at a
     time from the longer one, randomly at its front or back."""
     head_start = min(excess, abs(a_length - b_length))
@@ -188,7 +188,7 @@ def _cuts(a_length: int, b_length: int, excess: int, draws: random.Random):
     return front_a, from_a - front_a, front_b, from_b - front_b
 
 
-def _full_row_plan(part: Part, room: int, first_cut: int, sep_id: int):
+def _full_row_plan(part, room, first_cut, sep_id):
     """The sentences in order, with [SEP] between documents, cut behind `first_cut` tokens and then
     every `room`: the places [n, 1, 2] of the rows in a pool of tokens, and the pool."""
     starts = part.sentences[part.documents[1:-1]]  # of all documents but the first

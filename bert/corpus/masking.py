@@ -101,7 +101,7 @@ def example_keys(seed: int, *parts: Array | int) -> Array:
     return state
 
 
-def _smallest(hashes: Array, candidate: Array, wanted: Array) -> Array:
+def _smallest(hashes, candidate, wanted):
     """Bool [n, length]: the `wanted` candidates of each row with the smallest hashes."""
     wanted = np.minimum(wanted, candidate.sum(axis=1))
     candidate = candidate & (wanted > 0)[:, None]
@@ -111,7 +111,7 @@ def _smallest(hashes: Array, candidate: Array, wanted: Array) -> Array:
     return candidate & (ranked <= last)
 
 
-def _whole_words(hashes: Array, candidate: Array, continues: Array, wanted: Array) -> Array:
+def _whole_words(hashes, candidate, continues, wanted):
     """Bool [n, length]: words in random order, each taken unless the row would then exceed
     `wanted`.
 
