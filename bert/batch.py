@@ -13,8 +13,8 @@ A batch is a dict of arrays:
     is_example                                 float32 [B]: 0 for rows of attention without one
     longest                                    a number, may be added: the run's longest row
 
-Tokens without a place, P, and places without a token, the number of tokens, lead to each other's
-padding. R is one of few numbers, because code that XLA compiles is compiled for each of them.
+A row without a token points at place P, and a place without a token at row `num_tokens`: padding
+reads padding. R is one of few numbers, because code that XLA compiles is compiled for each of them.
 
 XLA compiles a whole pass for fixed groups, which are pairs of Python numbers and not arrays. There
 R is P, each token's row is its place, and `places` and `rows` are left out.
@@ -49,14 +49,14 @@ def batch_of(
     """The fields, which are arrays and ragged arrays of n examples, in the order of the batch, and
     the model's input. `input_ids` are tokens, and `sentence_a_tokens`, int [n], says how many of
     each example have type 0, before those of type 1."""
-    order, groups = (grouping or in_one_group)(np.diff(fields["input_ids"][1]))
+    grouping = grouping or in_one_group
+    order, groups = grouping(np.diff(fields["input_ids"][1]))
     fields = {name: reordered(values, order) for name, values in fields.items()}
-    values, offsets = fields["input_ids"]
-    num_tokens = len(values)
+    input_ids, offsets = fields["input_ids"]
+    num_tokens = len(input_ids)
 
     # of each row of attention
-    rows, widths = np.array(groups, np.int64).reshape(-1, 2).T
-    widths = np.repeat(widths, rows)
+    widths = _widths(groups)
     lengths = padded(np.diff(offsets), len(widths))
     type_0_lengths = padded(fields["sentence_a_tokens"], len(widths))
     starts = np.cumsum(widths) - widths
@@ -68,27 +68,39 @@ def batch_of(
     is_type_1 = position >= np.repeat(type_0_lengths, widths)
 
     places = np.flatnonzero(has_token)
-    batch: Batch = {
+    batch = {
         "attention_mask": has_token.astype(np.int32),
         "groups": groups,
         "first_tokens": starts.astype(np.int32),
         "is_example": (lengths > 0).astype(np.float32),
     }
-    row_of_token, num_rows = places, num_places
+    row_of_token = places
+    num_rows = num_places
     if not is_fixed(batch):
-        row_of_token, num_rows = np.arange(num_tokens), rounded_rows(num_tokens + 1)
-        batch["first_tokens"] = (np.cumsum(lengths) - lengths).astype(np.int32)
+        row_of_token = np.arange(num_tokens)
+        num_rows = rounded_rows(num_tokens + 1)
+        first_tokens = np.cumsum(lengths) - lengths
+        row_of_place = np.full(num_places, num_tokens, np.int32)
+        row_of_place[places] = row_of_token
+        batch["first_tokens"] = first_tokens.astype(np.int32)
         batch["places"] = padded(places.astype(np.int32), num_rows, num_places)
-        batch["rows"] = np.full(num_places, num_tokens, np.int32)
-        batch["rows"][places] = row_of_token
-    for name, array in (
-        ("input_ids", values),
-        ("token_type_ids", is_type_1[places]),
-        ("position_ids", position[places]),
-    ):
-        batch[name] = np.zeros(num_rows, np.int32)
-        batch[name][row_of_token] = array
+        batch["rows"] = row_of_place
+    of_tokens = {
+        "input_ids": input_ids,
+        "token_type_ids": is_type_1[places],
+        "position_ids": position[places],
+    }
+    for name, values in of_tokens.items():
+        of_rows = np.zeros(num_rows, np.int32)
+        of_rows[row_of_token] = values
+        batch[name] = of_rows
     return fields, batch
+
+
+def _widths(groups: Groups) -> Array:
+    """The length of each row of attention, int64 [B]."""
+    num_rows, lengths = np.array(groups, np.int64).reshape(-1, 2).T
+    return np.repeat(lengths, num_rows)
 
 
 def is_fixed(batch: Batch) -> bool:
@@ -108,7 +120,8 @@ def rounded_up(lengths: Any) -> Any:
 def rounded_rows(count: int) -> int:
     """A multiple of 32; from 1,024 on, of a 16th of the power of two below. For many rows 2 % are
     added."""
-    unit = max(FEWEST_ROWS, (1 << count.bit_length() - 1) // ROW_PARTS)
+    power_below = 1 << count.bit_length() - 1
+    unit = max(FEWEST_ROWS, power_below // ROW_PARTS)
     return -(-count // unit) * unit
 
 
@@ -123,14 +136,15 @@ def with_checked_ids(collate: Callable[..., Batch], config: Any) -> Callable[...
     if config.has_types:
         limits["token_type_ids"] = "type_vocab_size"
 
-    def collate_and_check(fields: dict, **options) -> Batch:
+    def collate_and_check(fields, **options):
         batch = collate(fields, **options)
         for name in limits.keys() & batch.keys():
             highest = int(batch[name].max(initial=0))
             limit = getattr(config, limits[name])
             if highest >= limit:
+                rows = fields["row"]
                 raise InputError(
-                    f"rows {min(fields['row'])} to {max(fields['row'])} of the data: {highest}"
+                    f"rows {min(rows)} to {max(rows)} of the data: {highest}"
                     f" among the {name}, but the model has {limits[name]} {limit}: the data was"
                     " made for another model or is damaged"
                 )
@@ -141,8 +155,9 @@ def with_checked_ids(collate: Callable[..., Batch], config: Any) -> Callable[...
 
 def in_one_group(lengths: Array) -> tuple[Array, Groups]:
     """All rows, in their order, as long as the longest."""
-    shape = np.array([len(lengths), rounded_up(np.max(lengths))], np.int32)
-    return np.arange(len(lengths)), (shape,)
+    num_rows = len(lengths)
+    shape = np.array([num_rows, rounded_up(np.max(lengths))], np.int32)
+    return np.arange(num_rows), (shape,)
 
 
 def by_length(lengths: Array) -> tuple[Array, Groups]:
@@ -155,29 +170,33 @@ def by_length(lengths: Array) -> tuple[Array, Groups]:
     """
     order = _descending(lengths)
     rounded = rounded_up(np.asarray(lengths, np.int64)[order])
-    edges = np.concatenate([[0], np.flatnonzero(np.diff(rounded)) + 1, [len(rounded)]])
+    changes = np.flatnonzero(np.diff(rounded)) + 1
+    edges = np.concatenate([[0], changes, [len(rounded)]])
+    num_runs = len(edges) - 1
+    starts = edges[:-1, None]
     # best[j]: the cost of the first j runs in g groups. A group of the runs i..j-1 costs its rows
     # times the length of run i.
-    width = edges[None, :] - edges[:-1, None]  # [i, j]: rows of the runs i..j-1
+    num_rows = edges - starts  # [i, j]: of the runs i..j-1
     never = np.iinfo(np.int64).max // 4
-    price = np.where(width > 0, width * rounded[edges[:-1], None], never)
+    price = np.where(num_rows > 0, num_rows * rounded[starts], never)
     best = np.full(len(edges), never)
     best[0] = 0
     choices = []
-    for _ in range(min(NUM_GROUPS, len(edges) - 1)):
+    for _ in range(min(NUM_GROUPS, num_runs)):
         total = best[:-1, None] + price
         choices.append(total.argmin(0))
         best = np.minimum(total.min(0), never)
     shapes = np.full((NUM_GROUPS, 2), (0, LENGTH_MULTIPLE), np.int32)
-    stop = len(edges) - 1
-    for number, choice in reversed(list(enumerate(choices))):
-        start = choice[stop]
-        shapes[number] = edges[stop] - edges[start], rounded[edges[start]]
+    stop = num_runs
+    for number in reversed(range(len(choices))):
+        start = choices[number][stop]
+        first_row = edges[start]
+        shapes[number] = edges[stop] - first_row, rounded[first_row]
         stop = start
     return order, tuple(shapes)
 
 
-def _descending(lengths: Array) -> Array:
+def _descending(lengths):
     return np.argsort(-np.asarray(lengths), kind="stable")
 
 
@@ -200,16 +219,17 @@ class Layouts:
         stairs = np.ones((len(sample), num_rows), np.int64)  # an empty row needs a place too
         for stair, lengths in zip(stairs, sample, strict=True):
             stair[: len(lengths)] = -np.sort(-np.asarray(lengths))
-        by_tokens = stairs[np.argsort(stairs.sum(1), kind="stable")]
-        parts = [part.max(0) for part in np.array_split(by_tokens, NUM_LAYOUTS - 1) if len(part)]
-        parts.append(np.full(num_rows, longest))
+        order = np.argsort(stairs.sum(1), kind="stable")
+        parts = np.array_split(stairs[order], NUM_LAYOUTS - 1)
+        highest = [part.max(0) for part in parts if len(part)]
+        highest.append(np.full(num_rows, longest))
         distinct = set()
-        for stair in np.maximum.accumulate(parts):
-            _, groups = by_length(stair)
-            distinct.add(tuple((int(rows), int(length)) for rows, length in groups if rows))
-        widths = {groups: [n for rows, n in groups for _ in range(rows)] for groups in distinct}
-        self._layouts = sorted(distinct, key=lambda groups: (sum(widths[groups]), groups))
-        self._widths = np.array([widths[groups] for groups in self._layouts])
+        for stair in np.maximum.accumulate(highest):
+            _, shapes = by_length(stair)
+            used = [tuple(shape.tolist()) for shape in shapes if shape[0]]
+            distinct.add(tuple(used))
+        self._layouts = sorted(distinct, key=lambda groups: (_widths(groups).sum(), groups))
+        self._widths = np.array([_widths(groups) for groups in self._layouts])
 
     def single(self) -> list[Grouping]:
         """Each layout as a grouping of its own, for rows that fit into it."""
@@ -217,6 +237,8 @@ class Layouts:
 
     def __call__(self, lengths: Array) -> tuple[Array, Groups]:
         order = _descending(lengths)
-        holds = np.all(np.asarray(lengths)[order] <= self._widths[:, : len(lengths)], axis=1)
+        descending = np.asarray(lengths)[order]
+        fits = descending <= self._widths[:, : len(lengths)]
+        holds = np.all(fits, axis=1)
         assert holds.any(), f"a row of {np.max(lengths)} tokens"
         return order, self._layouts[int(np.argmax(holds))]

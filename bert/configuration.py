@@ -174,18 +174,18 @@ class BertConfig:
         values = asdict(self)
         labels = values.pop("labels")
         del values["class_name"]
-        names = {ours: theirs for theirs, ours in self.architecture.keys.items()}
-        # Under their own names, transformers knows no null for these.
-        for name in ("embedding_size", *names):
-            if values[name] is None:
-                del values[name]
         if self.architecture.encoder == "bert":
-            values = {name: value for name, value in values.items() if name not in MODERN}
-        return {
-            **{names.get(name, name): value for name, value in values.items()},
-            "id2label": dict(enumerate(labels)),
-            "label2id": {label: number for number, label in enumerate(labels)},
-        }
+            for name in MODERN:
+                del values[name]
+        keys = {ours: theirs for theirs, ours in self.architecture.keys.items()}
+        content = {}
+        for name, value in values.items():
+            # Under their own names, transformers knows no null for these.
+            if value is not None or name not in ("embedding_size", *keys):
+                content[keys.get(name, name)] = value
+        content["id2label"] = dict(enumerate(labels))
+        content["label2id"] = {label: number for number, label in enumerate(labels)}
+        return content
 
 
 MODERN = (
@@ -195,9 +195,8 @@ MODERN = (
     "local_rope_theta",
     "classifier_pooling",
 )
-FIELDS = tuple(
-    each.name for each in fields(BertConfig) if each.name not in ("labels", "class_name")
-)
+NOT_IN_FILES = ("labels", "class_name")
+FIELDS = tuple(field.name for field in fields(BertConfig) if field.name not in NOT_IN_FILES)
 
 
 def unnamed_labels(number: int) -> tuple[str, ...]:
@@ -209,8 +208,11 @@ def read_config(source: Path, say: Callable[[str], None] | None = None) -> BertC
     """The configuration beside the weights (config.json, or Google's bert_config.json), if there is
     one."""
     folder = source if source.is_dir() else source.parent
-    files = [folder / name for name in ("config.json", "bert_config.json")]
-    return next((config_from_file(path, say) for path in files if path.is_file()), None)
+    for name in ("config.json", "bert_config.json"):
+        path = folder / name
+        if path.is_file():
+            return config_from_file(path, say)
+    return None
 
 
 def config_from_file(path: str | Path, say: Callable[[str], None] | None = None) -> BertConfig:
@@ -235,13 +237,13 @@ def config_of(values: Mapping[str, Any]) -> BertConfig:
     """The configuration with these values, by the keys of config.json. Raises InputError as
     `config_from_file` does."""
     architecture = architecture_of(values)
-    given = {
-        architecture.keys.get(name, name): value
-        for name, value in values.items()
-        if value is not None or name in REQUIRED
-    }
-    given = dict(architecture.fixed) | given
-    return _checked(_modern(given) if architecture.encoder == "modern" else given)
+    stated = dict(architecture.fixed)
+    for name, value in values.items():
+        if value is not None or name in REQUIRED:
+            stated[architecture.keys.get(name, name)] = value
+    if architecture.encoder == "modern":
+        stated = _modern(stated)
+    return _checked(stated)
 
 
 def architecture_of(values: Mapping[str, Any]) -> Architecture:
@@ -250,10 +252,12 @@ def architecture_of(values: Mapping[str, Any]) -> Architecture:
 
 
 def _checked(values: Mapping[str, Any]) -> BertConfig:
-    if missing := [name for name in REQUIRED if name not in values]:
-        raise InputError(f"not a BERT configuration: {missing[0]} is missing")
+    for name in REQUIRED:
+        if name not in values:
+            raise InputError(f"not a BERT configuration: {name} is missing")
     for name, (least, most) in RANGES.items():
-        value, kind = values.get(name, least), type(least)
+        value = values.get(name, least)
+        kind = type(least)
         if type(value) not in (int, kind) or not least <= value < most:
             number = "an integer" if kind is int else "a number"
             raise InputError(
@@ -271,12 +275,15 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
         )
     if embedding != hidden and not architecture_of(values).projects_embeddings:
         raise InputError(f"embedding_size must be hidden_size {hidden}, got {embedding}")
-    kept = {name: values[name] for name in FIELDS if name in values}
-    kept |= {name: type(least)(kept[name]) for name, (least, _) in RANGES.items() if name in kept}
+    known = {name: values[name] for name in FIELDS if name in values}
+    for name, (least, _) in RANGES.items():
+        if name in known:
+            known[name] = type(least)(known[name])  # 1 may stand for 1.0
     classes = values.get("architectures")
-    class_name = str(classes[0]) if isinstance(classes, list) and classes else ""
-    labels = _labels(values)
-    return BertConfig(**kept | {"labels": labels, "pad_token_id": pad, "class_name": class_name})
+    if isinstance(classes, list) and classes:
+        known["class_name"] = str(classes[0])
+    known["labels"] = _labels(values)
+    return BertConfig(**known)
 
 
 def _modern(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,18 +293,21 @@ def _modern(values: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in values.items() if name not in MODERN_CHOICES}
     rotary = values.pop("rope_parameters", {})
     for kind, name in ((FULL, "global_rope_theta"), (SLIDING, "local_rope_theta")):
-        of_kind = rotary.get(kind, {}) if isinstance(rotary, dict) else None
+        of_kind = None
+        if isinstance(rotary, dict):
+            of_kind = rotary.get(kind, {})
         if not isinstance(of_kind, dict) or of_kind.get("rope_type", "default") != "default":
             raise InputError(
                 f"rope_parameters must have rope_type default for {FULL} and {SLIDING}, got"
                 f" {shown(rotary)}"
             )
         values[name] = of_kind.get("rope_theta", values[name])
-    every, number = values.pop("global_attn_every_n_layers", 3), values.get("num_hidden_layers")
+    every = values.pop("global_attn_every_n_layers", 3)
+    number = values.get("num_hidden_layers")
     if type(every) is not int or every < 1:
         raise InputError(f"global_attn_every_n_layers must be at least 1, got {shown(every)}")
     if "layer_types" not in values and type(number) is int:
-        values["layer_types"] = [SLIDING if place % every else FULL for place in range(number)]
+        values["layer_types"] = [SLIDING if layer % every else FULL for layer in range(number)]
     kinds: Any = values.get("layer_types")
     is_known = isinstance(kinds, list) and all(kind in (FULL, SLIDING) for kind in kinds)
     if not is_known or len(kinds) != number:
@@ -310,11 +320,12 @@ def _modern(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_choices(values: Mapping[str, Any], choices: Mapping[str, tuple[Any, ...]]) -> None:
     for name, allowed in choices.items():
-        if values.get(name, allowed[0]) not in allowed:
-            words = ", ".join(json.dumps(value) for value in allowed)
-            raise InputError(
-                f"{name} must be {'one of ' * (len(allowed) > 1)}{words}, got {shown(values[name])}"
-            )
+        if values.get(name, allowed[0]) in allowed:
+            continue
+        needed = ", ".join(map(json.dumps, allowed))
+        if len(allowed) > 1:
+            needed = f"one of {needed}"
+        raise InputError(f"{name} must be {needed}, got {shown(values[name])}")
 
 
 def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:

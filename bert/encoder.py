@@ -7,7 +7,7 @@ M gathered tokens. bert/batch.py describes the input and its padding.
 Every variable has its name in Google's checkpoints, with `.` for `/` because Keras refuses slashes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -24,6 +24,7 @@ from bert.layers import (
     Tensors,
     dense_shapes,
     from_places,
+    group_shapes,
     in_places,
     norm_shapes,
     norm_tensors,
@@ -32,7 +33,7 @@ from bert.layers import (
     rows_of,
     split_groups,
 )
-from bert.ops import ACTIVATIONS, Dropout
+from bert.ops import ACTIVATIONS, Dropout, Heads
 
 PROJECTION = "bert/embeddings_project"
 MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
@@ -48,9 +49,10 @@ def encoder_shapes(config: BertConfig) -> Shapes:
         "token_type": config.num_token_types,
         "position": config.max_position_embeddings,
     }
-    shapes: Shapes = {
-        f"bert/embeddings/{name}_embeddings": (size, width) for name, size in tables.items() if size
-    }
+    shapes: Shapes = {}
+    for name, size in tables.items():
+        if size:
+            shapes[f"bert/embeddings/{name}_embeddings"] = size, width
     shapes |= norm_shapes("bert/embeddings", width)
     if width != hidden:
         shapes |= dense_shapes(PROJECTION, width, hidden)
@@ -94,41 +96,43 @@ class Pass:
         self.ops = ops
         self.dropout_key = dropout_key
         self.dropout = partial(Dropout, key=dropout_key, words=ops.random_words)
-        masked_P = (1.0 - tf.cast(batch["attention_mask"], tf.float32)) * MASKED_SCORE
-        masks = split_groups(tf.cast(masked_P, dtype), batch)
+        has_token_P = tf.cast(batch["attention_mask"], tf.float32)
+        scores_P = (1.0 - has_token_P) * MASKED_SCORE
+        masks = split_groups(tf.cast(scores_P, dtype), batch)
         self.masks = [mask_BT[:, None, None] for mask_BT in masks]  # added to the scores
 
     def dropped(self, x: Tensor, number: int) -> Tensor:
         """x after the head's dropout of this number, behind those of the layers."""
-        rate = self.config.classifier_dropout
+        config = self.config
+        rate = config.classifier_dropout
         if rate is None:
-            rate = self.config.hidden_dropout_prob
-        return Dropout(rate, self.dropout_key, 1 + 3 * self.config.num_hidden_layers + number)(x)
+            rate = config.hidden_dropout_prob
+        dropout = Dropout(rate, self.dropout_key, 1 + 3 * config.num_hidden_layers + number)
+        return dropout(x)
 
     def embedded(self, tensors: Tensors) -> Tensor:
         """Word, token type and position embeddings, summed, normalised in float32, and projected ->
         [R, H]."""
         config, batch = self.config, self.batch
-        token_types = batch["token_type_ids"]
-        if config.architecture.ignores_token_types:
-            token_types = tf.zeros_like(token_types)
-        ids = {
-            "word": batch["input_ids"],
-            "token_type": token_types,
-            "position": batch["position_ids"] + config.first_position,
-        }
-        if not config.num_token_types:
-            del ids["token_type"]
-        parts = [
-            tf.gather(tensors[f"bert/embeddings/{name}_embeddings"], rows)
-            for name, rows in ids.items()
-        ]
-        sum_RE = normalized(tf.add_n(parts), tensors, "bert/embeddings", config.layer_norm_eps)
+        ids = {"word": batch["input_ids"]}
+        if config.num_token_types:
+            token_types = batch["token_type_ids"]
+            if config.architecture.ignores_token_types:
+                token_types = tf.zeros_like(token_types)
+            ids["token_type"] = token_types
+        ids["position"] = batch["position_ids"] + config.first_position
+        parts_RE = []
+        for name, rows in ids.items():
+            table = tensors[f"bert/embeddings/{name}_embeddings"]
+            parts_RE.append(tf.gather(table, rows))
+        sum_RE = tf.add_n(parts_RE)
+        normed_RE = normalized(sum_RE, tensors, "bert/embeddings", config.layer_norm_eps)
         dropout = Dropout(config.hidden_dropout_prob, self.dropout_key, 0)
-        embedded_RE = dropout(tf.cast(sum_RE, self.dtype))
+        embedded_RE = dropout(tf.cast(normed_RE, self.dtype))
         if f"{PROJECTION}/kernel" not in tensors:
             return embedded_RE
-        return ops.biased(*product(embedded_RE, tensors, PROJECTION))
+        product_RH, bias_H = product(embedded_RE, tensors, PROJECTION)
+        return ops.biased(product_RH, bias_H)
 
     def options(self, number: int) -> dict[str, Any]:
         """What `layer` needs to know of the layer with this number, while it is traced."""
@@ -156,50 +160,59 @@ class Pass:
             if not is_fixed(self.batch):
                 fast = ops  # few rows, whose number changes: nothing to compile for
 
-        def added(hidden_RH: Tensor, branch_RW: Tensor, scope: str, place: int | Tensor) -> Tensor:
+        def added(hidden_RH, branch_RW, scope, place):
             """LayerNorm(hidden + dropout(branch W + b))."""
             branch = product(branch_RW, tensors, f"{scope}/dense")
-            norm = *norm_tensors(tensors, scope), config.layer_norm_eps
+            gamma, beta = norm_tensors(tensors, scope)
+            norm = gamma, beta, config.layer_norm_eps
             dropout = self.dropout(config.hidden_dropout_prob, place=place)
             return fast.residual(hidden_RH, branch, norm, dropout)
 
         hidden_RH = added(hidden_RH, context_RH, "attention/output", place + 1)
-        expanded_RI = product(hidden_RH, tensors, "intermediate/dense")
-        activated_RI = fast.activated(*expanded_RI, ACTIVATIONS[config.hidden_act])
+        expanded_RI, bias_I = product(hidden_RH, tensors, "intermediate/dense")
+        activated_RI = fast.activated(expanded_RI, bias_I, ACTIVATIONS[config.hidden_act])
         return added(hidden_RH, activated_RI, "output", place + 2)
 
     def attention(self, hidden_RH: Tensor, tensors: Tensors, place: int | Tensor) -> Tensor:
         """Multi-head attention within each example (Vaswani et al. 2017, section 3.2) -> the
         context [R, H]."""
-        config, batch = self.config, self.batch
-        heads, hidden = config.num_attention_heads, config.hidden_size
+        batch = self.batch
 
-        def joined(kind: str) -> Tensor:
+        def joined(kind):
+            """The kernels or biases of queries, keys and values side by side."""
             parts = [tensors[f"attention/self/{part}/{kind}"] for part in ("query", "key", "value")]
             return tf.concat([tf.cast(part, self.dtype) for part in parts], -1)
 
         product_R3H = tf.matmul(hidden_RH, joined("kernel"))
-        parts = in_places(self.ops.biased(product_R3H, joined("bias")), batch)
+        heads_R3H = self.ops.biased(product_R3H, joined("bias"))
 
-        dropout = self.dropout(config.attention_probs_dropout_prob, place=place)
-        draws_BNTT: Sequence[Tensor | None] = [None] * len(parts)
+        dropout = self.dropout(self.config.attention_probs_dropout_prob, place=place)
+        draws_BNTT: Sequence[Tensor | None] = [None] * len(self.masks)
         if dropout.is_on and dropout.words is not None:
             # Not for each group: fewer calls of the generator. bert/ops_gpu.py computes its own.
-            sizes = [(group[0], heads, group[1], group[1]) for group in batch["groups"]]
-            draws_BNTT = dropout.draws(*sizes)
+            num_heads = self.config.num_attention_heads
+            shapes = [(rows, num_heads, length, length) for rows, length in group_shapes(batch)]
+            draws_BNTT = dropout.draws(*shapes)
 
-        contexts_BTH: list[Tensor] = []
-        for number, group in enumerate(batch["groups"]):
-            rows, length = group[0], group[1]
-            split = tf.reshape(parts[number], [rows, length, 3, heads, hidden // heads])
-            query_key_value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
-            context_BNTD = self.ops.attention(
-                query_key_value,
-                self.masks[number],
-                draws_BNTT[number],
-                replace(dropout, group=number),
-                batch.get("longest"),
-            )
+        def attend(number, heads):
+            dropout_of_group = replace(dropout, group=number)
+            longest = batch.get("longest")
+            draws = draws_BNTT[number]
+            return self.ops.attention(heads, self.masks[number], draws, dropout_of_group, longest)
+
+        return self.in_groups(heads_R3H, attend) * tf.cast(dropout.scale, self.dtype)
+
+    def in_groups(self, heads_R3H: Tensor, attend: Callable[[int, Heads], Tensor]) -> Tensor:
+        """The context [R, H]: `attend` gets the number of each group and its heads, and returns
+        [B, N, T, D]."""
+        hidden, num_heads = self.config.hidden_size, self.config.num_attention_heads
+        size = hidden // num_heads
+        parts = in_places(heads_R3H, self.batch)
+        contexts_BTH = []
+        for number, (rows, length) in enumerate(group_shapes(self.batch)):
+            split = tf.reshape(parts[number], [rows, length, 3, num_heads, size])
+            heads_3BNTD = tf.transpose(split, [2, 0, 3, 1, 4])
+            context_BNTD = attend(number, tf.unstack(heads_3BNTD))
             context_BTND = tf.transpose(context_BNTD, [0, 2, 1, 3])
             contexts_BTH.append(tf.reshape(context_BTND, [rows, length, hidden]))
-        return from_places(contexts_BTH, batch) * tf.cast(dropout.scale, self.dtype)
+        return from_places(contexts_BTH, self.batch)

@@ -86,8 +86,8 @@ class Span(Head):
     """Start and end of each token [R, 2] (google-research/bert `run_squad.py`)."""
 
     def shapes(self, config):
-        own = score_shapes(self.scope(config), 2, config.hidden_size)
-        return own | pooler_of_tokens_shapes(config)
+        shapes = score_shapes(self.scope(config), 2, config.hidden_size)
+        return shapes | pooler_of_tokens_shapes(config)
 
     def scope(self, config: BertConfig) -> str:
         return "" if config.architecture.pooler.of_tokens else "cls/squad/"
@@ -95,7 +95,8 @@ class Span(Head):
     def scores(self, states, tensors, one_pass):
         states_RH = states[0]
         if one_pass.config.architecture.pooler.of_tokens:
-            states_RH = one_pass.dropped(pooled(states_RH, tensors, one_pass), 0)
+            pooled_RH = pooled(states_RH, tensors, one_pass)
+            states_RH = one_pass.dropped(pooled_RH, 0)
         return scores(states_RH, tensors, self.scope(one_pass.config))
 
 
@@ -103,23 +104,23 @@ class Tagger(Head):
     """The labels of each token [R, L]."""
 
     def shapes(self, config):
-        own = score_shapes("", len(config.labels), config.hidden_size)
-        return own | pooler_of_tokens_shapes(config)
+        shapes = score_shapes("", len(config.labels), config.hidden_size)
+        return shapes | pooler_of_tokens_shapes(config)
 
     def scores(self, states, tensors, one_pass):
         states_RH = states[0]
         if one_pass.config.architecture.pooler.of_tokens:
             states_RH = pooled(states_RH, tensors, one_pass)
-        return scores(one_pass.dropped(states_RH, 0), tensors, "")
+        dropped_RH = one_pass.dropped(states_RH, 0)
+        return scores(dropped_RH, tensors, "")
 
 
-@dataclass(frozen=True)
 class Classifier(Head):
     """The labels of each example [B, L] (google-research/bert `run_classifier.py`)."""
 
     def shapes(self, config):
-        own = score_shapes("", len(config.labels), config.hidden_size)
-        return own | pooler_shapes(config)
+        shapes = score_shapes("", len(config.labels), config.hidden_size)
+        return shapes | pooler_shapes(config)
 
     def read_by(self, config):
         return () if config.classifier_pooling == "mean" else self.reads
@@ -127,10 +128,11 @@ class Classifier(Head):
     def scores(self, states, tensors, one_pass):
         first_BH = states[0]
         if one_pass.config.classifier_pooling == "mean":
-            means_BH = mean_of_tokens(tf.cast(first_BH, tf.float32), one_pass.batch)
+            means_BH = mean_of_tokens(ops.wide(first_BH), one_pass.batch)
             first_BH = tf.cast(means_BH, first_BH.dtype)
         pooled_BH = pooled(first_BH, tensors, one_pass)
-        return scores(one_pass.dropped(pooled_BH, 0), tensors, "")
+        dropped_BH = one_pass.dropped(pooled_BH, 0)
+        return scores(dropped_BH, tensors, "")
 
 
 class Pretraining(Head):
@@ -138,20 +140,22 @@ class Pretraining(Head):
 
     def shapes(self, config):
         hidden = config.hidden_size
-        own: Shapes = {WORDS_BIAS: (config.vocab_size,)}
-        own |= score_shapes("cls/seq_relationship/", 2, hidden)
-        own |= dense_shapes(f"{TRANSFORM}/dense", hidden, hidden) | norm_shapes(TRANSFORM, hidden)
-        return own | dense_shapes(POOLER, hidden, hidden)
+        shapes: Shapes = {WORDS_BIAS: (config.vocab_size,)}
+        shapes |= score_shapes("cls/seq_relationship/", 2, hidden)
+        shapes |= dense_shapes(f"{TRANSFORM}/dense", hidden, hidden)
+        shapes |= norm_shapes(TRANSFORM, hidden)
+        return shapes | dense_shapes(POOLER, hidden, hidden)
 
     def scores(self, states, tensors, one_pass):
         masked_MH, first_BH = states
         config, dtype = one_pass.config, masked_MH.dtype
         pooled_BH = pooled(first_BH, tensors, one_pass)
-        masked_MH, bias = product(masked_MH, tensors, f"{TRANSFORM}/dense")
-        masked_MH = ops.activated(masked_MH, bias, ACTIVATIONS[config.hidden_act])
+        masked_MH, bias_H = product(masked_MH, tensors, f"{TRANSFORM}/dense")
+        masked_MH = ops.activated(masked_MH, bias_H, ACTIVATIONS[config.hidden_act])
         masked_MH = normalized(masked_MH, tensors, TRANSFORM, config.layer_norm_eps)
+        masked_MH = tf.cast(masked_MH, dtype)
         return {
-            "mlm": scores_of_words(tf.cast(masked_MH, dtype), tensors),
+            "mlm": scores_of_words(masked_MH, tensors),
             "nsp": scores(pooled_BH, tensors, "cls/seq_relationship/"),
         }
 
@@ -160,8 +164,8 @@ class MaskedWords(Head):
     """Masked words alone, behind the pooler of tokens: {"mlm": [M, V]}."""
 
     def shapes(self, config):
-        own: Shapes = {WORDS_BIAS: (config.vocab_size,)}
-        return own | pooler_of_tokens_shapes(config)
+        shapes: Shapes = {WORDS_BIAS: (config.vocab_size,)}
+        return shapes | pooler_of_tokens_shapes(config)
 
     def scores(self, states, tensors, one_pass):
         masked_MH = pooled(states[0], tensors, one_pass)
@@ -172,26 +176,28 @@ def scores_of_words(masked_MH: Tensor, tensors: Tensors) -> Tensor:
     """float32 [M, V]. The embeddings of words are the weights."""
     words_VH = tf.cast(tensors["bert/embeddings/word_embeddings"], masked_MH.dtype)
     scores_MV = tf.matmul(masked_MH, words_VH, transpose_b=True)
-    return tf.cast(scores_MV, tf.float32) + tensors[WORDS_BIAS]
+    return ops.wide(scores_MV) + tensors[WORDS_BIAS]
 
 
 def mean_of_tokens(states_RH: Tensor, batch: Batch) -> Tensor:
     """The mean of the states of each row of attention [B, H]; 0 for one without a token."""
     mask_P1 = tf.cast(batch["attention_mask"], states_RH.dtype)[:, None]
     masks = split_groups(mask_P1, batch)
+    states = in_places(states_RH, batch)
     means = []
-    for states_BTH, mask_BT1 in zip(in_places(states_RH, batch), masks, strict=True):
+    for states_BTH, mask_BT1 in zip(states, masks, strict=True):
         sums_BH = tf.reduce_sum(states_BTH * mask_BT1, 1)
-        means.append(sums_BH / tf.maximum(tf.reduce_sum(mask_BT1, 1), 1.0))
+        counts_B1 = tf.reduce_sum(mask_BT1, 1)
+        means.append(sums_BH / tf.maximum(counts_B1, 1.0))
     return tf.concat(means, 0)
 
 
 def pooler_shapes(config: BertConfig) -> Shapes:
     hidden, pooler = config.hidden_size, config.architecture.pooler
     shapes = dense_shapes(POOLER, hidden, hidden, has_bias=not pooler.is_normalized)
-    return shapes | (
-        norm_shapes(POOLER_NORM, hidden, has_bias=False) if pooler.is_normalized else {}
-    )
+    if pooler.is_normalized:
+        shapes |= norm_shapes(POOLER_NORM, hidden, has_bias=False)
+    return shapes
 
 
 def pooler_of_tokens_shapes(config: BertConfig) -> Shapes:
@@ -204,7 +210,9 @@ def pooled(first_BH: Tensor, tensors: Tensors, one_pass: OnePass) -> Tensor:
     pooler = config.architecture.pooler
     if pooler.drops_first:
         first_BH = one_pass.dropped(first_BH, 1)
-    result_BH = ACTIVATIONS[pooler.activation](ops.biased(*product(first_BH, tensors, POOLER)))
+    product_BH, bias_H = product(first_BH, tensors, POOLER)
+    activation = ACTIVATIONS[pooler.activation]
+    result_BH = activation(ops.biased(product_BH, bias_H))
     if pooler.is_normalized:
         normed_BH = normalized(result_BH, tensors, POOLER_NORM, config.layer_norm_eps)
         result_BH = tf.cast(normed_BH, dtype)
@@ -249,7 +257,8 @@ def head_in(names: Iterable[str], config: BertConfig) -> Head:
     """The head that can predict with tensors of these names; FEATURES without one. Where several
     have the same tensors, config.json names the class."""
     present = set(names)
-    heads = [head for head in (SPAN, CLASSIFIER, TAGGER) if present.issuperset(head.shapes(config))]
+    candidates = SPAN, CLASSIFIER, TAGGER
+    heads = [head for head in candidates if present.issuperset(head.shapes(config))]
     for head in heads:
         if config.class_name.endswith(head.transformers):
             return head

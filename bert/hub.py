@@ -93,8 +93,8 @@ def load_data_set(
 ) -> Any:
     """A split of a hub data set, or of a folder that `datasets` can load, as a `datasets.Dataset`.
 
-    `where` is the flags that named it. `default` is the revision to take without the user's
-    `revision`, which the data are certainly of. Raises InputError if it cannot be loaded, or not at
+    `where` is the flags that named it. `default` is the revision to load if the user names none.
+    Raises InputError if it cannot be loaded, or not at
     this revision.
     """
     import datasets
@@ -129,6 +129,7 @@ def cached_commit(name: str, revision: str | None) -> str | None:
     note."""
     if revision is not None and COMMIT.fullmatch(revision):
         return revision
-    folder = Path(constants.HF_HUB_CACHE, "--".join(["datasets", *name.split("/")]))
+    folder_name = "--".join(["datasets", *name.split("/")])
+    folder = Path(constants.HF_HUB_CACHE, folder_name)
     note = folder / "refs" / (revision or "main")
     return note.read_text().strip() if note.is_file() else None

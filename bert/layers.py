@@ -18,8 +18,10 @@ Tensors = dict[str, Any]  # Google's names, or what follows that of a layer -> v
 
 
 def dense_shapes(scope: str, in_size: int, out_size: int, has_bias: bool = True) -> Shapes:
-    kernel: Shapes = {f"{scope}/kernel": (in_size, out_size)}
-    return kernel | ({f"{scope}/bias": (out_size,)} if has_bias else {})
+    shapes: Shapes = {f"{scope}/kernel": (in_size, out_size)}
+    if has_bias:
+        shapes[f"{scope}/bias"] = (out_size,)
+    return shapes
 
 
 def product(x: Tensor, tensors: Tensors, scope: str) -> tuple[Tensor, Tensor]:
@@ -29,23 +31,30 @@ def product(x: Tensor, tensors: Tensors, scope: str) -> tuple[Tensor, Tensor]:
     bias = tensors.get(f"{scope}/bias")
     if bias is None:
         bias = tf.zeros(kernel.shape[1:])
-    return tf.matmul(x, kernel), tf.cast(bias, x.dtype)
+    bias = tf.cast(bias, x.dtype)
+    return tf.matmul(x, kernel), bias
 
 
 def norm_shapes(scope: str, size: int, has_bias: bool = True) -> Shapes:
-    gamma: Shapes = {f"{scope}/LayerNorm/gamma": (size,)}
-    return gamma | ({f"{scope}/LayerNorm/beta": (size,)} if has_bias else {})
+    shapes: Shapes = {f"{scope}/LayerNorm/gamma": (size,)}
+    if has_bias:
+        shapes[f"{scope}/LayerNorm/beta"] = (size,)
+    return shapes
 
 
 def norm_tensors(tensors: Tensors, scope: str) -> tuple[Tensor, Tensor]:
     """Factor and addend, which is 0 where there is none."""
-    gamma, beta = (tensors.get(f"{scope}/LayerNorm/{name}") for name in ("gamma", "beta"))
-    return gamma, tf.zeros_like(gamma) if beta is None else beta
+    gamma = tensors[f"{scope}/LayerNorm/gamma"]
+    beta = tensors.get(f"{scope}/LayerNorm/beta")
+    if beta is None:
+        beta = tf.zeros_like(gamma)
+    return gamma, beta
 
 
 def normalized(x: Tensor, tensors: Tensors, scope: str, epsilon: float) -> Tensor:
     """Layer normalisation in float32."""
-    return ops.normalized(ops.wide(x), *norm_tensors(tensors, scope), epsilon)
+    gamma, beta = norm_tensors(tensors, scope)
+    return ops.normalized(ops.wide(x), gamma, beta, epsilon)
 
 
 def score_shapes(scope: str, number: int, size: int) -> Shapes:
@@ -54,8 +63,9 @@ def score_shapes(scope: str, number: int, size: int) -> Shapes:
 
 def scores(x: Tensor, tensors: Tensors, scope: str) -> Tensor:
     """float32 [rows, scores]."""
-    weights, bias = tensors[f"{scope}output_weights"], tensors[f"{scope}output_bias"]
-    return tf.matmul(tf.cast(x, tf.float32), weights, transpose_b=True) + bias
+    weights = tensors[f"{scope}output_weights"]
+    bias = tensors[f"{scope}output_bias"]
+    return tf.matmul(ops.wide(x), weights, transpose_b=True) + bias
 
 
 # -- between the rows of the hidden state and the rows of attention --------------------------------
@@ -65,7 +75,7 @@ def in_places(x_RW: Tensor, batch: Batch) -> list[Tensor]:
     """[R, W] -> for each group [B, T, W]. A place without a token gets the numbers of a row without
     one.
 
-    Gradients of rows without a token are 0: nothing may depend on such rows but other such rows.
+    Gradients of rows without a token are 0: only padding may read padding.
     """
     if "rows" not in batch:
         return split_groups(x_RW, batch)
@@ -81,31 +91,47 @@ def from_places(parts: Sequence[Tensor], batch: Batch) -> Tensor:
     """For each group [B, T, W] -> [R, W]; rows without a token get zeros. The reverse of
     `in_places`."""
     if "rows" not in batch:
-        return tf.concat([tf.reshape(part, [-1, part.shape[-1]]) for part in parts], 0)
-    return tf.custom_gradient(
-        lambda *p: (_put(p, batch), lambda gradient: _taken(gradient, batch))
-    )(*parts)
+        return tf.concat(_flat(parts), 0)
+
+    @tf.custom_gradient
+    def put(*parts):
+        return _put(parts, batch), lambda gradient: _taken(gradient, batch)
+
+    return put(*parts)
+
+
+def group_shapes(batch: Batch) -> list[tuple[Any, Any]]:
+    """For each group its number of rows B and their length T."""
+    return [(group[0], group[1]) for group in batch["groups"]]
 
 
 def split_groups(x: Tensor, batch: Batch) -> list[Tensor]:
     """[P, …] -> for each group [B, T, …]."""
-    groups = [(group[0], group[1]) for group in batch["groups"]]
-    parts = tf.split(x, [rows * length for rows, length in groups]) if len(groups) > 1 else [x]
-    return [
-        tf.reshape(part, [*group, *x.shape[1:]]) for part, group in zip(parts, groups, strict=True)
-    ]
+    shapes = group_shapes(batch)
+    parts = [x]
+    if len(shapes) > 1:
+        sizes = [rows * length for rows, length in shapes]
+        parts = tf.split(x, sizes)
+    inner = x.shape[1:]
+    return [tf.reshape(part, [*shape, *inner]) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def _taken(x_RW: Tensor, batch: Batch) -> list[Tensor]:
-    return [tf.gather(x_RW, rows_BT) for rows_BT in split_groups(batch["rows"], batch)]
-
-
-def _put(parts: Sequence[Tensor], batch: Batch) -> Tensor:
+def _flat(parts):
+    """For each group [B, T, W] -> [B T, W]."""
     width = parts[0].shape[-1]
-    zeros = tf.zeros([1, width], parts[0].dtype)
-    return tf.gather(
-        tf.concat([*(tf.reshape(part, [-1, width]) for part in parts), zeros], 0), batch["places"]
-    )
+    return [tf.reshape(part, [-1, width]) for part in parts]
+
+
+def _taken(x_RW, batch):
+    rows = split_groups(batch["rows"], batch)
+    return [tf.gather(x_RW, rows_BT) for rows_BT in rows]
+
+
+def _put(parts, batch):
+    first = parts[0]
+    padding = tf.zeros([1, first.shape[-1]], first.dtype)
+    rows = tf.concat([*_flat(parts), padding], 0)
+    return tf.gather(rows, batch["places"])
 
 
 def rows_of(x_RW: Tensor, rows: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ Shapes, as suffixes, are those of bert/encoder.py.
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from tensorflow import Tensor
 
@@ -65,18 +65,19 @@ class Bert(keras.Model):
     def initialize(self, seed: int, is_loaded: bool = False) -> None:
         """Gives the variables their initial values; with `is_loaded` the encoder, whose weights
         will be loaded, gets none."""
-        tensors, kind = self.named_tensors(), ENCODERS[self.config.architecture.encoder]
+        tensors = self.named_tensors()
+        encoder = ENCODERS[self.config.architecture.encoder]
         drawn = [name for name in tensors if not name.endswith(("gamma", "beta", "bias"))]
         drawn.sort(key=lambda name: name.endswith("output_weights"))  # these take the last seeds
-        seeds = {name: number for number, name in enumerate(drawn, seed * 100_003 + 1)}
+        seeds = dict(zip(drawn, itertools.count(seed * 100_003 + 1)))
         for name, variable in tensors.items():
-            shape, dtype = variable.shape, variable.dtype
-            value = np.full(shape, name.endswith("gamma"), dtype)
-            if name in seeds and not (is_loaded and name.startswith(ENCODER)):
-                deviation = kind.deviation(self.config, name)
-                drawing = keras.initializers.TruncatedNormal(stddev=deviation, seed=seeds[name])
-                value = drawing(shape, dtype)
-            variable.assign(value)
+            will_be_loaded = is_loaded and name.startswith(ENCODER)
+            if name in seeds and not will_be_loaded:
+                deviation = encoder.deviation(self.config, name)
+                initializer = keras.initializers.TruncatedNormal(stddev=deviation, seed=seeds[name])
+            else:
+                initializer = keras.initializers.Constant(name.endswith("gamma"))
+            variable.assign(initializer(variable.shape, variable.dtype))
 
     def named_tensors(self) -> dict[str, keras.Variable]:
         """Google's tensor name -> variable."""
@@ -93,21 +94,26 @@ class Bert(keras.Model):
         if dropout_key is not None:
             # Unless XLA compiles the whole pass, the generators take seeds from the host, which
             # would wait at every place of the model for a number that a GPU has drawn.
-            with contextlib.nullcontext() if is_fixed(batch) else tf.device("CPU:0"):
+            device = contextlib.nullcontext() if is_fixed(batch) else tf.device("CPU:0")
+            with device:
                 dropout_key = tf.random.stateless_uniform([], dropout_key, None, None, tf.int32)
         values = self._values() | (tensors or {})
         one_pass = self._pass(batch, dropout_key, tracing)
         reads = self.head.read_by(self.config)
-        rows = tf.concat([batch[name] for name in reads], 0) if reads else None
-        states = [self._states(one_pass, values, tracing, rows)[-1]]
-        if len(reads) > 1:
-            states = tf.split(states[0], [tf.shape(batch[name])[0] for name in reads])
+        named = [batch[name] for name in reads]
+        rows = tf.concat(named, 0) if named else None
+        last = self._states(one_pass, values, tracing, rows)[-1]
+        states = [last]
+        if len(named) > 1:
+            sizes = [tf.shape(numbers)[0] for numbers in named]
+            states = tf.split(last, sizes)
         return self.head.scores(states, values, one_pass)
 
     def hidden_states(self, batch: Batch, tracing: Tracing = Tracing()) -> list[Tensor]:
         """The embeddings and every layer's output, each [R, H] in the compute dtype, without
         dropout."""
-        return self._states(self._pass(batch, None, tracing), self._values(), tracing)
+        one_pass = self._pass(batch, None, tracing)
+        return self._states(one_pass, self._values(), tracing)
 
     def _values(self) -> Tensors:
         return {name: variable.value for name, variable in self.named_tensors().items()}
@@ -125,8 +131,8 @@ class Bert(keras.Model):
             fastest = ops_gpu if is_training else ops
         elif pays and is_wide and ops.on_cpu():
             fastest = ops_cpu
-        kind = ENCODERS[self.config.architecture.encoder]
-        return kind(self.config, batch, dtype, fastest, key)
+        encoder = ENCODERS[self.config.architecture.encoder]
+        return encoder(self.config, batch, dtype, fastest, key)
 
     def _states(
         self, one_pass: Pass, tensors: Tensors, tracing: Tracing, rows: Tensor | None = None
@@ -147,18 +153,16 @@ class Bert(keras.Model):
         last = self.config.num_hidden_layers - 1
         for number in range(last + 1):
             scope = f"bert/encoder/layer_{number}/"
-            own = {
-                name.removeprefix(scope): tf.convert_to_tensor(value)
-                for name, value in tensors.items()
-                if name.startswith(scope)
-            }
-            needed = rows if number == last else None
+            of_layer = {}
+            for name, value in tensors.items():
+                if name.startswith(scope):
+                    of_layer[name.removeprefix(scope)] = tf.convert_to_tensor(value)
             options = one_pass.options(number)
-            call: Callable[..., Tensor] = partial(
-                layer, place=tf.constant(1 + 3 * number), rows=needed, **options
-            )
+            options["place"] = tf.constant(1 + 3 * number)
+            options["rows"] = rows if number == last else None
+            call: Callable[..., Tensor] = partial(layer, **options)
             if recomputes:
                 call = tf.recompute_grad(call)
-            states.append(call(states[-1], own))
+            states.append(call(states[-1], of_layer))
         states[-1] = one_pass.finished(states[-1], tensors)
         return states

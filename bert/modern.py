@@ -23,8 +23,6 @@ from bert.layers import (
     Shapes,
     Tensors,
     dense_shapes,
-    from_places,
-    in_places,
     norm_shapes,
     normalized,
     rows_of,
@@ -78,12 +76,11 @@ class ModernPass(Pass):
 
     def __init__(self, config: BertConfig, batch: Batch, *others: Any):
         super().__init__(config, batch, *others)
-        size = config.hidden_size // config.num_attention_heads
+        self.rotations = {}  # by whether a layer is local
         thetas = {True: config.local_rope_theta, False: config.global_rope_theta}
-        self.rotations = {
-            is_local: rotation(angles(batch["position_ids"], size, theta))
-            for is_local, theta in thetas.items()
-        }
+        size = config.hidden_size // config.num_attention_heads
+        for is_local, theta in thetas.items():
+            self.rotations[is_local] = rotation(batch["position_ids"], size, theta)
 
     def embedded(self, tensors: Tensors) -> Tensor:
         """The words' embeddings, normalised in float32 -> [R, H]."""
@@ -104,12 +101,14 @@ class ModernPass(Pass):
         """Attention and feed-forward, each behind a LayerNorm and with a residual. Returns all
         rows, or these, int32 [S]."""
         fast, epsilon = self.ops, self.config.layer_norm_eps
-        normed_RH, gamma = hidden_RH, tensors.get("attention/LayerNorm/gamma")
+        gamma = tensors.get("attention/LayerNorm/gamma")
+        normed_RH = hidden_RH
         if gamma is not None:
             hidden_RH, normed_RH = fast.prenormed(hidden_RH, None, gamma, epsilon)
         context_RH = self.self_attention(normed_RH, tensors, is_local)
         if rows is not None:
-            hidden_RH, context_RH = rows_of(hidden_RH, rows), rows_of(context_RH, rows)
+            hidden_RH = rows_of(hidden_RH, rows)
+            context_RH = rows_of(context_RH, rows)
             if not is_fixed(self.batch):
                 fast = ops  # as in bert/encoder.py
         branch_RH = self.product(context_RH, tensors, "attention/output/dense")
@@ -127,29 +126,25 @@ class ModernPass(Pass):
         return tf.cast(normed_RH, self.dtype)
 
     def product(self, x: Tensor, tensors: Tensors, scope: str) -> Tensor:
-        return tf.matmul(x, tf.cast(tensors[f"{scope}/kernel"], self.dtype))
+        kernel = tf.cast(tensors[f"{scope}/kernel"], self.dtype)
+        return tf.matmul(x, kernel)
 
     def self_attention(self, normed_RH: Tensor, tensors: Tensors, is_local: bool) -> Tensor:
         """Multi-head attention within each example, or within the window of a token -> the context
         [R, H]."""
-        config, batch = self.config, self.batch
-        heads, hidden = config.num_attention_heads, config.hidden_size
-        size = hidden // heads
+        hidden, num_heads = self.config.hidden_size, self.config.num_attention_heads
         product_R3H = self.product(normed_RH, tensors, "attention/self/query_key_value")
-        pairs_R3N2E = tf.reshape(product_R3H, [-1, 3, heads, 2, size // 2])
-        turned_R3N2E = self.ops.rotated(pairs_R3N2E, *self.rotations[is_local])
-        parts = in_places(tf.reshape(turned_R3N2E, [-1, 3 * hidden]), batch)
+        size = hidden // num_heads
+        pairs_R3N2E = tf.reshape(product_R3H, [-1, 3, num_heads, 2, size // 2])
+        cosines, sines = self.rotations[is_local]
+        turned_R3N2E = self.ops.rotated(pairs_R3N2E, cosines, sines)
+        heads_R3H = tf.reshape(turned_R3N2E, [-1, 3 * hidden])
+        attention = self.local_attention if is_local else self.global_attention
 
-        contexts_BTH: list[Tensor] = []
-        for number, group in enumerate(batch["groups"]):
-            rows, length = group[0], group[1]
-            split = tf.reshape(parts[number], [rows, length, 3, heads, size])
-            query_key_value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))  # each [B, N, T, D]
-            attend = self.local_attention if is_local else self.global_attention
-            context_BNTD = attend(query_key_value, self.masks[number])
-            context_BTND = tf.transpose(context_BNTD, [0, 2, 1, 3])
-            contexts_BTH.append(tf.reshape(context_BTND, [rows, length, hidden]))
-        return from_places(contexts_BTH, batch)
+        def attend(number, heads):
+            return attention(heads, self.masks[number])
+
+        return self.in_groups(heads_R3H, attend)
 
     def attention_over(self, heads: Heads, mask: Tensor) -> Tensor:
         """[B, N, T, D]; `mask`, [B, 1, 1 or T, K], is added to the scores."""
@@ -160,8 +155,9 @@ class ModernPass(Pass):
         """Attention of each token to those at most W places away."""
         window = self.config.local_attention // 2
 
-        def whole() -> Tensor:
-            places = tf.range(tf.shape(heads[0])[2])
+        def whole():
+            length = tf.shape(heads[0])[2]
+            places = tf.range(length)
             near_TT = near(places, places, window, self.dtype)
             return self.attention_over(heads, mask_B11T + near_TT)
 
@@ -181,31 +177,31 @@ class ModernPass(Pass):
         """`long()` if a group's rows are longer than the limit. A training decides it once, by the
         run's longest row: TensorFlow has no gradient of a custom gradient with branches of its own
         within a branch."""
-        longest = heads[0].shape[2] if is_fixed(self.batch) else self.batch.get("longest")
+        query = heads[0]
+        longest = self.batch.get("longest")
+        if is_fixed(self.batch):
+            longest = query.shape[2]
         if longest is None and self.dropout_key is None:
-            return tf.cond(tf.shape(heads[0])[2] > limit, long, short)
+            return tf.cond(tf.shape(query)[2] > limit, long, short)
         is_long = longest is not None and longest > limit
         return long() if is_long else short()
 
 
-def angles(position_ids: Tensor, size: int, theta: float) -> Tensor:
-    """The angles of rotary positions (Su et al. 2021, section 3.2.2), float32 [R, E]."""
+def rotation(position_ids: Tensor, size: int, theta: float) -> tuple[Tensor, Tensor]:
+    """The cosines and sines of rotary positions (Su et al. 2021, section 3.2.2) that `ops.rotated`
+    takes, each float32 [R, 3, 1, 2, E]. Values are not turned."""
     # Rounded as transformers rounds: the angle of place 8,000 has an error of 5e-4 in float32.
     exponents_E = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     frequencies_E = np.float32(1) / np.float32(theta) ** exponents_E
-    return tf.cast(position_ids, tf.float32)[:, None] * frequencies_E
-
-
-def rotation(angles_RE: Tensor) -> tuple[Tensor, Tensor]:
-    """The cosines and sines that `ops.rotated` takes, each float32 [R, 3, 1, 2, E]. Values are not
-    turned."""
-    cosines, sines = tf.cos(angles_RE), tf.sin(angles_RE)
-    cosines_R2E = tf.stack([cosines, cosines], 1)
-    sines_R2E = tf.stack([-sines, sines], 1)
-    ones, zeros = tf.ones_like(cosines_R2E), tf.zeros_like(sines_R2E)
-    of_cosines = tf.stack([cosines_R2E, cosines_R2E, ones], 1)
-    of_sines = tf.stack([sines_R2E, sines_R2E, zeros], 1)
-    return of_cosines[:, :, None], of_sines[:, :, None]
+    positions_R1 = ops.wide(position_ids)[:, None]
+    angles_RE = positions_R1 * frequencies_E
+    cosines_RE = tf.cos(angles_RE)
+    sines_RE = tf.sin(angles_RE)
+    cosines_R2E = tf.stack([cosines_RE, cosines_RE], 1)
+    sines_R2E = tf.stack([-sines_RE, sines_RE], 1)
+    cosines_R32E = tf.stack([cosines_R2E, cosines_R2E, tf.ones_like(cosines_R2E)], 1)
+    sines_R32E = tf.stack([sines_R2E, sines_R2E, tf.zeros_like(sines_R2E)], 1)
+    return cosines_R32E[:, :, None], sines_R32E[:, :, None]
 
 
 def near(queries: Tensor, keys: Tensor, window: int, dtype: str) -> Tensor:
@@ -218,40 +214,50 @@ class Blocks:
     """Rows of attention [B, N, T, D] cut into blocks of 2 W places."""
 
     def __init__(self, rows: Tensor, length: Tensor, window: int):
-        self.rows, self.length, self.window = rows, length, window
+        self.rows = rows
+        self.length = length
+        self.window = window
         self.size = 2 * window
         self.number = (length + self.size - 1) // self.size
         self.missing = self.number * self.size - length  # places of the last block
 
     def of(self, x_BNTD: Tensor) -> Tensor:
         """[B blocks, N, 2 W, D]."""
-        padded = tf.pad(x_BNTD, [[0, 0], [0, 0], [0, self.missing], [0, 0]])
-        heads, width = x_BNTD.shape[1], x_BNTD.shape[3]
-        return self._first(tf.reshape(padded, [self.rows, heads, self.number, self.size, width]))
+        _, heads, _, width = x_BNTD.shape
+        padded = padded_places(x_BNTD, 0, self.missing)
+        split = tf.reshape(padded, [self.rows, heads, self.number, self.size, width])
+        return self._first(split)
 
     def with_neighbours(self, x_BNTD: Tensor, padding: float = 0.0) -> Tensor:
         """Each block with the half blocks before and behind it, [B blocks, N, 4 W, D]."""
-        edges = [[0, 0], [0, 0], [self.window, self.missing + self.window], [0, 0]]
-        padded = tf.pad(x_BNTD, edges, constant_values=tf.cast(padding, x_BNTD.dtype))
-        heads, width = x_BNTD.shape[1], x_BNTD.shape[3]
+        _, heads, _, width = x_BNTD.shape
+        padded = padded_places(x_BNTD, self.window, self.missing + self.window, padding)
         num_halves = 2 * self.number
         halves = tf.reshape(padded, [self.rows, heads, num_halves + 2, self.window, width])
-        parts = [halves[:, :, first : first + num_halves : 2] for first in range(4)]
-        return self._first(tf.concat(parts, 3))
+        # the first, second, third and fourth quarters of all blocks with their neighbours
+        quarters = [halves[:, :, first : first + num_halves : 2] for first in range(4)]
+        return self._first(tf.concat(quarters, 3))
 
-    def _first(self, split: Tensor) -> Tensor:
+    def _first(self, split):
         """[B, N, blocks, places, D] -> [B blocks, N, places, D]."""
-        heads, places, width = split.shape[1], split.shape[3], split.shape[4]
+        _, heads, _, places, width = split.shape
         transposed = tf.transpose(split, [0, 2, 1, 3, 4])
-        return tf.reshape(transposed, [self.rows * self.number, heads, places, width])
+        num_blocks = self.rows * self.number
+        return tf.reshape(transposed, [num_blocks, heads, places, width])
 
     def together(self, x: Tensor) -> Tensor:
         """The reverse of `of`."""
-        heads, width = x.shape[1], x.shape[3]
+        _, heads, _, width = x.shape
         split = tf.reshape(x, [self.rows, self.number, heads, self.size, width])
         transposed = tf.transpose(split, [0, 2, 1, 3, 4])
         padded_BNTD = tf.reshape(transposed, [self.rows, heads, -1, width])
         return padded_BNTD[:, :, : self.length]
+
+
+def padded_places(x_BNTD: Tensor, before: Any, behind: Any, value: float = 0.0) -> Tensor:
+    """x with so many more places before and behind the others."""
+    edges = [[0, 0], [0, 0], [before, behind], [0, 0]]
+    return tf.pad(x_BNTD, edges, constant_values=tf.cast(value, x_BNTD.dtype))
 
 
 def in_blocks(
@@ -260,13 +266,18 @@ def in_blocks(
     """Attention within windows, [B, N, T, D], whose cost grows with T and not with its square:
     2 W queries at a time, with the 4 W keys that they may see."""
     query, key, value = heads
-    blocks = Blocks(tf.shape(query)[0], tf.shape(query)[2], window)
-    keys, values = blocks.with_neighbours(key), blocks.with_neighbours(value)
+    rows, _, length, _ = tf.unstack(tf.shape(query))
+    blocks = Blocks(rows, length, window)
+    queries = blocks.of(query)
+    keys = blocks.with_neighbours(key)
+    values = blocks.with_neighbours(value)
     mask_B1T1 = tf.transpose(mask_B11T, [0, 1, 3, 2])
-    mask = tf.transpose(blocks.with_neighbours(mask_B1T1, MASKED_SCORE), [0, 1, 3, 2])
+    mask_B1K1 = blocks.with_neighbours(mask_B1T1, MASKED_SCORE)
+    mask_B11K = tf.transpose(mask_B1K1, [0, 1, 3, 2])
     places = tf.range(4 * window)
     near_QK = near(places[window : 3 * window], places, window, query.dtype)
-    return blocks.together(attention([blocks.of(query), keys, values], mask + near_QK))
+    contexts = attention([queries, keys, values], mask_B11K + near_QK)
+    return blocks.together(contexts)
 
 
 def by_queries(
@@ -283,19 +294,20 @@ def by_queries(
     rows, _, length, _ = tf.unstack(tf.shape(query_BNTD))
     number = (length + QUERIES - 1) // QUERIES
     missing = number * QUERIES - length
-    padded = tf.pad(query_BNTD, [[0, 0], [0, 0], [0, missing], [0, 0]])
+    padded = padded_places(query_BNTD, 0, missing)
     split = tf.reshape(padded, [rows, num_heads, number, QUERIES, width])
+    turns = tf.transpose(split, [2, 0, 1, 3, 4])
 
-    def context(query: Tensor, *others: Tensor) -> Tensor:
-        return attention([query, *(tf.cast(x, dtype) for x in others)], mask_B11T)
+    def context(query, key, value):
+        heads = [query, tf.cast(key, dtype), tf.cast(value, dtype)]
+        return attention(heads, mask_B11T)
 
-    turn = tf.recompute_grad(context) if recomputes else context
+    if recomputes:
+        context = tf.recompute_grad(context)
     # The gradients of keys and values are sums over the turns: in float32.
-    others = ops.wide(key_BNTD), ops.wide(value_BNTD)
-    contexts = tf.map_fn(
-        lambda query: turn(query, *others),
-        tf.transpose(split, [2, 0, 1, 3, 4]),
-        parallel_iterations=1,
-    )
-    joined = tf.reshape(tf.transpose(contexts, [1, 2, 0, 3, 4]), [rows, num_heads, -1, width])
-    return joined[:, :, :length]
+    key = ops.wide(key_BNTD)
+    value = ops.wide(value_BNTD)
+    contexts = tf.map_fn(lambda query: context(query, key, value), turns, parallel_iterations=1)
+    split = tf.transpose(contexts, [1, 2, 0, 3, 4])
+    padded = tf.reshape(split, [rows, num_heads, -1, width])
+    return padded[:, :, :length]

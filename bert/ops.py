@@ -7,7 +7,6 @@ the other shapes are those of bert/model.py.
 """
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,7 +70,8 @@ class Dropout:
     # of each element: 8 if that changes rate and 1 - rate by at most 2 %, else 16
     def num_bits(self) -> int:
         error = abs(round(self.rate * 256) / 256 - self.rate)
-        return 8 if error <= 0.02 * min(self.rate, 1 - self.rate) else 16
+        allowed = 0.02 * min(self.rate, 1 - self.rate)
+        return 8 if error <= allowed else 16
 
     @property
     def num_dropped(self) -> int:  # of the values that a draw may have: 26 of 256 for the rate 0.1
@@ -79,7 +79,10 @@ class Dropout:
 
     @property
     def scale(self) -> float:  # of the kept elements
-        return 1 / (1 - self.num_dropped / (1 << self.num_bits)) if self.is_on else 1.0
+        if not self.is_on:
+            return 1.0
+        num_values = 1 << self.num_bits
+        return 1 / (1 - self.num_dropped / num_values)
 
     @property
     def highest_kept(self) -> int:  # draws up to this keep their element
@@ -92,22 +95,31 @@ class Dropout:
         # Several draws from each 64-bit word: on CPUs the generator takes longer than the matrix
         # product before it. No tf.reduce_prod: a GPU would compute it, and the host wait for it.
         draws_per_word = 64 // self.num_bits
-        ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
-        num_words = (ends[-1] + draws_per_word - 1) // draws_per_word
+        sizes = [math.prod(shape) for shape in shapes]
+        num_words = (sum(sizes) + draws_per_word - 1) // draws_per_word
         words = self.words(num_words, tf.stack([self.key, self.place]))
-        drawn = tf.reshape(tf.bitcast(words, tf.int8 if self.num_bits == 8 else tf.int16), [-1])
+        kind = tf.int8 if self.num_bits == 8 else tf.int16
+        drawn = tf.reshape(tf.bitcast(words, kind), [-1])
         # By slices: GPUs have no kernel that splits int8.
-        slices = zip([0, *ends], ends, shapes, strict=False)
-        return [tf.reshape(drawn[start:end], shape) for start, end, shape in slices]
+        parts = []
+        start = 0
+        for shape, size in zip(shapes, sizes, strict=True):
+            end = start + size
+            parts.append(tf.reshape(drawn[start:end], shape))
+            start = end
+        return parts
 
     def kept(self, x: Tensor) -> Tensor:
         """bool, which elements of x stay."""
-        return self.draws(tf.unstack(tf.shape(x)))[0] <= self.highest_kept
+        shape = tf.unstack(tf.shape(x))
+        (draws,) = self.draws(shape)
+        return draws <= self.highest_kept
 
     def __call__(self, x: Tensor) -> Tensor:
         if not self.is_on:
             return x
-        return tf.where(self.kept(x), x, tf.zeros([], x.dtype)) * tf.cast(self.scale, x.dtype)
+        kept = tf.where(self.kept(x), x, tf.zeros([], x.dtype))
+        return kept * tf.cast(self.scale, x.dtype)
 
 
 def on_cpu() -> bool:
@@ -122,7 +134,16 @@ def wide(x: Tensor) -> Tensor:
 def activated(x: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     """activation(x + bias), computed in float32 and returned in the dtype of x: on CPUs, GELU in
     bfloat16 would take twice as long."""
-    return tf.cast(activation(wide(biased(x, bias))), x.dtype)
+    result = activation(wide(biased(x, bias)))
+    return tf.cast(result, x.dtype)
+
+
+def gradient_again(function, gradient, x, *rest):
+    """The gradient by x of function(x, *rest), which is computed again."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        result = function(x, *rest)
+    return tape.gradient(result, x, gradient)
 
 
 def row_means(x: Tensor) -> Tensor:
@@ -139,29 +160,39 @@ def gated(x: Tensor, activation: Activation) -> Tensor:
 def rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """The pairs x [R, 3, N, 2, E] of queries, keys and values, turned (Su et al. 2021, equation 34)
     in float32. Cosines and sines are [R, 3, 1, 2, E]; the first sine of a pair is negative."""
-    return tf.cast(wide(x) * cosines + tf.reverse(wide(x), [-2]) * sines, x.dtype)
+    # Two casts: each of their gradients is rounded to the dtype of x.
+    swapped = tf.reverse(wide(x), [-2])
+    turned = wide(x) * cosines + swapped * sines
+    return tf.cast(turned, x.dtype)
 
 
 def normalized(x: Tensor, gamma: Tensor, beta: Tensor | float, epsilon: float) -> Tensor:
     """Layer normalisation over the last axis (Ba et al. 2016)."""
     centered = x - row_means(x)
     variance = row_means(tf.square(centered))
-    return centered * tf.math.rsqrt(variance + epsilon) * gamma + beta
+    factor = tf.math.rsqrt(variance + epsilon)
+    return centered * factor * gamma + beta
 
 
 def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> Tensor:
     """LayerNorm(hidden + dropout(branch)) [R, H], in float32, returned in the dtype of `hidden`."""
-    masks = [dropout.kept(branch[0])] if dropout.is_on else []
-    total = residual_sum(wide(biased(*branch)), hidden, dropout.scale, *masks)
-    return tf.cast(normalized(total, *norm), hidden.dtype)
+    x, bias = branch
+    gamma, beta, epsilon = norm
+    mask = dropout.kept(x) if dropout.is_on else None
+    total = residual_sum(wide(biased(x, bias)), hidden, dropout.scale, mask)
+    normed = normalized(total, gamma, beta, epsilon)
+    return tf.cast(normed, hidden.dtype)
 
 
 def prenormed(
     hidden: Tensor, branch: Tensor | None, gamma: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
     """hidden + branch [R, H], where there is a branch, and its LayerNorm without a bias."""
-    total = hidden if branch is None else hidden + branch
-    return total, tf.cast(normalized(wide(total), gamma, 0.0, epsilon), hidden.dtype)
+    total = hidden
+    if branch is not None:
+        total += branch
+    normed = normalized(wide(total), gamma, 0.0, epsilon)
+    return total, tf.cast(normed, hidden.dtype)
 
 
 def residual_sum(
@@ -173,7 +204,9 @@ def residual_sum(
 
 def scaled(x: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
     """x without a mask; else scale * x where the mask keeps it, and 0."""
-    return x if mask is None else tf.where(mask, x * scale, tf.zeros([], x.dtype))
+    if mask is None:
+        return x
+    return tf.where(mask, x * scale, tf.zeros([], x.dtype))
 
 
 def attention(
@@ -189,15 +222,18 @@ def attention(
     """
     query, key, value = heads
     # On CPUs oneDNN fuses product, scale and mask into one operation.
-    probs = softmax(tf.matmul(query, key, transpose_b=True) * query.shape[-1] ** -0.5 + mask)
-    return tf.matmul(dropped(probs, draws, dropout.highest_kept), value)
+    scale = query.shape[-1] ** -0.5
+    probs = softmax(tf.matmul(query, key, transpose_b=True) * scale + mask)
+    kept = dropped(probs, draws, dropout.highest_kept)
+    return tf.matmul(kept, value)
 
 
 def dropped(probs: Tensor, draws: Tensor | None, highest_kept: int) -> Tensor:
     """`probs` where dropout keeps them, else 0."""
     if draws is None:
         return probs
-    return tf.where(draws <= highest_kept, probs, tf.zeros([], probs.dtype))
+    is_kept = draws <= highest_kept
+    return tf.where(is_kept, probs, tf.zeros([], probs.dtype))
 
 
 def softmax(scores: Tensor) -> Tensor:
@@ -214,7 +250,9 @@ def _softmax_computes_in_float32() -> bool:
     if not on_cpu():
         return False
     with tf.init_scope():
-        scores = tf.cast(tf.random.stateless_normal([64, 509], [1, 2]), tf.bfloat16)
-        rounded = tf.cast(tf.nn.softmax(wide(scores)), scores.dtype)
-        actual = tf.function(tf.nn.softmax, autograph=False)(scores)
-        return bool(tf.reduce_mean(wide(actual == rounded)) > 0.99)
+        scores = tf.random.stateless_normal([64, 509], [1, 2])
+        scores = tf.cast(scores, tf.bfloat16)
+        expected = tf.cast(tf.nn.softmax(wide(scores)), tf.bfloat16)
+        traced = tf.function(tf.nn.softmax, autograph=False)
+        share = tf.reduce_mean(wide(traced(scores) == expected))
+        return bool(share > 0.99)

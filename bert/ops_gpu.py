@@ -3,10 +3,8 @@
 A GPU takes about as long for these operations as for the memory that they read and write, so it
 matters which of them XLA joins into one kernel and what it keeps between the passes: sums are plain
 sums, the backward pass starts from arrays in the model's dtype instead of keeping float32 copies,
-and `stored` says what stays in memory.
+and `stored` says what stays in memory. Types are those of bert/ops.py.
 """
-
-from collections.abc import Callable
 
 import tensorflow as tf
 from tensorflow import Tensor
@@ -15,11 +13,7 @@ from tensorflow.python.ops import control_flow_util
 
 from bert import ops
 from bert.ops import (
-    Activation,
     Dropout,
-    Heads,
-    Norm,
-    Product,
     residual_sum,
     row_means,
     scaled,
@@ -39,7 +33,8 @@ def stored(*tensors: Tensor) -> list[Tensor]:
     """The same values. XLA writes them to memory and reads them where they are used: it neither
     computes them twice nor keeps the arrays from which they came. Outside of XLA every result is in
     memory."""
-    in_xla = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    graph = tf.compat.v1.get_default_graph()
+    in_xla = control_flow_util.GraphOrParentsInXlaContext(graph)
     return gen_xla_ops.xla_optimization_barrier(tensors) if in_xla else list(tensors)
 
 
@@ -58,44 +53,50 @@ def kept(dropout: Dropout, shape: Tensor, *after: Tensor) -> Tensor:
     else XLA would see that it needs the numbers of the forward pass again, and keep them.
     """
     *row_shape, num_columns = tf.unstack(shape)
+    num_places = GROUPS * PLACES
+    num_rows = tf.reduce_prod(shape[:-1])
     seed = tf.stack([dropout.key, ROW_PLACE])
-    count = GROUPS * PLACES + tf.reduce_prod(shape[:-1])
     words = tf.random.stateless_uniform(
-        [2, count], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox"
+        [2, num_places + num_rows], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox"
     )
-    places = words[:, PLACES * dropout.group + dropout.place]
-    of_rows = tf.reshape(words[:, GROUPS * PLACES :], [2, *row_shape, 1])
-    columns = tf.range(num_columns) * tf.bitcast(tf.constant(GOLDEN, tf.uint32), tf.int32)
-    first = permuted(permuted(of_rows[0] ^ places[0]) + places[1])
-    second = permuted(permuted(of_rows[1] ^ places[1]) + places[0])
+    place = words[:, PLACES * dropout.group + dropout.place]
+    rows = tf.reshape(words[:, num_places:], [2, *row_shape, 1])
+    step = tf.bitcast(tf.constant(GOLDEN, tf.uint32), tf.int32)
+    columns = tf.range(num_columns) * step
+    first = permuted(permuted(rows[0] ^ place[0]) + place[1])
+    second = permuted(permuted(rows[1] ^ place[1]) + place[0])
     first, second, columns, *_ = stored(first, second, columns, *after)
     mixed = permuted(permuted(columns + first) ^ second)
+    draws = permuted(mixed + first)
+    # on the scale of 32 bits
     highest_kept = (dropout.highest_kept + 1 << 32 - dropout.num_bits) - 1
-    return permuted(mixed + first) <= highest_kept
+    return draws <= highest_kept
 
 
-def permuted(x: Tensor) -> Tensor:
+def permuted(x):
     return x * (x + x + 1)
 
 
 @tf.custom_gradient
-def biased(x: Tensor, bias: Tensor) -> Tensor:
+def biased(x, bias):
     return x + bias, lambda gradient: (gradient, column_sums(gradient))
 
 
-def column_sums(x: Tensor) -> Tensor:
+def column_sums(x):
     """[R, W] -> [W], added in float32."""
-    return tf.cast(tf.reduce_sum(wide(x), 0), x.dtype)
+    sums = tf.reduce_sum(wide(x), 0)
+    return tf.cast(sums, x.dtype)
 
 
-def activated(x: Tensor, bias: Tensor, activation: Activation) -> Tensor:
+def activated(x, bias, activation):
     def function(x, bias):
-        return tf.cast(activation(wide(x) + wide(bias)), x.dtype)
+        result = activation(wide(x) + wide(bias))
+        return tf.cast(result, x.dtype)
 
     @tf.custom_gradient
     def differentiable(x, bias):
         def gradients(gradient):
-            d_x = _gradient_again(function, gradient, x, bias)
+            (d_x,) = stored(ops.gradient_again(function, gradient, x, bias))
             return d_x, column_sums(d_x)
 
         return function(x, bias), gradients
@@ -103,36 +104,33 @@ def activated(x: Tensor, bias: Tensor, activation: Activation) -> Tensor:
     return differentiable(x, bias)
 
 
-def _gradient_again(
-    function: Callable[..., Tensor], gradient: Tensor, x: Tensor, *rest: Tensor
-) -> Tensor:
-    """That by x, of a function which is computed again."""
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        result = function(x, *rest)
-    return stored(tape.gradient(result, x, gradient))[0]
-
-
-def gated(x: Tensor, activation: Activation) -> Tensor:
+def gated(x, activation):
     def function(x):
         return ops.gated(x, activation)
 
-    return tf.custom_gradient(
-        lambda x: (function(x), lambda gradient: _gradient_again(function, gradient, x))
-    )(x)
+    @tf.custom_gradient
+    def differentiable(x):
+        def gradients(gradient):
+            (d_x,) = stored(ops.gradient_again(function, gradient, x))
+            return d_x
+
+        return function(x), gradients
+
+    return differentiable(x)
 
 
-def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> Tensor:
+def residual(hidden, branch, norm, dropout):
     """Keeps the sum without its mean, in the dtype of `hidden`, and 1 / deviation of each row. The
     gradient is that of Ba et al. 2016, supplement."""
-    *weights, epsilon = norm
+    x, bias = branch
+    gamma, beta, epsilon = norm
 
-    def masks(*after):
-        return [kept(dropout, tf.shape(branch[0]), *after)] if dropout.is_on else []
+    def mask(*after):
+        return kept(dropout, tf.shape(x), *after) if dropout.is_on else None
 
     @tf.custom_gradient
     def differentiable(hidden, branch, bias, gamma, beta):
-        total = residual_sum(wide(branch) + wide(bias), hidden, dropout.scale, *masks())
+        total = residual_sum(wide(branch) + wide(bias), hidden, dropout.scale, mask())
         centered = total - row_means(total)
         (centered,) = stored(tf.cast(centered, hidden.dtype))
         variance = row_means(tf.square(wide(centered)))
@@ -147,20 +145,19 @@ def residual(hidden: Tensor, branch: Product, norm: Norm, dropout: Dropout) -> T
             along = row_means(d_normal * normal())
             d_total = (d_normal - row_means(d_normal) - normal() * along) * factor
             (d_hidden,) = stored(tf.cast(d_total, hidden.dtype))
-            d_branch = scaled(wide(d_hidden), dropout.scale, *masks(gradient))
+            d_branch = scaled(wide(d_hidden), dropout.scale, mask(gradient))
             d_bias = tf.cast(tf.reduce_sum(d_branch, 0), bias.dtype)
             d_gamma = tf.reduce_sum(d_normed * normal(), 0)
             d_beta = tf.reduce_sum(d_normed, 0)
             return d_hidden, tf.cast(d_branch, branch.dtype), d_bias, d_gamma, d_beta
 
-        return tf.cast(normal() * gamma + beta, hidden.dtype), gradients
+        normed = normal() * gamma + beta
+        return tf.cast(normed, hidden.dtype), gradients
 
-    return differentiable(hidden, *branch, *weights)
+    return differentiable(hidden, x, bias, gamma, beta)
 
 
-def attention(
-    heads: Heads, mask: Tensor, draws: None, dropout: Dropout, longest: int | None
-) -> Tensor:
+def attention(heads, mask, draws, dropout, longest):
     """Keeps one matrix [B, N, T, T]: the softmax, negative where dropout takes it away. The matrix
     products take the positive part themselves. There are no draws: `kept` computes the numbers
     where they are needed."""
@@ -168,10 +165,12 @@ def attention(
 
     @tf.custom_gradient
     def differentiable(query, key, value):
-        scores = wide(tf.matmul(query, key, transpose_b=True)) * scale + wide(mask)
+        products = tf.matmul(query, key, transpose_b=True)
+        scores = wide(products) * scale + wide(mask)
         probs = tf.nn.softmax(scores)
         if dropout.is_on:
-            probs = tf.where(kept(dropout, tf.shape(scores)), probs, -probs)
+            is_kept = kept(dropout, tf.shape(scores))
+            probs = tf.where(is_kept, probs, -probs)
         (signed,) = stored(tf.cast(probs, value.dtype))
         kept_probs = tf.nn.relu(signed)
         context = tf.matmul(kept_probs, value)
@@ -182,10 +181,13 @@ def attention(
             sums = tf.reduce_sum(wide(d_context) * wide(context), -1, keepdims=True)
             d_kept = wide(tf.matmul(d_context, value, transpose_b=True))
             d_probs = tf.where(signed > 0, d_kept, tf.zeros([], d_kept.dtype))
-            d_scores = tf.cast(wide(tf.abs(signed)) * (d_probs - sums) * scale, value.dtype)
+            probs = wide(tf.abs(signed))
+            d_scores = probs * (d_probs - sums) * scale
+            d_scores = tf.cast(d_scores, value.dtype)
             d_query = tf.matmul(d_scores, key)
             d_key = tf.matmul(d_scores, query, transpose_a=True)
-            return d_query, d_key, tf.matmul(kept_probs, d_context, transpose_a=True)
+            d_value = tf.matmul(kept_probs, d_context, transpose_a=True)
+            return d_query, d_key, d_value
 
         return context, gradient
 

@@ -31,12 +31,14 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step):
         rate, train_steps, warmup_steps = tf.unstack(self.numbers)
         step = ops.cast(step, "float32")
-        left = (train_steps - ops.minimum(step, train_steps)) / ops.maximum(1.0, train_steps)
-        return rate * ops.where(step < warmup_steps, step / ops.maximum(1.0, warmup_steps), left)
+        steps_left = train_steps - ops.minimum(step, train_steps)
+        decayed = steps_left / ops.maximum(1.0, train_steps)
+        warmed = step / ops.maximum(1.0, warmup_steps)
+        return rate * ops.where(step < warmup_steps, warmed, decayed)
 
     def get_config(self):
-        rate, train_steps, warmup_steps = self.numbers.numpy().tolist()
-        return {"rate": rate, "train_steps": train_steps, "warmup_steps": warmup_steps}
+        names = "rate", "train_steps", "warmup_steps"
+        return dict(zip(names, self.numbers.numpy().tolist(), strict=True))
 
 
 class AdamWeightDecay(keras.optimizers.Optimizer):
@@ -85,38 +87,44 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         """
         (dtype,) = {variable.dtype for variable in self._trainable_variables}
         numbers = self._numbers(scale, rate, dtype)
-        for place, gradient in enumerate(gradients):
-            self._update_variable(place, gradient, numbers)
+        for index, gradient in enumerate(gradients):
+            self._update_variable(index, gradient, numbers)
 
     def update_step(self, gradient, variable, learning_rate):
         """The step of one variable, for Keras' own `apply`."""
         numbers = self._numbers(1.0, learning_rate, variable.dtype)
-        self._update_variable(self._get_variable_index(variable), gradient, numbers)
+        index = self._get_variable_index(variable)
+        self._update_variable(index, gradient, numbers)
 
-    def _numbers(self, scale, rate, dtype: str) -> tf.Tensor:
+    def _numbers(self, scale, rate, dtype):
         """The numbers that `_step` takes, [3, 6]."""
-        scale = ops.cast(scale, dtype)
         numbers = [rate, self.weight_decay_rate, self.beta_1, self.beta_2]
         numbers = [ops.cast(number, dtype) for number in numbers]
-        factors = (1 - self.beta_1) * scale, math.sqrt(1 - self.beta_2) * scale
-        return ops.stack([ops.stack([*numbers, *factors])] * 3)
+        scale = ops.cast(scale, dtype)
+        m_factor = (1 - self.beta_1) * scale
+        v_factor = math.sqrt(1 - self.beta_2) * scale
+        row = ops.stack([*numbers, m_factor, v_factor])
+        return ops.stack([row] * 3)
 
-    def _update_variable(self, place: int, gradient, numbers: tf.Tensor) -> None:
-        variable = self._trainable_variables[place]
-        kind = (tuple(variable.shape), variable.dtype, self.decays(variable))
+    def _update_variable(self, index, gradient, numbers):
+        variable = self._trainable_variables[index]
+        kind = tuple(variable.shape), variable.dtype, self.decays(variable)
         if kind not in self._updates:
             self._updates[kind] = self._function(*kind)
-        values = variable, self.m[place].value, self.v[place].value
+        values = variable, self.m[index].value, self.v[index].value
         handles = [value.handle for value in values]
-        self._updates[kind](*handles, ops.cast(gradient, variable.dtype), numbers)
+        gradient = ops.cast(gradient, variable.dtype)
+        self._updates[kind](*handles, gradient, numbers)
 
-    def _step(self, parameter, m, v, gradient, numbers, decays: bool):
+    def _step(self, parameter, m, v, gradient, numbers, decays):
         """The new parameter, m and v. `numbers` [3, 6] holds the same six three times. XLA cannot
         know that, and finds nothing to share between three computations of the moments: one loop
         reads and writes everything."""
 
         def moments(beta_1, beta_2, m_factor, v_factor):
-            return beta_1 * m + m_factor * gradient, beta_2 * v + ops.square(v_factor * gradient)
+            new_m = beta_1 * m + m_factor * gradient
+            new_v = beta_2 * v + ops.square(v_factor * gradient)
+            return new_m, new_v
 
         def update(weight_decay, *rest):
             new_m, new_v = moments(*rest)
@@ -124,12 +132,14 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             return adam + weight_decay * parameter if decays else adam
 
         first, second, third = (tf.unstack(row) for row in tf.unstack(numbers))
-        rate = second[0]
+        rate, *rest = second
         if decays:
             rate *= self.trust_ratio(parameter, update(*first[1:]))
-        return parameter - rate * update(*second[1:]), *moments(*third[2:])
+        new_parameter = parameter - rate * update(*rest)
+        new_m, new_v = moments(*third[2:])
+        return new_parameter, new_m, new_v
 
-    def _function(self, shape: tuple[int, ...], dtype: str, decays: bool):
+    def _function(self, shape, dtype, decays):
         """The update of all variables of one shape, which are passed as resource handles; traced
         once for them. If they are large, XLA makes one pass over memory (LAMB's norms need another)
         and allocates nothing. It would take ten times as long to compile one graph of all
@@ -141,8 +151,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
         def step(parameter, m, v, gradient, numbers):
             new_values = self._step(read(parameter), read(m), read(v), gradient, numbers, decays)
-            for old, new in zip((parameter, m, v), new_values, strict=True):
-                tf.raw_ops.AssignVariableOp(resource=old, value=new)
+            for handle, value in zip((parameter, m, v), new_values, strict=True):
+                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
         handles = [tf.TensorSpec([], tf.resource)] * 3
         arrays = [tf.TensorSpec(size, dtype) for size in (shape, [3, 6])]
@@ -168,19 +178,23 @@ class LAMB(AdamWeightDecay):
     """
 
     def trust_ratio(self, parameter, update):
-        parameter_norm, update_norm = _norm(parameter), _norm(update)
-        defined = ops.logical_and(parameter_norm > 0, update_norm > 0)
-        return ops.where(defined, parameter_norm / ops.where(defined, update_norm, 1.0), 1.0)
+        parameter_norm = _norm(parameter)
+        update_norm = _norm(update)
+        is_defined = ops.logical_and(parameter_norm > 0, update_norm > 0)
+        divisor = ops.where(is_defined, update_norm, 1.0)
+        return ops.where(is_defined, parameter_norm / divisor, 1.0)
 
 
-def _norm(x: tf.Tensor) -> tf.Tensor:
+def _norm(x):
     """The Euclidean norm of all numbers, from 64 parallel sums where the shape allows it. In the
     single sum that XLA's CPU code would compute, each addition waits for the one before."""
     width = math.prod(x.shape[1:])
     if not x.shape.rank or width % 64:
         return ops.norm(x)
-    sums = tf.reduce_sum(tf.reshape(tf.square(x), [x.shape[0], width // 64, 64]), 1)
-    return tf.sqrt(tf.reduce_sum(tf.abs(sums)))  # abs keeps XLA from merging the two sums into one
+    squares = tf.reshape(tf.square(x), [x.shape[0], width // 64, 64])
+    sums = tf.reduce_sum(squares, 1)
+    total = tf.reduce_sum(tf.abs(sums))  # abs keeps XLA from merging the two sums into one
+    return tf.sqrt(total)
 
 
 def make_optimizer(

@@ -20,7 +20,7 @@ class AllWords:
     def __init__(self, model: Bert, tracing: Tracing):
         self._model = model
         self._tracing = tracing
-        self.variables: list[keras.Variable] = list(model.trainable_variables)
+        self.variables = list(model.trainable_variables)
 
     def scores(self, batch: Batch, dropout_key: tf.Tensor) -> Any:
         """The model's scores in training."""
@@ -60,9 +60,10 @@ class TrainedWords(AllWords):
                 self.variables[number] = self._trained
 
     def scores(self, batch: Batch, dropout_key: tf.Tensor) -> Any:
-        rows = {"input_ids": tf.gather(self._places, batch["input_ids"])}
+        places = tf.gather(self._places, batch["input_ids"])
+        batch = batch | {"input_ids": places}
         words = {WORDS: self._trained.value}
-        return self._model(batch | rows, dropout_key, words, self._tracing)
+        return self._model(batch, dropout_key, words, self._tracing)
 
     def take(self) -> None:
         self._trained.assign(tf.gather(self._table.value, self._ids))

@@ -67,7 +67,7 @@ def google_name(key: str, architecture: Architecture = ARCHITECTURES["bert"]) ->
     name = key.removeprefix(architecture.prefix)
     if name.startswith(architecture.unused):
         return f"{UNUSED}{name}"
-    for theirs, ours in (*architecture.classifier_tensors, *architecture.tensors):
+    for theirs, ours in architecture.classifier_tensors + architecture.tensors:
         name = name.replace(theirs, ours)
     if name in _TO_GOOGLE:
         return _TO_GOOGLE[name]
@@ -87,8 +87,10 @@ def hugging_face_name(
         if key.endswith(ours):
             key = key.removesuffix(ours) + theirs
     key = _TO_HUGGING_FACE.get(name, key)
-    own = architecture.classifier_tensors if head is CLASSIFIER else ()
-    for theirs, ours in (*own, *architecture.tensors):
+    renamed = architecture.tensors
+    if head is CLASSIFIER:
+        renamed = architecture.classifier_tensors + renamed
+    for theirs, ours in renamed:
         key = key.replace(ours, theirs)
     is_encoder = key.startswith(ENCODER_KEYS)
     return f"{architecture.prefix}{key}" if is_encoder and head is not FEATURES else key
@@ -158,7 +160,8 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
 def copied(model, tokenizer=None) -> Callable[[Path], None]:
     """Copies the weights now. Returns a function that writes them to a folder, which `transformers`
     loads: `model.safetensors`, `config.json` and the tokenizer's files."""
-    tensors, architecture = {}, model.config.architecture
+    architecture = model.config.architecture
+    tensors = {}
     for name, variable in model.named_tensors().items():
         value = variable.numpy()
         key = hugging_face_name(name, model.head, architecture)
@@ -168,11 +171,11 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
     if tokenizer is not None:
         config["pad_token_id"] = tokenizer.pad_id
 
-    def write(folder: Path) -> None:
+    def write(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "config.json", config, indent=2)
         values = {key: np.ascontiguousarray(value, np.float32) for key, value in tensors.items()}
-        save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
+        save_file(values, folder / "model.safetensors", {"format": "pt"})
         if tokenizer is not None:
             tokenizer.save(folder, model.config.has_types, model.config.num_positions)
 

@@ -2,6 +2,7 @@
 alike."""
 
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,9 +14,10 @@ from distributed.joining import started
 PIECE_BYTES = 1 << 26  # MPI counts bytes in 32 bits
 
 
-def host_view(tensor: tf.Tensor) -> ndarray:
+def host_view(tensor: tf.Tensor | tf.Variable) -> ndarray:
     """A tensor as a NumPy array; of a variable in host memory the same memory, which its next
     update changes."""
+    tensor = tf.convert_to_tensor(tensor)
     return tensor.numpy() if "GPU" in tensor.device else np.from_dlpack(tensor)
 
 
@@ -31,9 +33,10 @@ def reduced(comm, values: ndarray, operation: str) -> ndarray:
 def broadcast(comm, values: ndarray, root: int) -> ndarray:
     """The array of rank `root`: there the same array if it is contiguous, elsewhere in memory of
     its own."""
-    result = (
-        np.asarray(values, order="C") if comm.rank == root else np.empty(values.shape, values.dtype)
-    )
+    if comm.rank == root:
+        result = np.asarray(values, order="C")
+    else:
+        result = np.empty(values.shape, values.dtype)
     raw = _bytes_of(result)
     for start in range(0, raw.size, PIECE_BYTES):
         comm.Bcast(raw[start : start + PIECE_BYTES], root)
@@ -65,11 +68,8 @@ def _bytes_of(values: ndarray) -> ndarray:
 def _in_rows(values: ndarray, rows) -> list:
     """An array of any dtype for MPI, which counts in 32 bits: `rows` are how many rows for each
     rank."""
-    return [
-        _bytes_of(values),
-        rows,
-        _row_of(values.dtype.itemsize * int(np.prod(values.shape[1:]))),
-    ]
+    row_size = math.prod(values.shape[1:])
+    return [_bytes_of(values), rows, _row_of(row_size * values.dtype.itemsize)]
 
 
 @functools.cache

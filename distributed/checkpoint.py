@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -83,8 +82,12 @@ class Checkpoints:
         positions = [manifest.position_of(path) or 0 for path in _checkpoints(self.folder)]
         newest = max(positions, default=0)
         here = state.position
-        known = [each for each in state.evaluations if each[0] <= newest or each[0] == here]
-        return replace(state, evaluations=known)
+        kept = []
+        for evaluation in state.evaluations:
+            position = evaluation[0]
+            if position <= newest or position == here:
+                kept.append(evaluation)
+        return replace(state, evaluations=kept)
 
     def close(self) -> None:
         """Waits for the write in progress and ignores its errors. After an error, a single rank may
@@ -115,8 +118,10 @@ class Checkpoints:
         if self._newest == self.folder / folder_name(state.position):
             return
         for name, variable in optimizer.state().items():
-            copy = self._moments.setdefault(name, np.empty(variable.shape, variable.dtype))
-            np.copyto(copy, host_view(tf.convert_to_tensor(variable.value)))
+            if name not in self._moments:
+                self._moments[name] = np.empty(variable.shape, variable.dtype)
+            values = host_view(variable.value)
+            np.copyto(self._moments[name], values)
         self._written = self._thread.submit(self._write, self.copy_model(), state)
 
     def _wait(self) -> None:

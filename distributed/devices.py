@@ -49,12 +49,15 @@ class Device:
 def own_cores(world) -> Device:
     """The cores of this rank: its share of those that the ranks of its machine may use."""
     masks = world.on_node(os.sched_getaffinity(0))
-    mine, total = masks[world.local_rank], os.cpu_count() or 1
-    threads = max(1, len(mine) // sum(bool(mask & mine) for mask in masks))
+    mine = masks[world.local_rank]
+    total = os.cpu_count() or 1
+    num_sharing = sum(bool(mask & mine) for mask in masks)
+    threads = max(1, len(mine) // num_sharing)
     advice = "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
     note = f"each rank is bound to {len(mine)} of {total} cores; {advice}"
-    is_bound = max(len(masks) * threads, len(set().union(*masks))) < total
-    return Device("cpu", threads, notes=(note,) if is_bound else ())
+    num_used = max(len(masks) * threads, len(set().union(*masks)))
+    notes = (note,) if num_used < total else ()
+    return Device("cpu", threads, notes=notes)
 
 
 def use_device(world, settings: DeviceSettings) -> Device:

@@ -174,9 +174,7 @@ class TrainingStep:
             total = tf.reduce_sum(sums * inverse_weights)
         return [*self._gradients(tape, total), sums]
 
-    def _gradients(
-        self, tape: tf.GradientTape, target: Tensor, slopes: Tensor | None = None
-    ) -> Tensors:
+    def _gradients(self, tape, target, slopes=None) -> Tensors:
         """Those of the trainable variables, for these gradients of the target; sparse ones become
         dense."""
         variables = [variable.value for variable in self.optimizer.trainable]
@@ -185,19 +183,19 @@ class TrainingStep:
 
     def _whole(self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence) -> Tensor:
         """A step as one function of its last micro-batch. Returns the numbers of `StepResult`."""
-        before = self._own(batches[:-1], inverse_weights, keys[:-1])
-        with (
-            naming_memory(batches[-1]),
-            self.optimizer.world.operation("a step with its sum over ranks"),
-        ):
-            return self._step(batches[-1], inverse_weights, keys[-1], before)
+        *earlier, last = batches
+        before = self._own(earlier, inverse_weights, keys[:-1])
+        summing = self.optimizer.world.operation("a step with its sum over ranks")
+        with naming_memory(last), summing:
+            return self._step(last, inverse_weights, keys[-1], before)
 
-    def _whole_step(
-        self, batch: Batch, inverse_weights: Tensor, key: Tensor, before: Tensors
-    ) -> Tensor:
+    def _whole_step(self, batch, inverse_weights, key, before) -> Tensor:
         own = self._backward(batch, inverse_weights, key)
-        total = self.optimizer.all_reduce(added(before, own) if before else own)
-        return self.optimizer.apply(total, tf.reduce_all(tf.math.is_finite(inverse_weights)))
+        if before:
+            own = added(before, own)
+        total = self.optimizer.all_reduce(own)
+        is_valid = tf.reduce_all(tf.math.is_finite(inverse_weights))
+        return self.optimizer.apply(total, is_valid)
 
     def compile(self, batch: Batch, num_batches: int) -> None:
         """Compiles steps of `num_batches` micro-batches of this one's shape; in the middle of a run
@@ -206,8 +204,9 @@ class TrainingStep:
         keys = [dropout_key(0, 0, 0, 0)] * num_batches
         # so no variable changes
         undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)
-        run = self._whole if self.compiled == "step" else self._own
-        run([batch] * num_batches, undefined, keys)[-1].numpy()  # memory runs out here or never
+        compute = self._whole if self.compiled == "step" else self._own
+        results = compute([batch] * num_batches, undefined, keys)
+        results[-1].numpy()  # memory runs out here or never
 
     def begin(self, seed: int) -> None:
         """Begins a training, with what is compiled for an earlier one. The values of the model are

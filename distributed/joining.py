@@ -64,7 +64,7 @@ def place_in(comm) -> dict[str, Any]:
     MPI = started()
     local = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
     # no message: a death would block it
-    first = MPI.Group.Translate_ranks(local.group, [0], comm.group)[0]
+    (first,) = MPI.Group.Translate_ranks(local.group, [0], comm.group)
     nodes = sorted(set(comm.allgather(first)))
     return {
         "rank": comm.rank,

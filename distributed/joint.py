@@ -79,27 +79,36 @@ class InBatchLoss:
         """The gradient of the loss over all ranks with respect to the own vectors, [n, W], and the
         loss of the own anchors. All ranks call it together."""
         everyone = _joined(world.all_gather(own))
-        is_anchor, is_anchor_of_all = own.texts.slot == ANCHOR, everyone.texts.slot == ANCHOR
-        own_a, own_c = own.chosen(is_anchor), own.chosen(~is_anchor)
-        all_a, all_c = everyone.chosen(is_anchor_of_all), everyone.chosen(~is_anchor_of_all)
+        is_anchor = own.texts.slot == ANCHOR
+        is_anchor_of_all = everyone.texts.slot == ANCHOR
+        own_a = own.chosen(is_anchor)
+        own_c = own.chosen(~is_anchor)
+        all_a = everyone.chosen(is_anchor_of_all)
+        all_c = everyone.chosen(~is_anchor_of_all)
         scores_AM = self._scores(own_a, all_c)
         scores_NC = self._scores(all_a, own_c)
-        sums_A, sums_C = _log_sums(scores_AM, 1), _log_sums(scores_NC, 0)
+        sums_A = _log_sums(scores_AM, 1)
+        sums_C = _log_sums(scores_NC, 0)
         gathered = world.all_gather((sums_A, sums_C))
         sums_N, sums_M = map(np.concatenate, zip(*gathered, strict=True))
 
-        is_own_AM, is_own_NC = _pairs(own_a, all_c), _pairs(all_a, own_c)
+        is_own_AM = _pairs(own_a, all_c)
+        is_own_NC = _pairs(all_a, own_c)
+        is_positive_M = all_c.texts.slot == POSITIVE
+        is_positive_C = own_c.texts.slot == POSITIVE
         way = 0.5 if self.both_ways else 1.0
-        loss = way * (sums_A.sum() - scores_AM[is_own_AM].sum(dtype=np.float64))
-        is_positive_M, is_positive_C = all_c.texts.slot == POSITIVE, own_c.texts.slot == POSITIVE
+        own_scores = scores_AM[is_own_AM].sum(dtype=np.float64)
+        loss = way * (sums_A.sum() - own_scores)
         if self.both_ways:
-            loss += way * (sums_C[is_positive_C].sum() - scores_NC[is_own_NC].sum(dtype=np.float64))
+            own_scores = scores_NC[is_own_NC].sum(dtype=np.float64)
+            loss += way * (sums_C[is_positive_C].sum() - own_scores)
 
         def slopes(scores, is_own, sums_of_anchors, sums_of_candidates, is_positive):
             there = way * (np.exp(scores - sums_of_anchors[:, None]) - is_own)
             if not self.both_ways:
                 return there
-            return there + way * (np.exp(scores - sums_of_candidates) * is_positive - is_own)
+            probs = np.exp(scores - sums_of_candidates) * is_positive
+            return there + way * (probs - is_own)
 
         slopes_AM = slopes(scores_AM, is_own_AM, sums_A, sums_M, is_positive_M)
         slopes_NC = slopes(scores_NC, is_own_NC, sums_N, sums_C, is_positive_C)
@@ -108,18 +117,19 @@ class InBatchLoss:
         result[~is_anchor] = slopes_NC.T @ all_a.values / self.temperature
         return result, float(loss)
 
-    def _scores(self, anchors: Vectors, candidates: Vectors) -> ndarray:
+    def _scores(self, anchors, candidates):
         """float32 [anchors, candidates]; those that are no negatives have `MASKED`."""
         scores = anchors.values @ candidates.values.T / np.float32(self.temperature)
         texts = candidates.texts
         digest_A1 = anchors.texts.digest[:, None]
-        is_same = (texts.digest == digest_A1) | (texts.digest == anchors.texts.positive[:, None])
+        positive_A1 = anchors.texts.positive[:, None]
+        is_same = (texts.digest == digest_A1) | (texts.digest == positive_A1)
         is_beside = (texts.anchor == digest_A1) & (texts.slot == POSITIVE)
         is_masked = (is_same | is_beside) & ~_pairs(anchors, candidates)
         return np.where(is_masked, np.float32(MASKED), scores)
 
 
-def _pairs(anchors: Vectors, candidates: Vectors) -> ndarray:
+def _pairs(anchors, candidates):
     """Whether a candidate is the positive of an anchor's row, bool [anchors, candidates]."""
     same_row = candidates.texts.row == anchors.texts.row[:, None]
     return same_row & (candidates.texts.slot == POSITIVE)
@@ -130,7 +140,8 @@ def _log_sums(scores, axis):
     highest = scores.max(axis, initial=MASKED, keepdims=True)
     sums = np.exp(scores - highest).sum(axis, dtype=np.float64)
     with np.errstate(divide="ignore"):
-        return np.maximum(np.log(sums) + highest.squeeze(axis), MASKED)
+        log_sums = np.log(sums) + highest.squeeze(axis)
+    return np.maximum(log_sums, MASKED)
 
 
 class JointStep(TrainingStep):

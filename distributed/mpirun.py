@@ -181,7 +181,8 @@ def _hydra(mpi: Mpi, options: Namespace, names: list[str]) -> list[str]:
     elif "-bind-to" not in options.mpi_args:
         argv += ["-bind-to", "none"]
     if options.hosts:
-        argv += ["-hosts", ",".join(f"{name}:{slots}" for name, slots in options.hosts.items())]
+        hosts = [f"{name}:{slots}" for name, slots in options.hosts.items()]
+        argv += ["-hosts", ",".join(hosts)]
     # -np ends Hydra's global options
     return [*argv, *options.mpi_args, "-np", str(options.num_proc)]
 

@@ -49,10 +49,11 @@ class StepResult:
         losses = {}
         for loss_sum, (term, weight) in zip(sums, self.weights.items(), strict=True):
             losses[term] = loss_sum / weight if weight else math.nan
-        facts = {"learning_rate": rate, "gradient_norm": norm, "applied": applied}
+        numbers = {"loss": sum(losses.values()), **losses}
+        numbers |= {"learning_rate": rate, "gradient_norm": norm, "applied": applied}
         if scale:
-            facts["loss_scale"] = scale
-        return {"loss": sum(losses.values()), **losses, **facts}
+            numbers["loss_scale"] = scale
+        return numbers
 
 
 @dataclass(eq=False)
@@ -88,40 +89,48 @@ class AllreduceOptimizer:
     def state(self) -> dict[str, keras.Variable]:
         """The optimizer's variables except the learning rate, numbered in order, and the loss
         scale."""
-        variables = [v for v in self.optimizer.variables if v is not self.optimizer._learning_rate]
+        rate = self.optimizer._learning_rate
+        variables = [variable for variable in self.optimizer.variables if variable is not rate]
         named = {f"{number:04d}": variable for number, variable in enumerate(variables)}
-        return named if self._loss_scale is None else named | {LOSS_SCALE: self._loss_scale}
+        if self._loss_scale is not None:
+            named[LOSS_SCALE] = self._loss_scale
+        return named
 
     def reset(self) -> None:
         """Gives the state its first values, which are 0 in BERT's optimizers."""
         for name, variable in self.state().items():
-            variable.assign(
-                START_OF_SCALE if name == LOSS_SCALE else tf.zeros(variable.shape, variable.dtype)
-            )
+            value = START_OF_SCALE
+            if name != LOSS_SCALE:
+                value = tf.zeros(variable.shape, variable.dtype)
+            variable.assign(value)
 
     def reduce_weights(
         self, weights: Mapping[str, float], requests: Sequence[bool] = ()
     ) -> tuple[dict[str, float], list[bool]]:
         """Each loss term's weight summed over ranks (in float64), and which of the requests any
         rank makes. Raises ValueError when a weight is negative or NaN."""
-        local = [*(weights[term] for term in self.loss_terms), *requests]
-        totals = self.world.all_reduce_sum(local, "the sum of a step's weights").tolist()
-        total = dict(zip(self.loss_terms, totals, strict=False))
+        in_order = [weights[term] for term in self.loss_terms]
+        sums = self.world.all_reduce_sum([*in_order, *requests], "the sum of a step's weights")
+        num_terms = len(in_order)
+        total = dict(zip(self.loss_terms, sums[:num_terms].tolist(), strict=True))
         for term, weight in total.items():
             if not weight >= 0:
                 raise ValueError(f"the weight of loss term {term!r} over all ranks is {weight}")
-        return total, [wanted > 0 for wanted in totals[len(total) :]]
+        is_wanted = sums[num_terms:] > 0
+        return total, is_wanted.tolist()
 
     def inverse_weights(self, totals: Mapping[str, float]) -> Tensor:
         """The factor of each loss sum in the backward pass, [terms]: loss scale / weight over all
         ranks."""
-        inverse = tf.constant([1 / totals[term] for term in self.loss_terms], self.dtype)
-        return inverse if self._loss_scale is None else inverse * self._scale()
+        inverse = [1 / totals[term] for term in self.loss_terms]
+        factors = tf.constant(inverse, self.dtype)
+        return factors if self._loss_scale is None else factors * self._scale()
 
     def _scale(self) -> Tensor:
         """That of the losses, or 0 if they have none."""
-        value = tf.zeros([]) if self._loss_scale is None else self._loss_scale.value[0]
-        return tf.cast(value, self.dtype)
+        if self._loss_scale is None:
+            return tf.zeros([], self.dtype)
+        return tf.cast(self._loss_scale.value[0], self.dtype)
 
     def _rate(self) -> Tensor:
         return tf.cast(self.optimizer.learning_rate, self.dtype)
@@ -171,7 +180,7 @@ class AllreduceOptimizer:
         if self.world.size > 1:
             total = hashlib.sha256()
             for variable in self.trainable:
-                raw = host_view(tf.convert_to_tensor(variable.value)).reshape(-1).view(np.uint8)
+                raw = host_view(variable.value).reshape(-1).view(np.uint8)
                 total.update(google_crc32c.value(raw).to_bytes(4, "little"))
             what = f"the trainable variables after {self.optimizer.iterations.numpy()} steps"
             self.world.agree({what: total.hexdigest()[:24]})
@@ -186,7 +195,8 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
     """Gives every rank the values of the rank `root`."""
     with world.operation("the broadcast of the variables"):
         for variable in variables if world.size > 1 else ():
-            values = broadcast(world.comm, host_view(tf.convert_to_tensor(variable.value)), root)
+            own_values = host_view(variable.value)
+            values = broadcast(world.comm, own_values, root)
             if world.rank != root:
                 variable.assign(values)
 

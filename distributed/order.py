@@ -23,21 +23,23 @@ class Order:
     order each time."""
 
     def __init__(self, num_rows: int, seed: int):
-        self.num_rows, self.seed = num_rows, seed
+        self.num_rows = num_rows
+        self.seed = seed
         self._permutation = functools.lru_cache(2)(self._permutation_of)
 
     def rows_at(self, start: int, stop: int) -> ndarray:
         """Row numbers (int64) of the positions start, …, stop - 1 of the endless stream."""
-        epochs, within = np.divmod(np.arange(start, stop, dtype=np.int64), self.num_rows)
+        positions = np.arange(start, stop, dtype=np.int64)
+        epochs, within = np.divmod(positions, self.num_rows)
         parts = [within[:0]]
         for epoch in np.unique(epochs).tolist():
             parts.append(self._rows_of_epoch(epoch, within[epochs == epoch]))
         return np.concatenate(parts)
 
-    def _rows_of_epoch(self, epoch: int, positions: ndarray) -> ndarray:
+    def _rows_of_epoch(self, epoch, positions):
         return self._permutation(epoch)[positions]
 
-    def _permutation_of(self, epoch: int) -> ndarray:
+    def _permutation_of(self, epoch):
         bits = np.random.Philox(key=[self.seed, epoch])
         return np.random.Generator(bits).permutation(self.num_rows)
 
@@ -62,16 +64,19 @@ class BlockOrder(Order):
         self._num_blocks = -(-num_rows // block)
         self._last_rows = num_rows - (self._num_blocks - 1) * block
         first = math.isqrt(max(self._num_blocks - 1, 0)) + 1
-        self._halves = (np.uint64(first), np.uint64(-(-self._num_blocks // first)))
+        second = -(-self._num_blocks // first)
+        self._halves = np.uint64(first), np.uint64(second)
 
-    def _rows_of_epoch(self, epoch: int, positions: ndarray) -> ndarray:
-        seeds = np.array([self.seed & _WORD, epoch], np.uint64)
-        keys = mixed(
-            mixed(seeds[:1]) + seeds[1:] * _ODD + np.arange(1, _ROUNDS + 2, dtype=np.uint64)
-        )
-        short = self._permuted(np.array([self._num_blocks - 1]), keys, backwards=True)
+    def _rows_of_epoch(self, epoch, positions):
+        seed = np.array([self.seed & _WORD], np.uint64)
+        of_epoch = mixed(seed) + np.array([epoch], np.uint64) * _ODD
+        # one for each round, and the last one for the rows within a block
+        keys = mixed(of_epoch + np.arange(1, _ROUNDS + 2, dtype=np.uint64))
+        last_block = np.array([self._num_blocks - 1])
+        short_slot = self._permuted(last_block, keys, backwards=True)
+        short_end = short_slot * self.block + self._last_rows
         missing = self.block - self._last_rows
-        shift = np.where(positions >= short * self.block + self._last_rows, missing, 0)
+        shift = np.where(positions >= short_end, missing, 0)
         slots, within = np.divmod(positions + shift, self.block)
         blocks = self._permuted(np.arange(slots[0], slots[-1] + 1), keys)
         rows = blocks[:, None] * self.block + np.arange(self.block)
@@ -82,21 +87,26 @@ class BlockOrder(Order):
         block_index = slots - slots[0]
         return rows[block_index, order[block_index, within]]
 
-    def _permuted(self, blocks: ndarray, keys: ndarray, backwards: bool = False) -> ndarray:
+    def _permuted(self, blocks, keys, backwards=False):
         """π of each number, or the inverse of π."""
         permuted = self._through_rounds(blocks.astype(np.uint64), keys, backwards)
-        while len(outside := np.flatnonzero(permuted >= self._num_blocks)):
+        outside = permuted >= self._num_blocks
+        while outside.any():
             permuted[outside] = self._through_rounds(permuted[outside], keys, backwards)
+            outside = permuted >= self._num_blocks
         return permuted.astype(np.int64)
 
-    def _through_rounds(self, numbers: ndarray, keys: ndarray, backwards: bool) -> ndarray:
+    def _through_rounds(self, numbers, keys, backwards):
         first = self._halves[0]
         halves = [numbers % first, numbers // first]
-        for number in reversed(range(_ROUNDS)) if backwards else range(_ROUNDS):
+        rounds = range(_ROUNDS)
+        for number in reversed(rounds) if backwards else rounds:
             changed = number % 2
             size = self._halves[changed]
             gain = mixed(halves[1 - changed] * _ODD + keys[number]) % size
-            halves[changed] = (halves[changed] + (size - gain if backwards else gain)) % size
+            if backwards:
+                gain = size - gain
+            halves[changed] = (halves[changed] + gain) % size
         return halves[0] + halves[1] * first
 
 
@@ -107,7 +117,8 @@ def balanced(lengths: ndarray, num_parts: int) -> list[ndarray]:
     num_rows, larger = divmod(len(lengths), num_parts)  # of each part; so many parts have one more
     parts: list[list] = [[] for _ in range(num_parts)]
     open_parts = [(0, part) for part in range(num_parts)]  # a heap, by tokens
-    for row in np.argsort(-lengths, kind="stable").tolist():
+    longest_first = np.argsort(-lengths, kind="stable").tolist()
+    for row in longest_first:
         tokens, part = heapq.heappop(open_parts)
         while len(parts[part]) == num_rows and not larger:
             tokens, part = heapq.heappop(open_parts)
@@ -120,5 +131,8 @@ def balanced(lengths: ndarray, num_parts: int) -> list[ndarray]:
 
 def divided(lengths: ndarray, num_ranks: int, accumulation: int) -> list[list[ndarray]]:
     """The rows of a step for each rank and micro-batch, as places in `lengths`."""
-    ranks = balanced(lengths, num_ranks)
-    return [[mine[part] for part in balanced(lengths[mine], accumulation)] for mine in ranks]
+    shares = []
+    for rows in balanced(lengths, num_ranks):
+        parts = balanced(lengths[rows], accumulation)
+        shares.append([rows[part] for part in parts])
+    return shares

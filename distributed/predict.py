@@ -38,13 +38,17 @@ def predict(
     bar = run.progress(len(mine), label, "batch")
     kept: list = []
 
+    def batch_of(number):
+        row_numbers = batches[number]
+        return collate(fields_of(rows, row_numbers, row_numbers))
+
     def digest_of(number, output):
         # waits for the device
-        return digest(number, tf.nest.map_structure(lambda tensor: tensor.numpy(), output))
+        arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), output)
+        return digest(number, arrays)
 
     with ThreadPoolExecutor(1, "digest") as thread:
-        made = prefetched(lambda n: collate(fields_of(rows, batches[n], batches[n])), mine)
-        for number, batch in zip(mine, made, strict=True):
+        for number, batch in zip(mine, prefetched(batch_of, mine), strict=True):
             if world.stop_wanted.is_set():
                 text = "stopped before the predictions were complete: run the same command again"
                 raise InputError(text)
@@ -60,4 +64,8 @@ def predict(
     gathered = world.gather(outputs)
     if gathered is None:
         return None
-    return [gathered[number % world.size][number // world.size] for number in range(len(batches))]
+    in_order = []
+    for number in range(len(batches)):
+        of_rank = gathered[number % world.size]
+        in_order.append(of_rank[number // world.size])
+    return in_order

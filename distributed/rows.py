@@ -37,16 +37,21 @@ class BatchRows:
     def take(self, indices: ndarray) -> dict[str, ndarray | Ragged]:
         """The columns of some rows in the stored types: a column of numbers as an array [n], one of
         lists as a ragged array (`ringbase.ragged`)."""
-        pieces, places = [], []
+        pieces = []
+        places = [np.zeros(0, np.int64)]
         for batch, within, of_batch in self._by_batch(indices):
             is_one = len(within) == 1  # a slice costs a tenth of a take
-            pieces.append(batch.slice(within[0], 1) if is_one else batch.take(_indices(within)))
+            piece = batch.slice(within[0], 1) if is_one else batch.take(_indices(within))
+            pieces.append(piece)
             places.append(of_batch)
-        chosen = pa.Table.from_batches(pieces or [self._parts[0].batch(0).slice(0, 0)])
+        if not pieces:
+            pieces = [self._parts[0].batch(0).slice(0, 0)]
+        chosen = pa.Table.from_batches(pieces)
         if len(pieces) > 1:
             # `pa.Table.take` would copy every chunk of a list column: 0.4 ms instead of 49 with
             # 1,000 chunks.
-            chosen = chosen.combine_chunks().take(_indices(np.argsort(np.concatenate(places))))
+            order = np.argsort(np.concatenate(places))
+            chosen = chosen.combine_chunks().take(_indices(order))
         return {name: _to_numpy(chosen.column(name)) for name in chosen.column_names}
 
     def lengths_at(self, name: str, indices: ndarray) -> ndarray:
@@ -65,9 +70,10 @@ class BatchRows:
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
         for number, places in _groups(rows, self._first_rows):
             part = self._parts[number]
-            within = rows[places] - self._first_rows[number]
-            for batch, here in _groups(within, part.starts):
-                yield part.batch(batch), within[here] - part.starts[batch], places[here]
+            in_part = rows[places] - self._first_rows[number]
+            for batch, here in _groups(in_part, part.starts):
+                in_batch = in_part[here] - part.starts[batch]
+                yield part.batch(batch), in_batch, places[here]
 
 
 class Rows(BatchRows):
@@ -75,9 +81,13 @@ class Rows(BatchRows):
     table."""
 
     def __init__(self, table: pa.Table):
-        self.table, self.num_rows = table, table.num_rows
-        self._batches = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
-        self.starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
+        self.table = table
+        self.num_rows = table.num_rows
+        self._batches = table.to_batches()
+        if not self._batches:
+            self._batches = [pa.RecordBatch.from_pylist([], table.schema)]
+        sizes = [batch.num_rows for batch in self._batches]
+        self.starts = np.cumsum([0, *sizes])
         super().__init__([self])
 
     @classmethod
@@ -96,7 +106,8 @@ class Rows(BatchRows):
 def _groups(rows: ndarray, starts: ndarray) -> Iterator[tuple[int, ndarray]]:
     """The number of each interval with some of the rows, and their places."""
     numbers = np.searchsorted(starts, rows, side="right") - 1
-    return ((number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist())
+    for number in np.unique(numbers).tolist():
+        yield number, np.flatnonzero(numbers == number)
 
 
 def write_rows(path: Path, table: pa.Table) -> None:
@@ -114,7 +125,7 @@ def ragged(arrays: Iterable[ndarray], kind: pa.DataType) -> pa.Array:
 # pyarrow's own conversions import pandas, which takes 0.3 s.
 
 
-def _indices(rows: ndarray) -> pa.Array:
+def _indices(rows):
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
 
 
@@ -122,7 +133,9 @@ def _to_numpy(column: pa.ChunkedArray) -> ndarray | Ragged:
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(column.type, pa.LargeListType):
         offsets = np.from_dlpack(array.offsets)
-        return np.from_dlpack(array.values)[offsets[0] : offsets[-1]], offsets - offsets[0]
+        first, end = offsets[0], offsets[-1]
+        values = np.from_dlpack(array.values)[first:end]
+        return values, offsets - first
     are_numbers = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     if are_numbers and not array.null_count:
         return np.from_dlpack(array)
@@ -145,15 +158,21 @@ class Feed:
     def batches(self, plan: Plan, world: World, state: State) -> Generator[list[Batch], None, None]:
         """This rank's micro-batches of each step from this state to the end of the plan, made ahead
         in a thread."""
-        end = state.position + (plan.steps - state.step) * plan.global_batch_size
+        num_steps = plan.steps - state.step
+        end = state.position + num_steps * plan.global_batch_size
         positions = range(state.position, end, plan.global_batch_size)
-        return prefetched(partial(self.micro_batches, plan, world.rank), positions)
+        make = partial(self.micro_batches, plan, world.rank)
+        return prefetched(make, positions)
 
     def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
         """A rank's share of the step whose rows start at `position`."""
         numbers = self.order.rows_at(position, position + plan.global_batch_size)
-        places = divided(self.lengths(numbers), plan.size, plan.accumulation)[rank]
-        return [self.collate(fields_of(self.rows, numbers[p], position + p)) for p in places]
+        lengths = self.lengths(numbers)
+        micro_batches = []
+        for places in divided(lengths, plan.size, plan.accumulation)[rank]:
+            fields = fields_of(self.rows, numbers[places], position + places)
+            micro_batches.append(self.collate(fields))
+        return micro_batches
 
     def batches_of_shapes(self) -> Iterator[Batch]:
         """A batch without rows, padding only, of each shape that XLA compiles for."""
@@ -172,7 +191,8 @@ def prefetched(
 ) -> Generator[T, None, None]:
     """Yields `make(item)` for each item, computed in a thread up to `ahead` items in advance. Its
     exceptions are raised here, where they can end the job."""
-    thread, made = ThreadPoolExecutor(1, "prefetch"), deque[Future[T]]()
+    thread = ThreadPoolExecutor(1, "prefetch")
+    made = deque[Future[T]]()
     try:
         for item in items:
             made.append(thread.submit(make, item))

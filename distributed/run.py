@@ -121,13 +121,16 @@ class Run:
         """The progress of a loop, of whose `total` steps `initial` are done: a bar on a terminal,
         elsewhere a line every 30 seconds and one at the end; nothing without a label."""
         columns = terminal_columns()
-        shape = {"ncols": min(columns, WIDTH) if columns > 1 else WIDTH} if columns else LINES
+        shape = LINES
+        if columns:
+            shape = {"ncols": min(columns, WIDTH) if columns > 1 else WIDTH}
+        is_shown = label is not None and self.shows(total)
         return tqdm(
             desc=label,
             total=total,
             unit=f" {unit}",
             initial=initial,
-            disable=label is None or not self.shows(total),
+            disable=not is_shown,
             **shape,
         )
 

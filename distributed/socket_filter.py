@@ -54,12 +54,18 @@ def refuse_all(keeper: socket.socket) -> None:
 def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
     """Hands the keeper's port to this process's server that shares it: only these IPv4 addresses
     can connect. Raises OSError if the system refuses the filter, or if a stranger gets through."""
-    refused, accepted = (RETURN, 0, 0, NOTHING), (RETURN, 0, 0, WHOLE_PACKET)
-    program = [(LOAD_OCTET, 0, 0, VERSION), (SHIFT_RIGHT, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, 4)]
-    program += [refused, (LOAD_WORD, 0, 0, SOURCE)]
+    refused = (RETURN, 0, 0, NOTHING)
+    accepted = (RETURN, 0, 0, WHOLE_PACKET)
+    program = [
+        (LOAD_OCTET, 0, 0, VERSION),
+        (SHIFT_RIGHT, 0, 0, 4),
+        (JUMP_IF_EQUAL, 1, 0, 4),
+        refused,
+        (LOAD_WORD, 0, 0, SOURCE),
+    ]
     for source in sorted(sources):
-        is_source = (JUMP_IF_EQUAL, 0, 1, int(ipaddress.IPv4Address(source)))
-        program += [is_source, accepted]
+        address = int(ipaddress.IPv4Address(source))
+        program += [(JUMP_IF_EQUAL, 0, 1, address), accepted]
     program.append(refused)
     for server in _others_on_its_port(keeper):
         _set_program(server, SO_ATTACH_FILTER, program)
@@ -71,8 +77,8 @@ def accept_only(sources: Iterable[str], keeper: socket.socket) -> None:
 
 
 def _set_program(listener: socket.socket, option: int, program: Program) -> None:
-    packed = b"".join(struct.pack("HBBI", *each) for each in program)
-    instructions = ctypes.create_string_buffer(packed)
+    packed = [struct.pack("HBBI", *instruction) for instruction in program]
+    instructions = ctypes.create_string_buffer(b"".join(packed))
     # C's struct sock_fprog: their number, and where they are.
     described = struct.pack("HP", len(program), ctypes.addressof(instructions))
     listener.setsockopt(socket.SOL_SOCKET, option, described)
@@ -80,12 +86,14 @@ def _set_program(listener: socket.socket, option: int, program: Program) -> None
 
 def _others_on_its_port(keeper: socket.socket) -> Iterator[socket.socket]:
     """This process's other sockets that listen on the keeper's port."""
-    for descriptor in set(map(int, os.listdir("/proc/self/fd"))) - {keeper.fileno()}:
+    descriptors = set(map(int, os.listdir("/proc/self/fd")))
+    port = keeper.getsockname()[1:2]  # by slices: other kinds of sockets may have none
+    for descriptor in descriptors - {keeper.fileno()}:
         # Suppressed: it is no socket, or closed by now.
         with (
             contextlib.suppress(OSError),
             socket.fromfd(descriptor, keeper.family, keeper.type) as other,
         ):
             listens = other.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            if listens and other.getsockname()[1:2] == keeper.getsockname()[1:2]:
+            if listens and other.getsockname()[1:2] == port:
                 yield other

@@ -135,10 +135,13 @@ def train(
 def is_finished(state: State, held_out: HeldOut | None) -> bool:
     """Whether a training is at the end of its plan, or has not become better for too many
     evaluations."""
-    if state.step == state.steps or not held_out or held_out.patience is None or not state.best:
-        return state.step == state.steps
+    if state.step == state.steps:
+        return True
+    if not held_out or held_out.patience is None or not state.best:
+        return False
     best, _ = state.best
-    return sum(position > best for position, _ in state.evaluations) >= held_out.patience
+    later = [position for position, _ in state.evaluations if position > best]
+    return len(later) >= held_out.patience
 
 
 class Log:
@@ -147,13 +150,16 @@ class Log:
 
     def __init__(self, loop: LoopSettings, world: World, run: Run, state: State):
         """`state`: where the training begins; it has the number of steps and of rows per step."""
-        self._is_async, self._begin = world.device.is_gpu, state.step
+        self._is_async = world.device.is_gpu
+        self._begin = state.step
         self._timeline = Timeline(loop.timeline, world)
         self._profile = Profile(loop.profile_steps, run, state.step)
-        self._every = loop.log_steps or min(LOG_STEPS, max(1, state.steps // LOGGED_STEPS))
+        default = min(LOG_STEPS, max(1, state.steps // LOGGED_STEPS))
+        self._every = loop.log_steps or default
         timed = 1 if loop.timeline else self._every
         self.clock = StepClock(state.global_batch_size, self._is_async, timed, self._timeline.add)
-        self._world, self._run = world, run
+        self._world = world
+        self._run = run
         self._bar = run.progress(state.steps, "training", initial=state.step)
         self._skipped, self._all_skipped = 0, 0  # in a row, and of the whole training
         self._began_s = time.perf_counter()
@@ -166,7 +172,8 @@ class Log:
         """Shows the result of the step that led to `state`. Raises NotFinite or NoTargets when too
         many in a row were skipped, or all of them."""
         is_logged = state.step % self._every == 0 or state.step in (1, 2, state.steps)
-        self._unread.append((state, result, self.clock.read(resets=is_logged), is_logged))
+        times = self.clock.read(resets=is_logged)
+        self._unread.append((state, result, times, is_logged))
         self._show_all_but(self._is_async)
         self._profile.after(state.step)
 

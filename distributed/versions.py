@@ -38,7 +38,8 @@ def environment() -> dict[str, object]:
     launched_by = os.environ.get(launcher.COMMAND)
     if not launched_by and "SLURM_JOB_ID" in os.environ:
         launched_by = f"srun, job {os.environ['SLURM_JOB_ID']}"
-    checkout, described = Path(ringbase.__file__).parent.parent, ""
+    checkout = Path(ringbase.__file__).parent.parent
+    described = ""
     # Not of the folder where the user works: a downloaded .git/config can name programs that git
     # would run.
     command = ["git", "-c", "core.fsmonitor=false", "describe", "--always", "--dirty"]

@@ -75,7 +75,8 @@ class Seen:
     def hear(self, *place) -> None:
         if WORKING in place or place != (self.count, self.name, self.activity):
             self.still_s = 0.0
-        self.silent_s, (self.count, self.name, self.activity) = 0.0, place
+        self.silent_s = 0.0
+        self.count, self.name, self.activity = place
 
     def __str__(self) -> str:
         place = f", at {self.name}" if self.name else ""

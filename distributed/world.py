@@ -231,8 +231,9 @@ class World:
     def agree(self, facts: Mapping[str, object]) -> None:
         """Raises InputError on every rank unless all have the same facts: name -> anything with a
         stable `str`."""
+        own = {name: str(value) for name, value in facts.items()}
         with self.operation("a comparison of the ranks"):
-            everyone = self.all_gather({name: str(value) for name, value in facts.items()})
+            everyone = self.all_gather(own)
         for name in dict.fromkeys(itertools.chain(*everyone)):
             values = [facts_of_rank.get(name, "nothing") for facts_of_rank in everyone]
             if len(set(values)) > 1:

@@ -77,7 +77,7 @@ def build(
         work.begin(facts)
     barrier()
 
-    def made(what: str, number: int) -> list[Path]:
+    def made(what, number):
         """The JSON files that mark pieces of work as done; all ranks together do those that are
         missing."""
         paths = [work.result_path(what, n) for n in range(number)]
@@ -282,11 +282,15 @@ class CorpusWork:
             raise InputError(
                 f"--num_shards is {self.num_shards}: too many for this text, a shard would be empty"
             )
-        order = np.argsort(np.from_dlpack(examples.column("key")), kind="stable")
+        keys = np.from_dlpack(examples.column("key"))
         examples = examples.drop_columns(["key"])
+        order = np.argsort(keys, kind="stable")
         # A part at a time, as `take` makes an index of 8 bytes for each value.
-        parts = [order[start : start + TAKEN_ROWS] for start in range(0, len(order), TAKEN_ROWS)]
-        examples = pa.concat_batches(shards.taken(examples, part) for part in parts)
+        parts = []
+        for start in range(0, len(order), TAKEN_ROWS):
+            part = order[start : start + TAKEN_ROWS]
+            parts.append(shards.taken(examples, part))
+        examples = pa.concat_batches(parts)
         settings = self.settings.examples
         rows = max(1, BATCH_TOKENS // settings.max_seq_length)
         batches = (examples.slice(start, rows) for start in range(0, len(examples), rows))
@@ -295,7 +299,8 @@ class CorpusWork:
 
     def dealt_to(self, shard: int) -> Iterator[pa.RecordBatch]:
         for unit in range(len(self.units)):
-            with pa.OSFile(str(self.result_path("unit", unit).with_suffix(".arrow"))) as source:
+            path = self.result_path("unit", unit).with_suffix(".arrow")
+            with pa.OSFile(str(path)) as source:
                 reader = pa.ipc.open_file(source)
                 for number in range(shard, reader.num_record_batches, self.num_shards):
                     yield reader.get_batch(number)
@@ -325,7 +330,7 @@ def _calls(work: CorpusWork, what: str, numbers: Sequence[int], num_workers: int
 
 
 def _start(work: CorpusWork) -> None:
-    def end_with_parent() -> None:
+    def end_with_parent():
         if parent := multiprocessing.parent_process():
             parent.join()
         os._exit(1)

@@ -41,13 +41,16 @@ def parts_of(documents: Iterable[list[str]], encoder: Encoder) -> Iterator[Part]
     for part in _in_batches(documents, PART_CHARACTERS):
         encoded = []
         for batch in _in_batches(part, BATCH_CHARACTERS):
-            encoded.append(encoder(list(chain.from_iterable(batch))))
+            sentences = list(chain.from_iterable(batch))
+            encoded.append(encoder(sentences))
         tokens, lengths = map(np.concatenate, zip(*encoded, strict=True))
+        if not len(tokens):
+            continue
         # how many sentences of each document have tokens
-        counts = offsets_of(lengths > 0)
-        sizes = np.diff(counts[offsets_of([len(document) for document in part])])
-        if len(tokens):
-            yield Part(tokens, offsets_of(lengths[lengths > 0]), offsets_of(sizes[sizes > 0]))
+        has_tokens = lengths > 0
+        bounds = offsets_of([len(document) for document in part])
+        sizes = np.diff(offsets_of(has_tokens)[bounds])
+        yield Part(tokens, offsets_of(lengths[has_tokens]), offsets_of(sizes[sizes > 0]))
 
 
 def _in_batches(documents: Iterable[list[str]], characters: int) -> Iterator[list[list[str]]]:
@@ -77,8 +80,10 @@ def make_examples(
         pool = part.tokens
         spans, is_random = _next_sentence_plan(part, settings, draws)
     else:
-        cuts = draws if place[-1] else None
-        spans, pool = _full_row_plan(part, settings.max_seq_length - 2, tokenizer.sep_id, cuts)
+        room = settings.max_seq_length - 2
+        is_duplicate = place[-1] > 0
+        first_cut = 1 + int(draws.random() * room) if is_duplicate else room
+        spans, pool = _full_row_plan(part, room, first_cut, tokenizer.sep_id)
         is_random = np.zeros(len(spans), np.int8)
 
     # [CLS] A [SEP] B [SEP], or [CLS] A [SEP], with the two special tokens behind the pool
@@ -88,7 +93,8 @@ def make_examples(
     starts[:, 1::2] = spans[:, :, 0]
     lengths = np.ones_like(starts)
     lengths[:, 1::2] = spans[:, :, 1] - spans[:, :, 0]
-    pool = np.append(pool, np.array([tokenizer.cls_id, tokenizer.sep_id], pool.dtype))
+    special = np.array([tokenizer.cls_id, tokenizer.sep_id], pool.dtype)
+    pool = np.append(pool, special)
     values = gather(pool, starts.ravel(), lengths.ravel())
     offsets = offsets_of(lengths.sum(axis=1))
 
@@ -101,7 +107,8 @@ def make_examples(
     }
     if settings.has_static_masks:
         masking = Masking(tokenizer, **settings.masks)
-        columns |= mask(values, offsets, example_keys(seed, *place, numbers, 1), masking)
+        keys = example_keys(seed, *place, numbers, 1)
+        columns |= mask(values, offsets, keys, masking)
     return record_batch(columns, schema)
 
 
@@ -114,15 +121,17 @@ def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Ran
     """The places of A and B [n, 2, 2] among the tokens by Google's rules, and is_random_next
     [n]."""
     max_tokens = room_for_pairs(settings)
-    offsets, bounds = part.sentences.tolist(), part.documents.tolist()
+    offsets = part.sentences.tolist()
+    bounds = part.documents.tolist()
     draw = draws.random
     num_documents = len(bounds) - 1
-    rows: list[tuple[int, int, int, int, bool]] = []
+    rows = []
 
-    def stop_of(start: int, end: int, tokens: int) -> int:
+    def stop_of(start, end, tokens):
         """Where sentences from `start` on, at least one, have this many tokens, or the document
         ends."""
-        return min(bisect_left(offsets, offsets[start] + tokens, start + 1, end + 1), end)
+        stop = bisect_left(offsets, offsets[start] + tokens, start + 1, end + 1)
+        return min(stop, end)
 
     for document, (start, end) in enumerate(pairwise(bounds)):
         target = max_tokens
@@ -133,7 +142,8 @@ def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Ran
             a_stop = start + 1
             if stop - start > 1:
                 a_stop += int(draw() * (stop - start - 1))
-            a_from, a_to = offsets[start], offsets[a_stop]
+            a_from = offsets[start]
+            a_to = offsets[a_stop]
             a_length = a_to - a_from
             is_random = stop - start == 1 or draw() < 0.5
             if is_random:
@@ -143,11 +153,13 @@ def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Ran
                         break
                 first, last = bounds[other : other + 2]
                 first += int(draw() * (last - first))
+                b_stop = stop_of(first, last, target - a_length)
                 b_from = offsets[first]
-                b_to = offsets[stop_of(first, last, target - a_length)]
+                b_to = offsets[b_stop]
                 start = a_stop  # the sentences meant for B are used again
             else:
-                b_from, b_to = a_to, offsets[stop]
+                b_from = a_to
+                b_to = offsets[stop]
                 start = stop
             b_length = b_to - b_from
             excess = a_length + b_length - max_tokens
@@ -159,10 +171,11 @@ def _next_sentence_plan(part: Part, settings: ExampleSettings, draws: random.Ran
                 b_to -= back_b
             rows.append((a_from, a_to, b_from, b_to, is_random))
     table = np.array(rows, np.int64).reshape(-1, 5)
-    return table[:, :4].reshape(-1, 2, 2), table[:, 4].astype(np.int8)
+    spans = table[:, :4].reshape(-1, 2, 2)
+    return spans, table[:, 4].astype(np.int8)
 
 
-def _cuts(a_length: int, b_length: int, excess: int, draws: random.Random):
+def _cuts(a_length, b_length, excess, draws):
     """How many tokens to cut from the front and the back of A and of B. Google drops one token at a
     time from the longer one, randomly at its front or back."""
     head_start = min(excess, abs(a_length - b_length))
@@ -175,18 +188,21 @@ def _cuts(a_length: int, b_length: int, excess: int, draws: random.Random):
     return front_a, from_a - front_a, front_b, from_b - front_b
 
 
-def _full_row_plan(part: Part, room: int, sep_id: int, draws: random.Random | None):
-    """The sentences in order, with [SEP] between documents, cut every `room` tokens, with `draws`
-    at other places than without: the places [n, 1, 2] of the rows in a pool of tokens, and the
-    pool."""
-    starts = part.sentences[part.documents[:-1]]
-    pool = np.insert(part.tokens, starts[1:], sep_id).astype(part.tokens.dtype)
-    first = 1 + int(draws.random() * room) if draws else room
-    begin = np.append(0, np.arange(first, len(pool), room))
-    stop = np.append(begin[1:], len(pool))
+def _full_row_plan(part, room, first_cut, sep_id):
+    """The sentences in order, with [SEP] between documents, cut behind `first_cut` tokens and then
+    every `room`: the places [n, 1, 2] of the rows in a pool of tokens, and the pool."""
+    starts = part.sentences[part.documents[1:-1]]  # of all documents but the first
+    pool = np.insert(part.tokens, starts, sep_id).astype(part.tokens.dtype)
+    size = len(pool)
+    cuts = np.arange(first_cut, size, room)
+    begin = np.append(0, cuts)
+    stop = np.append(cuts, size)
     # no [SEP] at a row's ends
-    is_separator = np.zeros(len(pool) + 1, bool)
-    is_separator[starts[1:] + np.arange(len(starts) - 1)] = True
+    separators = starts + np.arange(len(starts))
+    is_separator = np.zeros(size + 1, bool)
+    is_separator[separators] = True
     begin += is_separator[begin]
     stop -= is_separator[stop - 1]
-    return np.stack([begin, stop], axis=1)[begin < stop, None], pool
+    is_row = begin < stop
+    spans = np.stack([begin, stop], axis=1)[is_row]
+    return spans[:, None], pool

@@ -51,14 +51,15 @@ def mask(values: Array, offsets: Array, keys: Array, masking: Masking) -> dict[s
     length = int(lengths.max(initial=0))
     assert length <= LONGEST_ROW, length
     inside = np.arange(length) < lengths[:, None]
-    candidate = inside.copy()
     tokenizer = masking.tokenizer
+    candidate = inside.copy()
     candidate[inside] = (values != tokenizer.cls_id) & (values != tokenizer.sep_id)
     # A hash of each key and position. Its last bits are the position, so that no two of a row are
     # equal, and their order does not depend on the sorting algorithm.
     position = np.arange(length, dtype=np.uint64)
-    hashes = mixed(np.asarray(keys, np.uint64)[:, None] + (position + 1) * _STEP)
-    hashes = (hashes & ~np.uint64(LONGEST_ROW - 1)) | position
+    states = np.asarray(keys, np.uint64)[:, None] + (position + 1) * _STEP
+    first_bits = ~np.uint64(LONGEST_ROW - 1)
+    hashes = (mixed(states) & first_bits) | position
 
     wanted = masking.num_predictions(lengths)
     if masking.do_whole_word_mask:
@@ -72,10 +73,11 @@ def mask(values: Array, offsets: Array, keys: Array, masking: Masking) -> dict[s
     places = np.flatnonzero(chosen[inside])  # in `values`
     original_ids = masked[places]
     draws = mixed(hashes[chosen] + _STEP)
-    share = (draws >> 32) / 2.0**32
-    word = ((draws & 0xFFFFFFFF) * tokenizer.vocab_size) >> 32
-    other = np.where(share < MASKED_SHARE + KEPT_SHARE, original_ids, word.astype(np.int32))
-    masked[places] = np.where(share < MASKED_SHARE, np.int32(tokenizer.mask_id), other)
+    share = (draws >> 32) / 2.0**32  # the first half of a draw says what becomes of the token
+    random_ids = ((draws & 0xFFFFFFFF) * tokenizer.vocab_size) >> 32
+    new_ids = random_ids.astype(np.int32)
+    new_ids = np.where(share < MASKED_SHARE + KEPT_SHARE, original_ids, new_ids)
+    masked[places] = np.where(share < MASKED_SHARE, np.int32(tokenizer.mask_id), new_ids)
     positions = np.nonzero(chosen)[1].astype(np.int32)
     predictions = offsets_of(chosen.sum(axis=1))
     return {
@@ -94,19 +96,22 @@ def example_keys(seed: int, *parts: Array | int) -> Array:
     """
     state = mixed(np.atleast_1d(seed).astype(np.uint64) + _STEP)
     for part in parts:
-        state = mixed(state + (np.atleast_1d(part).astype(np.uint64) + 1) * _STEP)
+        numbers = np.atleast_1d(part).astype(np.uint64)
+        state = mixed(state + (numbers + 1) * _STEP)
     return state
 
 
-def _smallest(hashes: Array, candidate: Array, wanted: Array) -> Array:
+def _smallest(hashes, candidate, wanted):
     """Bool [n, length]: the `wanted` candidates of each row with the smallest hashes."""
     wanted = np.minimum(wanted, candidate.sum(axis=1))
+    candidate = candidate & (wanted > 0)[:, None]
     ranked = np.where(candidate, hashes, _LARGEST)
-    last = np.sort(ranked, axis=1)[np.arange(len(wanted)), np.maximum(wanted, 1) - 1]
-    return candidate & (ranked <= last[:, None]) & (wanted > 0)[:, None]
+    last_place = np.maximum(wanted, 1) - 1
+    last = np.take_along_axis(np.sort(ranked, axis=1), last_place[:, None], axis=1)
+    return candidate & (ranked <= last)
 
 
-def _whole_words(hashes: Array, candidate: Array, continues: Array, wanted: Array) -> Array:
+def _whole_words(hashes, candidate, continues, wanted):
     """Bool [n, length]: words in random order, each taken unless the row would then exceed
     `wanted`.
 
@@ -114,21 +119,25 @@ def _whole_words(hashes: Array, candidate: Array, continues: Array, wanted: Arra
     code. The first candidate of an example always starts a word.
     """
     n, length = candidate.shape
-    starts = candidate & ~(continues & (np.cumsum(candidate, axis=1) > 1))
-    # start of each token's word
-    start = np.maximum.accumulate(np.where(starts, np.arange(length), 0), axis=1)
-    rows = np.arange(n)[:, None]
-    sizes = np.bincount((rows * length + start)[candidate], minlength=n * length).reshape(n, length)
-    order = np.argsort(np.where(starts, hashes, _LARGEST), axis=1)
+    rows = np.arange(n)
+    is_first = np.cumsum(candidate, axis=1) == 1
+    is_start = candidate & (is_first | ~continues)
+    # the place where each token's word starts, in its row and in all rows
+    start = np.where(is_start, np.arange(length), 0)
+    start = np.maximum.accumulate(start, axis=1)
+    flat_start = rows[:, None] * length + start
+    sizes = np.bincount(flat_start[candidate], minlength=n * length).reshape(n, length)
+    order = np.argsort(np.where(is_start, hashes, _LARGEST), axis=1)
     sizes = np.take_along_axis(sizes, order, axis=1)
     taken = np.zeros_like(candidate)
     room = wanted.copy()
+    most_words = int(is_start.sum(axis=1).max(initial=0))
     # one word of every example at a time
-    for turn in range(int(starts.sum(axis=1).max(initial=0))):
+    for turn in range(most_words):
         size = sizes[:, turn]
         fits = (size <= room) & (size > 0)
         room -= np.where(fits, size, 0)
-        taken[rows[:, 0], order[:, turn]] = fits
+        taken[rows, order[:, turn]] = fits
         if not room.any():
             break
     return candidate & np.take_along_axis(taken, start, axis=1)

@@ -69,11 +69,9 @@ class TextSettings(Settings):
     @property
     def source(self) -> str:
         """What is read, for messages."""
-        return (
-            f"--input_file {self.input_file}"
-            if self.input_file
-            else f"--dataset_name {self.dataset_name}"
-        )
+        if self.input_file:
+            return f"--input_file {self.input_file}"
+        return f"--dataset_name {self.dataset_name}"
 
 
 class ExampleSettings(Settings):
@@ -142,7 +140,8 @@ class ExampleSettings(Settings):
     @property
     def num_duplicates(self) -> int:
         """How many times examples are made from the whole text."""
-        return self.dupe_factor or (10 if self.has_static_masks else 1)
+        default = 10 if self.has_static_masks else 1
+        return self.dupe_factor or default
 
     @property
     def masks(self) -> dict[str, Any]:

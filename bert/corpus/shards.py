@@ -40,35 +40,39 @@ Manifest = dict[str, Any]
 def schema_of(settings: ExampleSettings, vocab_size: int) -> pa.Schema:
     """The columns of a shard."""
     id_type = pa.uint16() if vocab_size <= 1 << 16 else pa.int32()
-    fields = [("input_ids", pa.large_list(id_type)), ("sentence_a_tokens", pa.int32())]
+    columns = {"input_ids": pa.large_list(id_type), "sentence_a_tokens": pa.int32()}
     if settings.next_sentence:
-        fields.append(("is_random_next", pa.int8()))
+        columns["is_random_next"] = pa.int8()
     if settings.has_static_masks:
-        fields += [
-            ("masked_lm_positions", pa.large_list(pa.int32())),
-            ("masked_lm_ids", pa.large_list(id_type)),
-        ]
-    return pa.schema(fields)
+        columns["masked_lm_positions"] = pa.large_list(pa.int32())
+        columns["masked_lm_ids"] = pa.large_list(id_type)
+    return pa.schema(columns)
 
 
 def record_batch(columns: Mapping[str, Array | Ragged], schema: pa.Schema) -> pa.RecordBatch:
     """The columns of a schema, of numbers or of lists; other columns are left out."""
 
-    def array(values: Array | Ragged, kind: pa.DataType) -> pa.Array:
+    arrays = []
+    for field in schema:
+        values = columns[field.name]
         if isinstance(values, tuple):
             items, offsets = values
-            lists = array(offsets, pa.int64()), array(items, kind.value_type)
-            return pa.LargeListArray.from_arrays(*lists)
-        data = np.ascontiguousarray(values, kind.to_pandas_dtype())
-        return pa.Array.from_buffers(kind, len(data), [None, pa.py_buffer(data)])
-
-    arrays = [array(columns[field.name], field.type) for field in schema]
+            starts = _arrow(offsets, pa.int64())
+            array = pa.LargeListArray.from_arrays(starts, _arrow(items, field.type.value_type))
+        else:
+            array = _arrow(values, field.type)
+        arrays.append(array)
     return pa.record_batch(arrays, schema=schema)
+
+
+def _arrow(values: Array, kind: pa.DataType) -> pa.Array:
+    data = np.ascontiguousarray(values, kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, len(data), [None, pa.py_buffer(data)])
 
 
 def taken(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
     """These rows, int64 [n]."""
-    return batch.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
+    return batch.take(_arrow(rows, pa.int64()))
 
 
 def write_shard(
@@ -78,7 +82,8 @@ def write_shard(
     sizes = list[int]()
     with replacing(path) as file, pa.ipc.new_file(file, schema) as writer:
         for batch in batches:
-            writer.write_batch(batch, {CHECKSUM: str(_checksum(batch, settings, len(sizes)))})
+            checksum = _checksum(batch, settings, len(sizes))
+            writer.write_batch(batch, {CHECKSUM: str(checksum)})
             sizes.append(len(batch))
     return {
         "file": path.name,
@@ -93,14 +98,16 @@ def _checksum(batch: pa.RecordBatch, *facts: object) -> int:
     """The CRC32C of a batch: of `facts`, of its size and the types of its columns, and of its
     values."""
     columns = [(field.name, str(field.type)) for field in batch.schema]
-    checksum = google_crc32c.value(digest(*facts, len(batch), columns).encode())
+    description = digest(*facts, len(batch), columns)
+    checksum = google_crc32c.value(description.encode())
     for column in batch.columns:
         is_list = pa.types.is_large_list(column.type)
-        values = np.from_dlpack(column.flatten() if is_list else column)
-        checksum = google_crc32c.extend(checksum, values.tobytes())
+        arrays = [np.from_dlpack(column.flatten() if is_list else column)]
         if is_list:
             offsets = np.from_dlpack(column.offsets)
-            checksum = google_crc32c.extend(checksum, (offsets - offsets[0]).tobytes())
+            arrays.append(offsets - offsets[0])
+        for array in arrays:
+            checksum = google_crc32c.extend(checksum, array.tobytes())
     return checksum
 
 
@@ -115,8 +122,8 @@ class Shard:
         self.path = path
         self.facts = facts
         self._settings = settings
-        self.num_rows: int = facts["examples"]
-        self._checked: set[int] = set()
+        self.num_rows = facts["examples"]
+        self._checked = set[int]()
 
     @functools.cached_property
     def starts(self) -> Array:
@@ -153,7 +160,8 @@ def open_shards(files: Mapping[Path, Manifest]) -> tuple[list[Shard], Manifest]:
     first_path, first = next(iter(files.items()))
     shards = []
     for path, manifest in files.items():
-        if different := differences(first, manifest, ("settings", "tokenizer_digest")):
+        different = differences(first, manifest, ("settings", "tokenizer_digest"))
+        if different:
             raise InputError(
                 f"the shards in {first_path.parent} and {path.parent} differ: {different}"
             )
@@ -219,26 +227,30 @@ def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifes
             # before its files are looked for: there may be none yet
             read_manifest(Path(name), flag)
             name = os.path.join(name, "*")
-        files = list(map(Path, find_files(name, flag)))
-        for folder in dict.fromkeys(path.parent for path in files):
-            here = [path for path in files if path.parent == folder]
-            if not (folder / MANIFEST).is_file() and not is_arrow(here):
-                shards.update({path: {} for path in here})
+        by_folder: dict[Path, list[Path]] = {}
+        for path in map(Path, find_files(name, flag)):
+            by_folder.setdefault(path.parent, []).append(path)
+        for folder, files in by_folder.items():
+            if not (folder / MANIFEST).is_file() and not is_arrow(files):
+                for path in files:
+                    shards[path] = {}
                 continue
             manifest = read_manifest(folder, flag)
-            named = {folder / shard["file"]: shard["bytes"] for shard in manifest["shards"]}
-            for path in list(named):
-                if not fnmatch.fnmatch(str(path), os.path.normpath(name)):
-                    del named[path]
-            sizes = {
-                path: path.stat().st_size
-                for path in here
-                if path in named or path.name.startswith("shard-")
-            }
-            if problems := _problems(named, sizes):
+            expected = {}
+            for shard in manifest["shards"]:
+                path = folder / shard["file"]
+                if fnmatch.fnmatch(str(path), os.path.normpath(name)):
+                    expected[path] = shard["bytes"]
+            actual = {}
+            for path in files:
+                if path in expected or path.name.startswith("shard-"):
+                    actual[path] = path.stat().st_size
+            problems = _problems(expected, actual)
+            if problems:
                 raise InputError(f"{flag}: {problems[0]}: copy it again, or build the corpus again")
-            shards.update(dict.fromkeys(sorted(named), manifest))
-    if len({path.suffix == ".arrow" for path in shards}) != 1:
+            shards.update(dict.fromkeys(sorted(expected), manifest))
+    formats = {path.suffix == ".arrow" for path in shards}
+    if len(formats) != 1:
         raise InputError(
             f"{flag} {patterns}: no shard matches, or both Arrow and TFRecord shards do"
         )
@@ -258,14 +270,21 @@ def verify(folder: Path) -> Manifest:
     for name, value in manifest.get("tokenizer_files", {}).items():
         expected[folder / TOKENIZER / name] = value
     files = {*expected, *folder.glob("shard-*")}
-    if problems := _problems(expected, {path: sha256(path) for path in files if path.is_file()}):
+    actual = {path: sha256(path) for path in files if path.is_file()}
+    problems = _problems(expected, actual)
+    if problems:
         raise InputError("; ".join(problems))
     return manifest
 
 
 def _problems(expected: Mapping[Path, object], actual: Mapping[Path, object]) -> list[str]:
     """A line for each file whose size or digest is not that of the manifest."""
-    problems = {path: "is damaged" for path in expected if expected[path] != actual.get(path)}
-    problems |= {path: "is missing, but the manifest names it" for path in expected.keys() - actual}
-    problems |= {path: "is not in the manifest" for path in actual.keys() - expected}
-    return [f"{path} {problems[path]}" for path in sorted(problems)]
+    problems = []
+    for path in sorted({*expected, *actual}):
+        if path not in actual:
+            problems.append(f"{path} is missing, but the manifest names it")
+        elif path not in expected:
+            problems.append(f"{path} is not in the manifest")
+        elif expected[path] != actual[path]:
+            problems.append(f"{path} is damaged")
+    return problems

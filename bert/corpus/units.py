@@ -64,11 +64,10 @@ def find_units(text: TextSettings) -> list[Unit]:
     if text.dataset_name is not None:
         pieces = list(_pieces_of_data_set(text))
     else:
-        sizes = {
-            path: size * PACKED_RATIO if packing_of(path) else size
-            for path, size in input_sizes(text)
-            if size
-        }
+        sizes = {}
+        for path, size in input_sizes(text):
+            if size:
+                sizes[path] = size * PACKED_RATIO if packing_of(path) else size
         even_bytes = sum(sizes.values()) // NUM_UNITS
         unit_bytes = min(unit_bytes, max(SMALLEST_UNIT_BYTES, even_bytes))
         pieces = []
@@ -90,7 +89,8 @@ def input_sizes(text: TextSettings) -> list[tuple[str, int]]:
     """Path and size in bytes of every input file, or name and number of rows of the data set."""
     if text.dataset_name is not None:
         return [(text.dataset_name, len(load_data_set(text)))]
-    return [(path, os.path.getsize(path)) for path in find_files(text.input_file or "")]
+    files = find_files(text.input_file or "")
+    return [(path, os.path.getsize(path)) for path in files]
 
 
 @functools.lru_cache(maxsize=1)
@@ -134,9 +134,11 @@ def _pieces_of_file(path: str, size: int, text: TextSettings, unit_bytes: int) -
 def _pieces_of_data_set(text: TextSettings) -> Iterator[Piece]:
     table = load_data_set(text)
     _check_column(text.text_column, table.column_names, text.source)
-    step = max(1, LARGEST_UNIT_BYTES * len(table) // max(1, table.data.nbytes))
-    for start in range(0, len(table), step):
-        stop = min(start + step, len(table))
+    num_rows = len(table)
+    num_bytes = max(1, table.data.nbytes)
+    step = max(1, LARGEST_UNIT_BYTES * num_rows // num_bytes)
+    for start in range(0, num_rows, step):
+        stop = min(start + step, num_rows)
         yield Piece(str(text.dataset_name), "hub", start, stop, LARGEST_UNIT_BYTES)
 
 

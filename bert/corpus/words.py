@@ -1,7 +1,6 @@
 """Sentences of a corpus -> the token ids that `Tokenizer.encode` gives, several times faster for
 WordPiece."""
 
-import itertools
 import json
 from collections.abc import Sequence
 from string import punctuation
@@ -51,16 +50,18 @@ class Encoder:
             return ids, np.diff(offsets)
         if len(self._numbers) > MOST_CACHED_WORDS or self._characters > MOST_CACHED_CHARACTERS:
             self._forget()
-        words = _words_of("".join(f"{sentence}\n" for sentence in sentences).encode())
+        lines = "".join(f"{sentence}\n" for sentence in sentences)
+        words = _words_of(lines.encode())
         distinct = words.dictionary.to_pylist()
         self._learn([word for word in distinct if word not in self._numbers])
-        numbers = np.fromiter(map(self._numbers.__getitem__, distinct), np.int64, len(distinct))
-        numbers = numbers[np.from_dlpack(words.indices)]
+        known = np.array([self._numbers[word] for word in distinct], np.int64)
+        numbers = known[np.from_dlpack(words.indices)]
         starts = self._offsets[numbers]
         lengths = self._offsets[numbers + 1] - starts
-        line_ends = np.flatnonzero(numbers == self._numbers.get("\n"))
         ids = gather(self._values, starts, lengths)
-        return ids, np.diff(np.cumsum(lengths)[line_ends], prepend=0)
+        is_line_end = numbers == self._numbers.get("\n")
+        line_ends = np.cumsum(lengths)[is_line_end]
+        return ids, np.diff(line_ends, prepend=0)
 
     def _forget(self) -> None:
         """Empties the memory of words: the number of each, and the ids of each number as a ragged
@@ -72,20 +73,24 @@ class Encoder:
 
     def _learn(self, words: list[str]) -> None:
         self._characters += sum(map(len, words))
-        (ids,) = self._tokenizer.encode_ids([f" {MARK} ".join([*words, ""])])
+        text = f" {MARK} ".join([*words, ""])
+        (ids,) = self._tokenizer.encode_ids([text])
         is_mark = ids == self._mark_id
-        self._numbers.update(zip(words, itertools.count(len(self._numbers))))
-        self._values = np.concatenate([self._values, ids[~is_mark]])
         lengths = np.diff(np.flatnonzero(is_mark), prepend=-1) - 1
         assert len(lengths) == len(words)
-        self._offsets = np.append(self._offsets, self._offsets[-1] + np.cumsum(lengths))
+        for word in words:
+            self._numbers[word] = len(self._numbers)
+        self._values = np.append(self._values, ids[~is_mark])
+        ends = self._offsets[-1] + np.cumsum(lengths)
+        self._offsets = np.append(self._offsets, ends)
 
 
 def _words_of(text: bytes) -> pa.DictionaryArray:
     """The words of UTF-8 lines, in order, each with the blanks before it. Line ends are words
     too."""
     data = np.frombuffer(text, np.uint8)
-    is_mark, is_blank = _IS_MARK[data], data == ord(" ")
+    is_mark = _IS_MARK[data]
+    is_blank = data == ord(" ")
     is_start = is_mark.copy()
     is_start[:1] = True
     is_start[1:] |= is_mark[:-1] | (is_blank[1:] & ~is_blank[:-1])
@@ -93,21 +98,29 @@ def _words_of(text: bytes) -> pa.DictionaryArray:
         # first bytes of characters of three UTF-8 bytes
         first = np.flatnonzero((data >= 0xE0) & (data < 0xF0))
         high, middle, low = (data[first + place].astype(np.int32) for place in range(3))
-        ideographs = first[_IS_IDEOGRAPH[(high & 0x0F) << 12 | (middle & 0x3F) << 6 | low & 0x3F]]
+        codes = (high & 0x0F) << 12 | (middle & 0x3F) << 6 | low & 0x3F
+        ideographs = first[_IS_IDEOGRAPH[codes]]
         is_start[ideographs] = is_start[ideographs + 3] = True
     starts = np.flatnonzero(is_start)
     offsets = np.append(starts, len(data)).astype(np.int32)
-    words = pa.StringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(text))
+    buffers = pa.py_buffer(offsets), pa.py_buffer(text)
+    words = pa.StringArray.from_buffers(len(starts), *buffers)
     return pc.dictionary_encode(words)
 
 
 def _splits_at_white_space(backend: str) -> bool:
     """Whether it works like BERT's: no token or normalization crosses white space, punctuation or
     ideographs."""
-    parts = json.loads(backend)
-    normalizer = parts["normalizer"] or {}
-    kinds = [normalizer.get("type"), (parts["pre_tokenizer"] or {}).get("type")]
-    if [*kinds, parts["model"]["type"]] != ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:
-        return False
+    content = json.loads(backend)
+    needed = {
+        "normalizer": "BertNormalizer",
+        "pre_tokenizer": "BertPreTokenizer",
+        "model": "WordPiece",
+    }
+    for part, kind in needed.items():
+        stated = content[part] or {}
+        if stated.get("type") != kind:
+            return False
+    normalizer = content["normalizer"]
     splits = normalizer["clean_text"] and normalizer["handle_chinese_chars"]
-    return splits and all(token["special"] for token in parts["added_tokens"])
+    return splits and all(token["special"] for token in content["added_tokens"])

@@ -13,6 +13,7 @@ tokens in a text, drop some accents, and take no ids from a vocabulary.
 """
 
 import collections
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -64,7 +65,9 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
     """
     model = _read(path)
     source = str(vocab_file or path)
-    order = pieces_of(vocab_file) if vocab_file else [piece.piece for piece in model.pieces]
+    order = [piece.piece for piece in model.pieces]
+    if vocab_file:
+        order = pieces_of(vocab_file)
     listed = set(order)
     unknown = next(piece.piece for piece in model.pieces if piece.type == UNKNOWN)
     names = special_names(listed, source, unknown)
@@ -75,16 +78,19 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
             scores[piece.type][piece.piece] = piece.score
     normal, symbols, byte_pieces = scores.values()
     usable = normal | symbols | byte_pieces  # what a text can produce
-    if absent := [piece for piece in usable if piece not in listed]:
+    absent = [piece for piece in usable if piece not in listed]
+    if absent:
         raise InputError(
             f"{source} lacks {len(absent)} of the {len(usable)} pieces of {path}, such as"
             f" {absent[0]!r}: --vocab_file and --spm_model_file do not belong together"
         )
     if model.trainer_spec.model_type == UNIGRAM:
-        backend = Tokenizer(_unigram(model, order, names[1], usable, symbols))
+        core = _unigram(model, order, names[1], usable, symbols)
     else:
-        backend = Tokenizer(_bpe(model, order, names[1], normal, symbols))
-    if steps := _normalizers(model.normalizer_spec, lower_case):
+        core = _bpe(model, order, names[1], normal, symbols)
+    backend = Tokenizer(core)
+    steps = _normalizers(model.normalizer_spec, lower_case)
+    if steps:
         backend.normalizer = normalizers.Sequence(steps)
         for symbol in symbols:
             normalized = backend.normalizer.normalize_str(symbol).removeprefix(" ")
@@ -93,14 +99,15 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
                     f"{path}: its user-defined symbol {symbol!r} is changed by its own"
                     " normalization"
                 )
-    cuts = _cuts_inside([piece for piece in order if piece not in usable], usable)
+    never = [piece for piece in order if piece not in usable]
+    cuts = _cuts_inside(never, usable)
     if byte_pieces:
         cuts.append(CUT_OF_BYTES)
     steps = _pre_tokenizers(model.normalizer_spec.add_dummy_prefix, usable, symbols, cuts)
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     backend.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
-    controls = [p.piece for p in model.pieces if p.type == CONTROL and p.piece in listed]
-    add_special(backend, names, controls)
+    controls = [piece.piece for piece in model.pieces if piece.type == CONTROL]
+    add_special(backend, names, [name for name in controls if name in listed])
     # the scores' last digits as after saving and loading
     return Tokenizer.from_str(backend.to_str()), names
 
@@ -120,32 +127,32 @@ def _read(path: Path) -> ModelProto:
     return model
 
 
-def _unigram(
-    model: ModelProto, order: list[str], unknown: str, usable: Scores, symbols: Scores
-) -> models.Unigram:
+def _unigram(model, order, unknown, usable, symbols):
     """Of all pieces in the order of their ids; `usable` gives the scores of those that a text can
     produce, among them the user's symbols."""
-    best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
-    # so that they always win
-    scores = usable | {symbol: len(symbol.encode()) * best - 0.1 for symbol in symbols}
+    normal_scores = [piece.score for piece in model.pieces if piece.type == NORMAL]
+    best = max(normal_scores, default=0.0)
+    scores = dict(usable)
+    for symbol in symbols:
+        scores[symbol] = len(symbol.encode()) * best - 0.1  # so that they always win
     pieces = [(piece, scores.get(piece, 0.0)) for piece in order]
     return models.Unigram(pieces, order.index(unknown), model.trainer_spec.byte_fallback)
 
 
-def _bpe(
-    model: ModelProto, order: list[str], unknown: str, normal: Scores, symbols: Scores
-) -> models.BPE:
+def _bpe(model, order, unknown, normal, symbols):
     """Of all pieces in the order of their ids; `normal` gives the scores of those that merges
     make. SentencePiece merges the pair whose result has the best score."""
+    ids = {piece: number for number, piece in enumerate(order)}
     merges = []
     for piece, score in normal.items():
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in normal and right in normal:
                 merges.append((-score, cut, (left, right)))
+    pairs = [pair for _, _, pair in sorted(merges)]
     return models.BPE(
-        {piece: number for number, piece in enumerate(order)},
-        [pair for _, _, pair in sorted(merges)],
+        ids,
+        pairs,
         unk_token=unknown,
         fuse_unk=True,
         byte_fallback=model.trainer_spec.byte_fallback,
@@ -176,9 +183,10 @@ def _normalizers(spec, lower_case: bool) -> list:
         charsmap = normalizers.Precompiled(spec.precompiled_charsmap)
         # `tokenizers` gives wrong spans after a character that the map drops, so drop such
         # characters first.
-        if dropped := [c for c in BASIC_PLANE if not charsmap.normalize_str(chr(c))]:
-            pattern = "[" + "".join(f"\\x{{{c:04x}}}" for c in dropped) + "]"
-            steps.append(normalizers.Replace(Regex(pattern), ""))
+        dropped = [code for code in BASIC_PLANE if not charsmap.normalize_str(chr(code))]
+        if dropped:
+            escaped = "".join(f"\\x{{{code:04x}}}" for code in dropped)
+            steps.append(normalizers.Replace(Regex(f"[{escaped}]"), ""))
         steps.append(charsmap)
     steps += composing
     if spec.remove_extra_whitespaces:
@@ -197,22 +205,28 @@ def _pre_tokenizers(
     is_cut_at_blanks = not any(BLANK in piece[1:] for piece in usable)
     steps: list = [pre_tokenizers.Metaspace(BLANK, scheme, is_cut_at_blanks)]
     longest_first = sorted(symbols, key=len, reverse=True)
-    for patterns in (list(map(re.escape, longest_first)), cuts):
+    around_symbols = list(map(re.escape, longest_first))
+    for patterns in (around_symbols, cuts):
         if patterns:
-            steps.append(pre_tokenizers.Split(Regex("|".join(patterns)), "isolated"))
+            pattern = Regex("|".join(patterns))
+            steps.append(pre_tokenizers.Split(pattern, "isolated"))
     return steps
 
 
 def _cuts_inside(never: Iterable[str], usable: Iterable[str]) -> list[str]:
     """Patterns of a place inside each piece that a text must `never` produce: between two
     characters that are neighbours in no usable piece, so that none of those is lost."""
-    neighbours = {piece[i : i + 2] for piece in usable for i in range(len(piece) - 1)}
+    neighbours = set[str]()
+    for piece in usable:
+        neighbours.update(map("".join, itertools.pairwise(piece)))
     patterns = []
     for piece in never:
         if len(piece) > 1:
             places = range(1, len(piece))
-            place = next((k for k in places if piece[k - 1 : k + 1] not in neighbours), 1)
-            patterns.append(f"(?<={re.escape(piece[:place])})(?={re.escape(piece[place:])})")
+            cuts = (place for place in places if piece[place - 1 : place + 1] not in neighbours)
+            cut = next(cuts, 1)
+            before, behind = re.escape(piece[:cut]), re.escape(piece[cut:])
+            patterns.append(f"(?<={before})(?={behind})")
     return patterns
 
 
@@ -226,8 +240,9 @@ def lines_of(path: Path) -> list[str]:
     text = read_text(path, where, SMALL_BYTES).removesuffix("\n")
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     if "" in lines:
+        number = lines.index("") + 1
         raise InputError(
-            f"{where}: line {lines.index('') + 1} is blank; each line must hold the token of its id"
+            f"{where}: line {number} is blank; each line must hold the token of its id"
         )
     return lines
 
@@ -278,11 +293,13 @@ def add_special(
     """Declares the special tokens, and for `transformers` the template of one text, or of two with
     so many [SEP] between them."""
     distinct = dict.fromkeys([*names, *others])
-    backend.add_special_tokens([AddedToken(name, special=True) for name in distinct])
+    special = [AddedToken(name, special=True) for name in distinct]
+    backend.add_special_tokens(special)
     _, _, cls, sep, _ = names
+    between = f" {sep}:0" * separators
     backend.post_processor = processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0" + f" {sep}:0" * separators + f" $B:1 {sep}:1",
+        pair=f"{cls}:0 $A:0{between} $B:1 {sep}:1",
         special_tokens=[(name, backend.token_to_id(name)) for name in (cls, sep)],
     )
     return backend
@@ -292,8 +309,11 @@ def blanks(normalizer, is_marked: bool) -> Array:
     """bool [CODE_POINTS]: the characters that this normalization drops or turns into a blank, and ▁
     as a mark."""
     table = np.zeros(CODE_POINTS, bool)
-    invisible = [c for c in map(chr, range(CODE_POINTS)) if unicodedata.category(c) in INVISIBLE]
-    for character in [*invisible, BLANK] if is_marked else invisible:
+    characters = [BLANK] if is_marked else []
+    for character in map(chr, range(CODE_POINTS)):
+        if unicodedata.category(character) in INVISIBLE:
+            characters.append(character)
+    for character in characters:
         text = f"a{character}a"
         if normalizer:
             text = normalizer.normalize_str(text)
@@ -310,14 +330,18 @@ def trim(texts: Sequence[str], spans: Sequence[Array], blank: Array) -> list[Arr
     `blanks`.
     """
     # All texts at once, separated by a letter; each span by its places there.
-    codes = np.frombuffer("a".join(texts).encode("utf-32-le"), np.uint32)
+    together = "a".join(texts).encode("utf-32-le")
+    codes = np.frombuffer(together, np.uint32)
     size = len(codes)
     is_blank = blank[np.minimum(codes, CODE_POINTS - 1)]  # the last one is no blank
-    lengths = np.array([len(text) for text in texts], np.int64)
     counts = [len(of_text) for of_text in spans]
-    begin = np.repeat(np.cumsum(lengths + 1) - lengths - 1, counts)  # of each span's text
+    lengths = np.array([len(text) for text in texts], np.int64)
+    begins = np.cumsum(lengths + 1) - lengths - 1
+    # of each span's text
+    begin = np.repeat(begins, counts)
     end = begin + np.repeat(lengths, counts)
-    flat = np.concatenate([np.zeros((0, 2), np.int32), *spans]) + begin[:, None]
+    within_texts = np.concatenate([np.zeros((0, 2), np.int32), *spans])
+    flat = within_texts + begin[:, None]
 
     # From the first character that is kept to behind the last one; at least one character.
     kept = np.append(np.flatnonzero(~is_blank), size)
@@ -329,11 +353,14 @@ def trim(texts: Sequence[str], spans: Sequence[Array], blank: Array) -> list[Arr
     # Accents that were composed with the last character stand before the next blank and span.
     gaps = np.append(np.flatnonzero(is_blank), size)
     next_gap = gaps[np.searchsorted(gaps, np.minimum(stop, size))]
-    next_start = np.minimum(np.append(flat[1:, 0], size), end)
+    next_start = np.append(flat[1:, 0], size)
+    next_start = np.minimum(next_start, end)
     stop = np.maximum(stop, np.minimum(next_gap, next_start))
 
     trimmed = np.stack([start, stop], axis=1)
     is_empty = start >= end  # nothing but blanks up to the end of the text: as it was
     trimmed[is_empty] = flat[is_empty]
+    if not counts:
+        return []
     trimmed = (trimmed - begin[:, None]).astype(np.int32)
-    return np.split(trimmed, np.cumsum(counts)[:-1]) if counts else []
+    return np.split(trimmed, np.cumsum(counts)[:-1])

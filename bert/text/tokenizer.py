@@ -22,6 +22,8 @@ WORDPIECE_ONLY = "max_input_chars_per_word"  # a key of a tokenizer.json's model
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
 TEXTS_AT_ONCE = 4096  # an encoding takes far more memory than its ids
 MOST_UNKNOWN_SHARE = 0.10
+# WordPiece marks the pieces that continue a word, the others those that begin one.
+WORD_MARKS = {"wordpiece": "##", "sentencepiece": sentencepiece.BLANK, "bytes": "Ġ"}
 IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 MOST_IDS = 1 << 24
 TRIAL = "The cat sat, 고양이 1 ☃."
@@ -73,13 +75,13 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = True  # "[SEP]" written in a text is text
-        # of pieces that begin a word
-        self.kind, self.word_mark = "sentencepiece", sentencepiece.BLANK
+        self.kind = "sentencepiece"
         if isinstance(backend.model, models.WordPiece):
             backend.model.max_input_chars_per_word = MAX_CHARACTERS_PER_WORD
-            self.kind, self.word_mark = "wordpiece", "##"  # of pieces that continue one
+            self.kind = "wordpiece"
         elif isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
-            self.kind, self.word_mark = "bytes", "Ġ"
+            self.kind = "bytes"
+        self.word_mark = WORD_MARKS[self.kind]
         vocabulary = backend.get_vocab()
         ids = [vocabulary[name] for name in names]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
@@ -132,9 +134,11 @@ class Tokenizer:
 
         No special tokens are added. The Rust library uses all cores.
         """
-        encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
-        ids = [np.asarray(encoding.ids, np.int32) for encoding in encodings]
-        spans = [np.asarray(encoding.offsets, np.int32).reshape(-1, 2) for encoding in encodings]
+        ids = list[Array]()
+        spans = list[Array]()
+        for encoding in self.backend.encode_batch(list(texts), add_special_tokens=False):
+            ids.append(np.asarray(encoding.ids, np.int32))
+            spans.append(np.asarray(encoding.offsets, np.int32).reshape(-1, 2))
         if self.kind != "wordpiece":
             spans = sentencepiece.trim(texts, spans, self._blanks)
         return ids, spans
@@ -151,7 +155,8 @@ class Tokenizer:
     @property
     def case_problem(self) -> str:
         """What this vocabulary loses without lower-casing, and the flag to give; "" if nothing."""
-        used = set("".join(token for token in self._tokens if not re.fullmatch(r"\[.*\]", token)))
+        tokens = [token for token in self._tokens if not re.fullmatch(r"\[.*\]", token)]
+        used = set("".join(tokens))
         has_capitals = not used.isdisjoint(ascii_uppercase)
         if self.lower_case or has_capitals or not used.issuperset(ascii_lowercase):
             return ""
@@ -167,21 +172,21 @@ class Tokenizer:
         self.backend.save(str(folder / "tokenizer.json"))
         # The class BertTokenizer would rebuild it from the vocabulary, with a limit of 100
         # characters per word.
-        settings: dict[str, object] = {
+        config: dict[str, object] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "do_lower_case": self.lower_case,
         }
         normalizer = self.backend.normalizer
         if isinstance(normalizer, normalizers.BertNormalizer):
             for theirs, ours in NORMALIZATION.items():
-                settings[theirs] = getattr(normalizer, ours)
+                config[theirs] = getattr(normalizer, ours)
         types = ["token_type_ids"] if has_types else []
-        settings["model_input_names"] = ["input_ids", *types, "attention_mask"]
+        config["model_input_names"] = ["input_ids", *types, "attention_mask"]
         if num_positions:
-            settings["model_max_length"] = num_positions
+            config["model_max_length"] = num_positions
         for kind, name in zip(sentencepiece.SPECIAL, self._names, strict=True):
-            settings[f"{kind}_token"] = name
-        text = json.dumps(settings, indent=2, ensure_ascii=False)
+            config[f"{kind}_token"] = name
+        text = json.dumps(config, indent=2, ensure_ascii=False)
         (folder / "tokenizer_config.json").write_text(f"{text}\n", encoding="utf-8")
         if self.kind == "wordpiece":
             lines = "".join(f"{token}\n" for token in self._tokens)
@@ -214,8 +219,8 @@ def load(
     """
     vocabulary = Path(vocab_file).expanduser() if vocab_file else None
     model = Path(spm_model_file).expanduser() if spm_model_file else None
-    places = vocabulary and vocabulary.parent, folder
-    statements = [_stated(place) for place in places if place]
+    folders = vocabulary and vocabulary.parent, folder
+    statements = [_stated(place) for place in folders if place]
     normalization, is_bert = next(filter(None, statements), ({}, False))
     saved = None
     if folder is not None and not (vocabulary or model):
@@ -262,7 +267,8 @@ def load(
 
 def _wordpiece(path: Path, normalization: Mapping[str, bool]) -> tuple[RustTokenizer, list[str]]:
     """google-research/bert `tokenization.py`. A token that is listed twice has its last id."""
-    vocabulary = {token: number for number, token in enumerate(sentencepiece.lines_of(path))}
+    tokens = sentencepiece.lines_of(path)
+    vocabulary = {token: number for number, token in enumerate(tokens)}
     names = sentencepiece.special_names(vocabulary, str(path))
     backend = RustTokenizer(models.WordPiece(vocabulary, unk_token=names[1]))
     backend.normalizer = normalizers.BertNormalizer(**normalization)
@@ -276,14 +282,17 @@ def _saved(path: Path, normalization: Mapping[str, bool] | None) -> tuple[RustTo
     own if that is given and it is WordPiece. Raises InputError: neither WordPiece nor
     SentencePiece."""
     backend = RustTokenizer.from_file(str(path))
-    # `to_str` takes 4 bytes for each
-    if (largest := max(backend.get_vocab().values(), default=0)) >= MOST_IDS:
+    vocabulary = backend.get_vocab()
+    largest = max(vocabulary.values(), default=0)
+    if largest >= MOST_IDS:  # `to_str` takes 4 bytes for each
         raise InputError(f"--model {path}: ids must be below {MOST_IDS:,}, got {largest:,}")
     if backend.normalizer:  # a damaged character map panics when it meets a character
-        backend.normalizer.normalize_str("".join(map(chr, sentencepiece.BASIC_PLANE)))
+        all_characters = "".join(map(chr, sentencepiece.BASIC_PLANE))
+        backend.normalizer.normalize_str(all_characters)
     backend.encode(TRIAL)
-    kind, text = type(backend.model), backend.to_str()
+    kind = type(backend.model)
     is_bytes = kind is models.BPE and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
+    text = backend.to_str()
     content = json.loads(text)
     # Gemma's has SentencePiece's marks of blanks without its pre-tokenizer.
     has_marks = "Metaspace" in text or sentencepiece.BLANK in str(content["normalizer"])
@@ -297,13 +306,14 @@ def _saved(path: Path, normalization: Mapping[str, bool] | None) -> tuple[RustTo
         unknown = core["vocab"][core["unk_id"]][0]
     else:
         unknown = core["unk_token"] or ""
-    names = sentencepiece.special_names(backend.get_vocab(), str(path), unknown)
+    names = sentencepiece.special_names(vocabulary, str(path), unknown)
     pair = backend.encode("a", "a").tokens  # as the file says that two texts are joined
     separators = max(1, pair.count(names[3]) - 1)
     if normalization is not None and kind is models.WordPiece:
         backend.normalizer = normalizers.BertNormalizer(**normalization)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return sentencepiece.add_special(backend, names, separators=separators), names
+    backend = sentencepiece.add_special(backend, names, separators=separators)
+    return backend, names
 
 
 def _normalization_of(
@@ -317,7 +327,8 @@ def _normalization_of(
     if is_bert and isinstance(core, dict) and WORDPIECE_ONLY in core:
         return {"lowercase": True} | stated, True
     text = json.dumps(content.get("normalizer"))
-    return {"lowercase": '"Lowercase"' in text or '"lowercase": true' in text}, False
+    lower_case = '"Lowercase"' in text or '"lowercase": true' in text
+    return {"lowercase": lower_case}, False
 
 
 def _stated(folder: Path) -> tuple[dict[str, bool], bool] | None:
@@ -348,10 +359,11 @@ def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:
     """Google's `validate_case_matches_checkpoint`: the folder names of published checkpoints tell
     their case."""
     path = PurePath(checkpoint_name)
-    name = (path.parent if "ckpt" in path.name else path).name.lower()
-    words = re.split("[_-]", name)
-    is_uncased = "uncased" in words or name in LOWER_CASE_CHECKPOINTS
-    if is_uncased != do_lower_case and (is_uncased or "cased" in words):
+    folder = path.parent if "ckpt" in path.name else path
+    name = folder.name.lower()
+    parts = re.split("[_-]", name)
+    is_uncased = "uncased" in parts or name in LOWER_CASE_CHECKPOINTS
+    if is_uncased != do_lower_case and (is_uncased or "cased" in parts):
         raise InputError(
             f"--do_lower_case={do_lower_case} does not match checkpoint {checkpoint_name}: use"
             f" --do_lower_case={is_uncased}"
@@ -360,14 +372,17 @@ def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:
 
 def unknown_share(ids: Sequence[Array], unk_id: int) -> float:
     """The share of [UNK] among all tokens, 0.0 to 1.0."""
-    return sum(int((tokens == unk_id).sum()) for tokens in ids) / max(1, sum(map(len, ids)))
+    num_unknown = sum(int((tokens == unk_id).sum()) for tokens in ids)
+    num_tokens = sum(map(len, ids))
+    return num_unknown / max(1, num_tokens)
 
 
 def tokens_per_character(ids: Sequence[Array], texts: Iterable[str]) -> float:
     """How many tokens the texts with these ids have per character: about 0.3, and 1.0 or more if
     the vocabulary knows no words of their script. Blanks do not count, nor ideographs, which are
     tokens of their own for BERT."""
-    tokens, characters = sum(map(len, ids)), 0
+    tokens = sum(map(len, ids))
+    characters = 0
     for text in texts:
         ideographs = len(IDEOGRAPHS.findall(text))
         tokens -= ideographs

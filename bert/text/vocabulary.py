@@ -2,6 +2,7 @@
 `sentencepiece`."""
 
 import io
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -45,13 +46,14 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
     name = "vocab.txt" if is_wordpiece else "spiece.model"
     trained = _wordpiece if is_wordpiece else _sentencepiece
 
-    def fill(folder: Path) -> None:
+    def fill(folder):
         (folder / name).write_bytes(trained(sentences, settings))
         tokenizer.load(folder=folder, do_lower_case=settings.lower_case).save(folder)
 
     with filled_beside(output_dir, fill) as new:
         output_dir.mkdir(exist_ok=True)
-        for path in sorted(new.iterdir(), key=lambda path: FILES.index(path.name)):
+        written = sorted(new.iterdir(), key=lambda path: FILES.index(path.name))
+        for path in written:
             path.replace(output_dir / path.name)
     return output_dir / name
 
@@ -59,9 +61,9 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
 def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
     """A line for each token: special ones, characters, what joining frequent pairs gives."""
     words = _words(sentences, settings.lower_case)
-    kept = _frequent_characters(words, settings.character_coverage)
-    firsts = {word[0] for word in words} & kept
-    others = {character for word in words for character in word[1:]} & kept
+    frequent = _frequent_characters(words, settings.character_coverage)
+    firsts = frequent.intersection(word[0] for word in words)
+    others = frequent.intersection(itertools.chain.from_iterable(word[1:] for word in words))
     continuing = [f"##{character}" for character in sorted(others)]
     initial = [*SPECIAL_TOKENS, *sorted(firsts), *continuing]
     size = settings.vocab_size
@@ -99,29 +101,31 @@ def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
     lower case."""
     # BERT's normalization keeps the white space between words, so only distinct words need to be
     # normalized.
-    counts: Counter[str] = Counter()
+    counts = Counter[str]()
     for sentence in sentences:
         counts.update(ANY_WORD.findall(sentence))
     if not counts:
         raise InputError(NO_TEXT)
-    korean = sum(count for word, count in counts.items() if HANGUL.search(word)) / counts.total()
-    if lower_case and korean > MOST_KOREAN_SHARE:
+    num_korean = sum(count for word, count in counts.items() if HANGUL.search(word))
+    korean_share = num_korean / counts.total()
+    if lower_case and korean_share > MOST_KOREAN_SHARE:
         raise InputError(
-            f"{korean:.0%} of the words are Korean, and BERT's lower-casing, which strips accents,"
-            " takes Hangul syllables apart into letters: give --nodo_lower_case"
+            f"{korean_share:.0%} of the words are Korean, and BERT's lower-casing, which strips"
+            " accents, takes Hangul syllables apart into letters: give --nodo_lower_case"
         )
     normalizer = normalizers.BertNormalizer(lowercase=lower_case)
     splitter = pre_tokenizers.BertPreTokenizer()
-    words: Counter[str] = Counter()
+    words = Counter[str]()
     for chunk, count in counts.items():
-        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(chunk)):
+        normalized = normalizer.normalize_str(chunk)
+        for word, _ in splitter.pre_tokenize_str(normalized):
             words[word] += count
     return words
 
 
 def _frequent_characters(words: Counter[str], coverage: float) -> set[str]:
     """The most frequent characters, as many as make up the share `coverage` of the text."""
-    counts: Counter[str] = Counter()
+    counts = Counter[str]()
     for word, count in words.items():
         for character in word:
             counts[character] += count
@@ -140,7 +144,8 @@ def _repeated(words: Counter[str]) -> Iterator[str]:
     """Repeats each word as often as it was counted, with many words per line."""
     for word, count in words.items():
         for start in range(0, count, 4096):
-            yield " ".join([word] * min(count - start, 4096))
+            times = min(count - start, 4096)
+            yield " ".join([word] * times)
 
 
 def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
@@ -173,7 +178,8 @@ def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> by
         )
     # such as "Vocabulary size too high (9000). Please set it to a value <= 5012."
     except RuntimeError as error:
-        reason = " ".join(str(error).split()).split("] ")[-1]
+        one_liner = " ".join(str(error).split())
+        reason = one_liner.split("] ")[-1]
         raise InputError(
             f"--vocab_size {settings.vocab_size}, {len(texts):,} texts: {reason}"
         ) from error

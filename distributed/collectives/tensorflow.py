@@ -52,8 +52,10 @@ class TensorflowCollectives(Collectives):
 
     def __init__(self, world: World, name: str):
         # XLA compiles NCCL's sums, not those of the ring
-        self.name, self.in_graph = name, name == "nccl"
-        self._compiled, self._size = tf.function(self._sums, autograph=False), world.size
+        self.in_graph = name == "nccl"
+        self.name = name
+        self._compiled = tf.function(self._sums, autograph=False)
+        self._size = world.size
         kind = "GPU" if self.in_graph else "CPU"
         self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{kind}:0")
 
@@ -61,7 +63,8 @@ class TensorflowCollectives(Collectives):
         return self._compiled(list(tensors))
 
     def _sums(self, tensors: list[Tensor]) -> list[Tensor]:
-        total = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+        flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
+        total = tf.concat(flat, 0)
         # The ranks' calls find each other by a key. All sums of one dtype and size share one, as
         # every rank makes them in the same order: TensorFlow never forgets a key, so new ones would
         # fill the memory.
@@ -81,7 +84,8 @@ class TensorflowCollectives(Collectives):
                     group_key=group_key,
                     instance_key=key,
                 )
-        parts = tf.split(total, [tensor.shape.num_elements() for tensor in tensors])
+        sizes = [tensor.shape.num_elements() for tensor in tensors]
+        parts = tf.split(total, sizes)
         return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
