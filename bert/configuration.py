@@ -180,8 +180,7 @@ class BertConfig:
         keys = {ours: theirs for theirs, ours in self.architecture.keys.items()}
         content = {}
         for name, value in values.items():
-            # Under their own names, transformers knows no null for these.
-            if value is not None or name not in ("embedding_size", *keys):
+            if value is not None:  # of which transformers knows none for some models
                 content[keys.get(name, name)] = value
         content["id2label"] = dict(enumerate(labels))
         content["label2id"] = {label: number for number, label in enumerate(labels)}

@@ -98,6 +98,27 @@ def test_the_names_are_those_of_transformers(goldens, tmp_path, name):
     assert configuration.BertConfig().as_json().items() <= defaults.items()
 
 
+SMALL = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "pad_token_id": 0,
+}
+
+
+@pytest.mark.parametrize("model_type", sorted(configuration.ARCHITECTURES))
+def test_transformers_reads_what_is_written_of_a_new_model(tmp_path, model_type):
+    """From the few values of a user's configuration: ModernBERT's class knows no null."""
+    config = configuration.config_of(SMALL | {"model_type": model_type})
+    weights.copied(Bert(config, HEADS["classifier"]))(tmp_path)
+    read = AutoConfig.from_pretrained(tmp_path)
+    assert read.model_type == model_type
+    sizes = read.hidden_size, read.num_hidden_layers, read.vocab_size
+    assert sizes == (32, 1, 60)
+
+
 def as_in_2019(tensors):
     """LayerNorm's old names, no prefix, a pooler that nothing uses, and positions as weights."""
     tensors = {name.removeprefix("bert."): value for name, value in tensors.items()}
