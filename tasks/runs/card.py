@@ -68,7 +68,7 @@ def _training(folder: Path, run: Mapping, result: Mapping) -> Iterator[str]:
     batch = f"{plan['steps']:,} steps of {plan['global_batch_size']:,} rows"
     rate = f"learning rate {plan['learning_rate']:g}"
     yield f"- {batch}, {rate}, seed {config['seed']}, {config['precision']}"
-    yield f"- {result['seconds']:,.0f} s; ranks: {result['world_size']}"
+    yield f"- {history.duration(result['seconds'])}; ranks: {result['world_size']}"
     yield f"- command of a rank: `{shlex.join(run['environment']['command'])}`"
 
 

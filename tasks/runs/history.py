@@ -76,6 +76,20 @@ def end(run: Run, world: World, trains: bool) -> dict[str, float]:
     return {"seconds": seconds, "world_size": ranks}
 
 
+def duration(seconds: float | None) -> str:
+    """The two largest units of a time."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def read(folder: Path) -> list[Entry]:
     """The entries of a run's folder; none if it has none, or the file is damaged."""
     try:

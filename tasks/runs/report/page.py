@@ -23,7 +23,7 @@ from pathlib import Path
 from ringbase.errors import InputError
 from ringbase.files import write_text
 from tasks.runs import flags
-from tasks.runs.history import NEW
+from tasks.runs.history import NEW, duration
 from tasks.runs.report.charts import Curve, Points, chart, key, smoothed
 from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, Scores, date, is_score, read_runs
 from tasks.runs.report.sections import Best, section, table
@@ -141,16 +141,6 @@ def summary(runs: Runs, score: str) -> str:
 def tiles_of(scores: Scores) -> list[str]:
     """The main scores, which a task gives first, and losses if there is room."""
     return sorted(scores, key=is_score, reverse=True)[:MOST_TILES]
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
