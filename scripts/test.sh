@@ -19,8 +19,7 @@ tests_of() {
     bert/*) echo tests/referee tests/files tests/spmd ;;
     distributed/*) echo tests/files tests/spmd tests/jobs ;;
     ringbert/horovod/* | examples/*.py) echo tests/horovod tests/spmd ;;
-    ringbase/* | tasks/runs/*) echo tests/files tests/flags tests/input tests/programs ;;
-    tasks/* | ringbert/*) echo tests/flags tests/input tests/programs ;;
+    ringbase/* | tasks/* | ringbert/*) echo tests/files tests/flags tests/input tests/programs ;;
     benchmarks/* | configs/*) echo tests/flags tests/package ;;
     *) echo tests/package ;;
   esac

@@ -30,7 +30,7 @@ Rows = Iterator[tuple[str, dict[Any, Any]]]  # where each stands, "line 7", and 
 Lines = Iterator[tuple[str, list[str]]]  # the same, without the names of the columns
 
 csv.field_size_limit(sys.maxsize)  # the default of 128 KiB is too small for some texts
-ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".json", ".parquet")
+TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".json")  # also with .gz
 # A cell that another program has quoted as in CSV: with each quote doubled.
 QUOTED = re.compile('"(?:[^"]|"")*""(?:[^"]|"")*"')
 IN_QUOTES = "with quotes doubled as in CSV, which .tsv does not undo (save it as .csv)"
@@ -101,12 +101,14 @@ def open_table(
     """
     is_file = str(path) != STANDARD_INPUT
     ending = ending_of(path) if is_file else ".tsv"
-    if ending not in ENDINGS:
+    if ending in BINARY_FORMATS:
+        return BINARY_FORMATS[ending](path, where, columns)
+    if ending not in TEXT_ENDINGS:
+        binary = ", ".join(BINARY_FORMATS)
+        endings = ", ".join((*TEXT_ENDINGS, *BINARY_FORMATS))
         raise InputError(
-            f"{where}: the extension must be {', '.join(ENDINGS)} (all but .parquet also with .gz)"
+            f"{where}: the extension must be {endings} (all but {binary} also with .gz)"
         )
-    if ending == ".parquet":
-        return _of_parquet(path, where, columns)
     text = read_text(path, where) if is_file else standard_input(where)
     nul = text.find("\0")
     if nul >= 0:  # UTF-16 has one in each letter
@@ -190,6 +192,10 @@ def _of_parquet(path: Path, where: str, columns: Sequence[str | None]) -> Table:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: cannot be read as Parquet ({one_line(error)})") from error
     return Table(where, header, _numbered(table.to_batches()))
+
+
+# by their endings
+BINARY_FORMATS = {".parquet": _of_parquet}
 
 
 def of_data_set(data: Any, where: str, classes: Sequence[str] = ()) -> Table:

@@ -14,7 +14,7 @@ from bert import hub
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_json
 from ringbase.settings import shown
-from tasks.runs.tables import Table, ending_of, of_data_set, open_table
+from tasks.runs.tables import BINARY_FORMATS, Table, ending_of, of_data_set, open_table
 from tasks.squad.settings import QuestionSettings
 
 WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
@@ -147,7 +147,7 @@ def _paragraphs(source: Source, allow_impossible: bool) -> tuple[str, Paragraphs
         flag = f"--dataset_name {source.path}"
         data = hub.load_data_set(source.path, None, source.split, flag, source.revision)
         return "", _of_table(of_data_set(data, flag), allow_impossible)
-    if ending_of(path) == ".parquet":
+    if ending_of(path) in BINARY_FORMATS:
         return "", _of_table(open_table(path, where, COLUMNS), allow_impossible)
     data = read_json(path, where)
     version = data.get("version", "") if isinstance(data, dict) else ""

@@ -11,7 +11,7 @@ from ringbase.errors import InputError
 from ringbase.files import lines_of, read_text
 from ringbase.settings import shown
 from tasks.runs.sources import Source
-from tasks.runs.tables import Table, ending_of
+from tasks.runs.tables import BINARY_FORMATS, Table, ending_of
 
 PREFIXED = re.compile(r"[BIELMSU]-\S(.*\S)?")  # the tag of a word in an entity
 PLAIN = re.compile(r"\S(.*\S)?")
@@ -201,7 +201,7 @@ def illegal(sentences: Sentences) -> list[Sentence]:
 
 def _sentences(source: Source, characters: bool) -> Iterator[Sentence]:
     path = Path(source.file or "").expanduser()
-    if not source.file or ending_of(path) in (".jsonl", ".json", ".parquet"):
+    if not source.file or ending_of(path) in (".jsonl", ".json", *BINARY_FORMATS):
         return _of_table(source.table(("tokens", *TAG_COLUMNS), TAG_COLUMNS))
     return _of_columns(path, str(source), characters)
 

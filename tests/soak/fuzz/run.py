@@ -69,6 +69,9 @@ def outcome(reader, folder, name, intact):
 
 def main(folder, seed, first, last, *names):
     known, intact, case = readers(names), {}, Path(folder, "case")
+    if missing := set(names) - {reader.name for reader in known}:
+        every = ", ".join(sorted(reader.name for reader in readers()))
+        sys.exit(f"no such reader: {', '.join(missing)}; there are {every}")
     for reader in known:  # undamaged files are accepted
         fill(case, reader)
         intact[reader.name] = [reader.read(case, name) for name in reader.files].pop()
