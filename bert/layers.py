@@ -1,7 +1,7 @@
 """What encoders and heads share: linear layers and LayerNorm by the names of their tensors, and the
 way between the rows of the hidden state and the rows of attention.
 
-Shapes, as suffixes, are those of bert/model.py.
+Shapes, as suffixes, are those of bert/encoder.py.
 """
 
 from collections.abc import Sequence

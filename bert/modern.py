@@ -67,7 +67,8 @@ class ModernPass(Pass):
 
     @staticmethod
     def deviation(config: BertConfig, name: str) -> float:
-        """Smaller where a branch ends, as in transformers: the branches of many layers add up."""
+        """The standard deviation of a tensor's initial values, as in transformers: smaller where a
+        branch ends, because the branches of many layers add up."""
         if name.endswith("output_weights"):
             return config.hidden_size**-0.5
         if name.endswith(("output/dense/kernel", "pooler/dense/kernel")):
@@ -85,7 +86,7 @@ class ModernPass(Pass):
     def embedded(self, tensors: Tensors) -> Tensor:
         """The words' embeddings, normalised in float32 -> [R, H]."""
         words_RH = tf.gather(tensors[f"{EMBEDDINGS}/word_embeddings"], self.batch["input_ids"])
-        return self.normalized(words_RH, tensors, EMBEDDINGS)
+        return self.norm(words_RH, tensors, EMBEDDINGS)
 
     def options(self, number: int) -> dict[str, Any]:
         return {"is_local": self.config.layer_types[number] == SLIDING}
@@ -111,21 +112,21 @@ class ModernPass(Pass):
             context_RH = rows_of(context_RH, rows)
             if not is_fixed(self.batch):
                 fast = ops  # as in bert/encoder.py
-        branch_RH = self.product(context_RH, tensors, "attention/output/dense")
+        branch_RH = self.linear(context_RH, tensors, "attention/output/dense")
         gamma = tensors["intermediate/LayerNorm/gamma"]
         hidden_RH, normed_RH = fast.prenormed(hidden_RH, branch_RH, gamma, epsilon)
-        expanded_R2I = self.product(normed_RH, tensors, "intermediate/dense")
+        expanded_R2I = self.linear(normed_RH, tensors, "intermediate/dense")
         gated_RI = fast.gated(expanded_R2I, ACTIVATIONS[self.config.hidden_act])
-        return hidden_RH + self.product(gated_RI, tensors, "output/dense")
+        return hidden_RH + self.linear(gated_RI, tensors, "output/dense")
 
     def finished(self, hidden_RH: Tensor, tensors: Tensors) -> Tensor:
-        return self.normalized(hidden_RH, tensors, FINAL)
+        return self.norm(hidden_RH, tensors, FINAL)
 
-    def normalized(self, x_RH: Tensor, tensors: Tensors, scope: str) -> Tensor:
+    def norm(self, x_RH: Tensor, tensors: Tensors, scope: str) -> Tensor:
         normed_RH = normalized(x_RH, tensors, scope, self.config.layer_norm_eps)
         return tf.cast(normed_RH, self.dtype)
 
-    def product(self, x: Tensor, tensors: Tensors, scope: str) -> Tensor:
+    def linear(self, x: Tensor, tensors: Tensors, scope: str) -> Tensor:
         kernel = tf.cast(tensors[f"{scope}/kernel"], self.dtype)
         return tf.matmul(x, kernel)
 
@@ -133,7 +134,7 @@ class ModernPass(Pass):
         """Multi-head attention within each example, or within the window of a token -> the context
         [R, H]."""
         hidden, num_heads = self.config.hidden_size, self.config.num_attention_heads
-        product_R3H = self.product(normed_RH, tensors, "attention/self/query_key_value")
+        product_R3H = self.linear(normed_RH, tensors, "attention/self/query_key_value")
         size = hidden // num_heads
         pairs_R3N2E = tf.reshape(product_R3H, [-1, 3, num_heads, 2, size // 2])
         cosines, sines = self.rotations[is_local]
@@ -148,7 +149,7 @@ class ModernPass(Pass):
 
     def attention_over(self, heads: Heads, mask: Tensor) -> Tensor:
         """[B, N, T, D]; `mask`, [B, 1, 1 or T, K], is added to the scores."""
-        dropout = self.dropout(0.0, place=0)
+        dropout = self.dropout(0.0, place=0)  # none, as all functions of attention take one
         return self.ops.attention(heads, mask, None, dropout, self.batch.get("longest"))
 
     def local_attention(self, heads: Heads, mask_B11T: Tensor) -> Tensor:
@@ -162,29 +163,30 @@ class ModernPass(Pass):
             return self.attention_over(heads, mask_B11T + near_TT)
 
         blocks = partial(in_blocks, self.attention_over, heads, mask_B11T, window)
-        return self.by_length(heads, BLOCKS_FROM * window, whole, blocks)
+        return self.short_or_long(heads, BLOCKS_FROM * window, whole, blocks)
 
     def global_attention(self, heads: Heads, mask_B11T: Tensor) -> Tensor:
         """Attention of each token to all."""
-        recomputes = self.dropout_key is not None
+        recomputes = self.dropout_key is not None  # in training
         whole = partial(self.attention_over, heads, mask_B11T)
         blocks = partial(by_queries, self.attention_over, heads, mask_B11T, recomputes)
-        return self.by_length(heads, KEPT_TO, whole, blocks)
+        return self.short_or_long(heads, KEPT_TO, whole, blocks)
 
-    def by_length(
+    def short_or_long(
         self, heads: Heads, limit: int, short: Callable[[], Tensor], long: Callable[[], Tensor]
     ) -> Tensor:
-        """`long()` if a group's rows are longer than the limit. A training decides it once, by the
-        run's longest row: TensorFlow has no gradient of a custom gradient with branches of its own
-        within a branch."""
+        """`long()` if a group's rows are longer than the limit, which is seen in each pass. A
+        training decides it once, by the run's longest row: TensorFlow has no gradient of a custom
+        gradient with branches of its own within a branch. It is `short()` where that row is not
+        known."""
         query = heads[0]
-        longest = self.batch.get("longest")
         if is_fixed(self.batch):
-            longest = query.shape[2]
-        if longest is None and self.dropout_key is None:
-            return tf.cond(tf.shape(query)[2] > limit, long, short)
-        is_long = longest is not None and longest > limit
-        return long() if is_long else short()
+            return long() if query.shape[2] > limit else short()
+        longest = self.batch.get("longest")
+        if longest is not None:
+            return long() if longest > limit else short()
+        is_training = self.dropout_key is not None
+        return short() if is_training else tf.cond(tf.shape(query)[2] > limit, long, short)
 
 
 def rotation(position_ids: Tensor, size: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -226,7 +228,7 @@ class Blocks:
         _, heads, _, width = x_BNTD.shape
         padded = padded_places(x_BNTD, 0, self.missing)
         split = tf.reshape(padded, [self.rows, heads, self.number, self.size, width])
-        return self._first(split)
+        return self._blocks_as_rows(split)
 
     def with_neighbours(self, x_BNTD: Tensor, padding: float = 0.0) -> Tensor:
         """Each block with the half blocks before and behind it, [B blocks, N, 4 W, D]."""
@@ -234,11 +236,12 @@ class Blocks:
         padded = padded_places(x_BNTD, self.window, self.missing + self.window, padding)
         num_halves = 2 * self.number
         halves = tf.reshape(padded, [self.rows, heads, num_halves + 2, self.window, width])
-        # the first, second, third and fourth quarters of all blocks with their neighbours
+        # Of the halves 0 1 2 3 4 5 two blocks with their neighbours are 0 1 2 3 and 2 3 4 5: the
+        # first quarters 0 and 2, the second ones 1 and 3, …
         quarters = [halves[:, :, first : first + num_halves : 2] for first in range(4)]
-        return self._first(tf.concat(quarters, 3))
+        return self._blocks_as_rows(tf.concat(quarters, 3))
 
-    def _first(self, split):
+    def _blocks_as_rows(self, split):
         """[B, N, blocks, places, D] -> [B blocks, N, places, D]."""
         _, heads, _, places, width = split.shape
         transposed = tf.transpose(split, [0, 2, 1, 3, 4])
@@ -299,8 +302,8 @@ def by_queries(
     turns = tf.transpose(split, [2, 0, 1, 3, 4])
 
     def context(query, key, value):
-        heads = [query, tf.cast(key, dtype), tf.cast(value, dtype)]
-        return attention(heads, mask_B11T)
+        heads_of_turn = [query, tf.cast(key, dtype), tf.cast(value, dtype)]
+        return attention(heads_of_turn, mask_B11T)
 
     if recomputes:
         context = tf.recompute_grad(context)

@@ -4,7 +4,7 @@ ranks.
 Training waits only while rank 0 copies the values; a thread then writes the copy.
 
 FOLDER/rows-000000032000/             named by rows, because the number of ranks changes the step
-    model.safetensors config.json …   the model, written by the task's `write_model`
+    model.safetensors config.json …   the model, written by `bert.weights.copied`
     optimizer.safetensors             moments and step counter
     state.json                        position in the data, steps done, plan, settings
     manifest.json                     sizes and SHA-256 of all other files

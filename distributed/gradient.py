@@ -65,7 +65,7 @@ class StepClock:
         is_before = ends and (self._number + 2) % self.every == 0
         if self.waits and result is not None and (is_timed or is_before):
             result[:1].numpy()
-        seconds = self.skip(part.removesuffix("_s"))
+        seconds = self._lap(part.removesuffix("_s"))
         self._seconds += seconds
         if is_timed:
             self._parts[part] += seconds
@@ -73,8 +73,11 @@ class StepClock:
         self._number += ends
         self._steps += ends
 
-    def skip(self, name: str = "pause") -> float:
-        """Ignores the time since the last mark, in which this was done, and returns it."""
+    def skip(self, name: str = "pause") -> None:
+        """Ignores the time since the last mark, in which this was done."""
+        self._lap(name)
+
+    def _lap(self, name: str) -> float:
         began_s, self._last_s = self._last_s, time.perf_counter()
         self.see(name, began_s, self._last_s)
         return self._last_s - began_s
@@ -97,12 +100,13 @@ class TrainingStep:
     optimizer stand for.
 
     `loss(batch, dropout key int32 [2])` gives the sum of each loss term over the batch, not its
-    mean, and `weights(batch)` the weight of each term (rows, masked tokens, …). `write_back` gives
-    the model the values of variables that are not its own, before it is measured or saved. `seed`
-    is that of dropout. `compiled`: "graph" traces the gradient once for all shapes of batches, and
-    "as traced" leaves it so (see `graphs_as_traced`). With "gradient" XLA compiles it for each
-    shape, and with "step" it compiles gradient, sum over ranks and update as one function: for a
-    rank alone on its GPU, or a backend with `in_graph`.
+    mean, and `weights(batch)` how much the batch has of each term (rows, masked tokens, …), by
+    which it is divided. `Training` in tasks/runs makes both. `write_back` gives the model the
+    values of variables that are not its own, before it is measured or saved. `seed` is that of
+    dropout. `compiled`: "graph" traces the gradient once for all shapes of batches, and "as traced"
+    leaves it so (see `graphs_as_traced`). With "gradient" XLA compiles it for each shape, and with
+    "step" it compiles gradient, sum over ranks and update as one function: for a rank alone on its
+    GPU, or a backend with `in_graph`.
     """
 
     loss: Callable[[Batch, Tensor], Mapping[str, Tensor]]
@@ -115,15 +119,15 @@ class TrainingStep:
     def __post_init__(self) -> None:
         self.state = START
         traced = by_xla if self.compiled in ("gradient", "step") else traced_once
-        self._gradient = traced(self._backward)
-        self._step = by_xla(self._whole_step)
+        self._gradient = traced(self._forward_backward)
+        self._step = by_xla(self._compiled_step)
 
     def take(
         self, batches: Sequence[Batch], number: int, requests: Sequence[bool], clock: StepClock
     ) -> tuple[StepResult, list[bool]]:
         """The step after `number` others, on this rank's micro-batches. All ranks take it together
-        and end it with bit-identical weights. Returns its result, and which of `requests` any rank
-        makes. Raises OutOfMemory.
+        and end it with bit-identical variables. Returns its result, and which of `requests` (to
+        stop, to save a checkpoint) any rank makes. Raises OutOfMemory.
 
         A step in which a loss term has no target on any rank is skipped: the mean of that term is
         not defined.
@@ -141,21 +145,24 @@ class TrainingStep:
         if terms_without_targets(weights):
             numbers = optimizer.skip()
         elif self.compiled == "step":
-            numbers = self._whole(batches, optimizer.inverse_weights(weights), keys)
+            numbers = self._take_compiled(batches, optimizer.inverse_weights(weights), keys)
         else:
             with graphs_as_traced() if self.compiled == "as traced" else nullcontext():
-                own = self._own(batches, optimizer.inverse_weights(weights), keys)
-                clock.mark("compute_s", own[-1])
+                own = self._own_sums(batches, optimizer.inverse_weights(weights), keys)
+                clock.mark("compute_s", own[-1])  # the loss sums, for which a timed step waits
                 total = optimizer.all_reduce(own)
                 clock.mark("reduce_s", total[-1])
                 numbers = optimizer.update(total)
                 clock.mark("apply_s", numbers)
             return StepResult(numbers, weights), wanted
+        # one function has done all: the first part gets its time
         for part in ("compute_s", "reduce_s", "apply_s"):
             clock.mark(part, numbers)
         return StepResult(numbers, weights), wanted
 
-    def _own(self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence) -> Tensors:
+    def _own_sums(
+        self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence
+    ) -> Tensors:
         """[*gradients, loss sums] over this rank's micro-batches."""
         total: Tensors = []
         for batch, key in zip(batches, keys, strict=True):
@@ -164,7 +171,9 @@ class TrainingStep:
                 total = added(total, part) if total else part
         return total
 
-    def _backward(self, batch: dict[str, Tensor], inverse_weights: Tensor, key: Tensor) -> Tensors:
+    def _forward_backward(
+        self, batch: dict[str, Tensor], inverse_weights: Tensor, key: Tensor
+    ) -> Tensors:
         """[*gradients, loss sums] of one batch, in the graph."""
         optimizer = self.optimizer
         with tf.GradientTape() as tape:
@@ -181,16 +190,18 @@ class TrainingStep:
         gradients = tape.gradient(target, variables, slopes, unconnected_gradients="zero")
         return [*map(tf.convert_to_tensor, gradients)]
 
-    def _whole(self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence) -> Tensor:
+    def _take_compiled(
+        self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence
+    ) -> Tensor:
         """A step as one function of its last micro-batch. Returns the numbers of `StepResult`."""
         *earlier, last = batches
-        before = self._own(earlier, inverse_weights, keys[:-1])
+        before = self._own_sums(earlier, inverse_weights, keys[:-1])
         summing = self.optimizer.world.operation("a step with its sum over ranks")
         with naming_memory(last), summing:
             return self._step(last, inverse_weights, keys[-1], before)
 
-    def _whole_step(self, batch, inverse_weights, key, before) -> Tensor:
-        own = self._backward(batch, inverse_weights, key)
+    def _compiled_step(self, batch, inverse_weights, key, before) -> Tensor:
+        own = self._forward_backward(batch, inverse_weights, key)
         if before:
             own = added(before, own)
         total = self.optimizer.all_reduce(own)
@@ -202,9 +213,9 @@ class TrainingStep:
         all ranks would wait for it. Raises OutOfMemory."""
         optimizer = self.optimizer
         keys = [dropout_key(0, 0, 0, 0)] * num_batches
-        # so no variable changes
+        # NaN: the step is not valid, so no variable changes
         undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)
-        compute = self._whole if self.compiled == "step" else self._own
+        compute = self._take_compiled if self.compiled == "step" else self._own_sums
         results = compute([batch] * num_batches, undefined, keys)
         results[-1].numpy()  # memory runs out here or never
 

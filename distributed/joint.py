@@ -166,7 +166,9 @@ class JointStep(TrainingStep):
         self._vectors = traced(vectors)
         self._pull = traced(self._pulled)
 
-    def _own(self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence) -> Tensors:
+    def _own_sums(
+        self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence
+    ) -> Tensors:
         """[*gradients, loss sums] over this rank's micro-batches."""
         parts, places = [], []
         is_one = len(batches) == 1

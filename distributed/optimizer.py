@@ -153,7 +153,7 @@ class AllreduceOptimizer:
         clip = tf.constant(CLIP_NORM, self.dtype)  # as in tf.clip_by_global_norm
         scale *= clip / tf.maximum(norm, clip)
 
-        def apply():
+        def change_variables():
             if hasattr(self.optimizer, "update"):
                 self.optimizer.update(gradients, scale, rate)
                 self.optimizer.iterations.assign_add(1)
@@ -161,7 +161,7 @@ class AllreduceOptimizer:
                 self.optimizer.apply([gradient * scale for gradient in gradients])
             return tf.constant(True)
 
-        tf.cond(finite, apply, lambda: tf.constant(False))
+        tf.cond(finite, change_variables, lambda: tf.constant(False))
         if self._loss_scale is not None:
             changed = _next_loss_scale(self._loss_scale.value, finite)
             self._loss_scale.assign(tf.where(is_valid, changed, self._loss_scale.value))

@@ -90,8 +90,10 @@ def train(
     step, the log and the checkpoints raise, Preempted after SIGUSR1, once all ranks have finished
     the same step and it is saved.
     """
-    world, state = step.optimizer.world, step.synchronize()
-    plan, is_survivor = plan.on_ranks(world.size), world.size < plan.size
+    world = step.optimizer.world
+    state = step.synchronize()
+    is_survivor = world.size < plan.size
+    plan = plan.on_ranks(world.size)
     if is_survivor:  # what a dead rank 0 was writing is lost
         world.on_first(run.lock_again)
         state = step.state = world.on_first(checkpoints.without_lost, state)

@@ -243,6 +243,7 @@ class Training:
             return task.loss(outputs(batch, key), batch)
 
         common = task.weights, optimizer, self.words.write_back
+        # what is left is how it is compiled
         make_step: Callable = partial(TrainingStep, loss, *common)
         if task.joint:
             joint_loss, texts_of = task.joint

@@ -1,7 +1,7 @@
 """bert-squad: fine-tune BERT on SQuAD over all ranks, predict, score (google-research/bert
 `run_squad.py`).
 
-Start reading at `run_squad`, below: data -> plan -> model -> train -> predict -> files.
+Start reading at `run_squad`, below: start -> data -> model -> plan -> train -> predict -> files.
 """
 
 from functools import partial
@@ -24,9 +24,8 @@ def run(config: SquadConfig) -> None:
 def run_squad(config: SquadConfig, job: Job) -> Scores:
     """Trains and predicts as the flags say, on every rank. Returns the scores, if the file has
     answers."""
-    # Configuration, tokenizer and weights are found on rank 0; the windows are built once per
-    # machine.
     windows = config.windows
+    # configuration, tokenizer and weights are found on rank 0
     start = partial(start_of_run, needs=Needs(windows.max_seq_length))
     runs = runs_of(config, job, start)
     task = SpanTask(windows, config.answers, config.metric, saved_settings(config))
@@ -37,5 +36,6 @@ def run_squad(config: SquadConfig, job: Job) -> Scores:
     sources = {kind: of_kind[kind] for kind in config.wanted_sets}
     tokenizer = runs[0].start.words
     preparation = Preparation(job.world, job.run, tokenizer, windows.allow_unknown)
+    # windows of the texts are built once per machine
     sets = open_sets(task, sources, preparation)
     return run_task(task, sets, runs, config, job)
