@@ -4,6 +4,7 @@ patches ours. Installed code imports what pyproject.toml declares."""
 import ast
 import importlib.metadata
 import sys
+import tomllib
 from pathlib import Path
 
 from harness.parsing import PACKAGES, PROJECT, ROOT
@@ -78,3 +79,11 @@ def test_only_the_distributed_layer_asks_for_a_rank():
         for node in ast.walk(ast.parse(path.read_text())):
             is_rank = isinstance(node, ast.Attribute) and node.attr in ("rank", "local_rank")
             assert not is_rank or ast.unparse(node).endswith(".shape.rank"), (path, node.lineno)
+
+
+def test_each_fault_of_the_soak_has_its_place_in_the_code():
+    """Else nobody knows whether the tests would see it: scripts/faults.py runs at releases only."""
+    faults = tomllib.loads((TESTS / "soak/faults.toml").read_text())["fault"]
+    for fault in faults:
+        source = (ROOT / fault["file"]).read_text()
+        assert source.count(fault["find"]) == 1, (fault["behaviour"], fault["file"])
