@@ -14,7 +14,7 @@ case "$*" in *"-k only_slow"*) case "$*" in *"-m slow"*) ;; *) exit 5 ;; esac ;;
 """
 CHANGES = {
     "distributed/plan.py": {"tests/files", "tests/jobs", "tests/spmd"},
-    "tasks/tagger/task.py": {"tests/flags", "tests/input", "tests/programs"},
+    "tasks/tagger/task.py": {"tests/files", "tests/flags", "tests/input", "tests/programs"},
     "docs/running.md": {"tests/package"},
     "tests/files/test_plan.py": {"tests/files/test_plan.py"},
 }
