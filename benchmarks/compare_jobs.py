@@ -156,7 +156,8 @@ def settings_of(contest: Contest, job: Job) -> dict[str, Any]:
         "train_file": config.train_file,
         "predict_file": config.predict_file,
         "max_train_examples": job.examples,
-        "max_predict_examples": PREDICTED_QUESTIONS,
+        # STS-B's dev set is scored whole, as by `ours`
+        "max_predict_examples": None if job.task == "sts-b" else PREDICTED_QUESTIONS,
         "batch_size": config.batch_size,
         "num_epochs": job.epochs,
         "learning_rate": job.rate,
