@@ -38,8 +38,8 @@ Batch = dict[str, Any]
 LENGTH_MULTIPLE = 8  # lengths of groups are rounded up to a multiple of this
 FEWEST_ROWS, ROW_PARTS = 32, 16
 NUM_GROUPS = 4  # of a packed batch
-# For batches of 32 windows of SQuAD, four layouts of eight groups would have 7 % fewer places. But
-# XLA would take twice as long to compile them, and a GPU would start a third more kernels.
+# For batches of 32 rows as long as SQuAD's windows, four layouts of eight groups would have 7 %
+# fewer places. XLA would take twice as long to compile them, for a third more kernels of a GPU.
 NUM_LAYOUTS = 3
 
 

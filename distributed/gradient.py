@@ -65,7 +65,7 @@ class StepClock:
         is_before = ends and (self._number + 2) % self.every == 0
         if self.waits and result is not None and (is_timed or is_before):
             result[:1].numpy()
-        seconds = self._lap(part.removesuffix("_s"))
+        seconds = self.skip(part.removesuffix("_s"))
         self._seconds += seconds
         if is_timed:
             self._parts[part] += seconds
@@ -73,11 +73,9 @@ class StepClock:
         self._number += ends
         self._steps += ends
 
-    def skip(self, name: str = "pause") -> None:
-        """Ignores the time since the last mark, in which this was done."""
-        self._lap(name)
-
-    def _lap(self, name: str) -> float:
+    def skip(self, name: str = "pause") -> float:
+        """Ends the time in which this was done, without adding it to a part. Returns its
+        seconds."""
         began_s, self._last_s = self._last_s, time.perf_counter()
         self.see(name, began_s, self._last_s)
         return self._last_s - began_s

@@ -135,14 +135,12 @@ def steps_per_s(step: TrainingStep, batches_of_steps: Iterable[list[Batch]], wor
     """The speed of steps of which only the last is waited for: the host prepares the next step
     while the GPU computes."""
     unread_clock = StepClock(0)
-    count = 0
     line_up(world)
     begin_s = time.perf_counter()
-    for batches in batches_of_steps:
-        result, _ = step.take(batches, count, (), unread_clock)
-        count += 1
+    for number, batches in enumerate(batches_of_steps):
+        result, _ = step.take(batches, number, (), unread_clock)
     result.read()
-    return count / (time.perf_counter() - begin_s)
+    return (number + 1) / (time.perf_counter() - begin_s)
 
 
 def config_of(load: LoadSettings) -> BertConfig:

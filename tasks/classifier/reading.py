@@ -198,8 +198,7 @@ def read(source: Source, labels: Labels = ()) -> Texts:
     """The examples of a set, at most as many as the flags say. A label must be one of `labels`, if
     there are any, or for regression a finite number. In a set to predict it may be missing."""
     names = source.task.columns
-    flags = ("", "", "") if source.task.name else FLAGS_OF_COLUMNS
-    of_text, of_pair, of_label = flags
+    of_text, of_pair, of_label = [""] * 3 if source.task.name else FLAGS_OF_COLUMNS
     first = Column(names.text, _string, "a string", of_text)
     second = Column(names.pair, _string, "a string", of_pair)
     ids = Column(names.id, str, "", is_needed=False)

@@ -38,8 +38,8 @@ from tasks.runs.trained import CHECKPOINTS, TASK_FILE
 
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 # Steps of a training in which, on GPUs, several shapes earn back the time to compile them: about a
-# minute each for BERT-base beside an H200, whose steps of 32 windows they make 10 ms shorter. Most
-# GPUs are slower.
+# minute each for BERT-base on an H200, whose steps of 32 windows they make 10 ms shorter, by
+# prediction. Most GPUs are slower.
 SEVERAL_SHAPES_FROM = 2000
 # steps after which, on CPUs, an optimized graph has earned back its slower start
 OPTIMIZED_FROM = 1000
