@@ -9,6 +9,7 @@ with the Hugging Face names. Dropout is off, and everything is float32.
 import json
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -36,8 +37,23 @@ DISTILBERT = {  # its names of the sizes
     "vocab_size": "vocab_size",
     "max_position_embeddings": "max_position_embeddings",
 }
-# question and whole length of each row; the rest of its 12 tokens is padding
-LENGTHS = ((5, 11), (4, 7), (6, 8))
+
+
+class Rows(NamedTuple):
+    """What the three rows of a batch are like; one token more than the longest has is padding."""
+
+    lengths: tuple[tuple[int, int], ...]  # of the question and of the whole row
+    spans: tuple[tuple[int, int], ...]  # the first and the last token of the answer
+    masked: tuple[tuple[int, int], ...]  # (row, token)
+
+
+SHORT = Rows(
+    lengths=((5, 11), (4, 7), (6, 8)),
+    spans=((6, 9), (0, 0), (7, 7)),
+    masked=((0, 2), (0, 8), (1, 1), (2, 5), (2, 7)),
+)
+LABELS = (2, 0, 1)
+MASKED_IDS = (17, 5, 40, 59, 23)
 MINILM_IDS = [101, 7592, 1010, 1996, 4248, 2829, 4419, 2743, 2058, 1037, 3898, 1012, 102]
 MINILM_PLACES = ((0, 0), (0, 383), (5, 100), (12, 7))  # (token, component)
 
@@ -93,12 +109,20 @@ def make_models(only: str, published: Path | None) -> None:
         (FOLDER / "minilm.json").write_text(json.dumps(minilm(published), indent=1) + "\n")
 
 
-def make(folder: Path, architecture, add_loss, config) -> None:
-    """Writes the folder of one model."""
-    config._attn_implementation, config.num_labels = (
-        "eager",
-        2 + (add_loss in (classifier_loss, tagger_loss)),
-    )
+def make(
+    folder: Path,
+    architecture,
+    add_loss,
+    config,
+    rows: Rows = SHORT,
+    dtype=torch.float32,
+    deviation: float = 0.25,
+) -> None:
+    """Writes the folder of one model, which computes in this dtype. The standard deviation is that
+    of its weights."""
+    # the eager one computes its softmax in float32 whatever the model computes in
+    config._attn_implementation = "eager" if dtype == torch.float32 else "sdpa"
+    config.num_labels = 2 + (add_loss in (classifier_loss, tagger_loss))
     torch.manual_seed(7)
     model = architecture(config).eval()
     # larger than initial values: attention prefers some tokens, and GELU's forms differ
@@ -106,10 +130,11 @@ def make(folder: Path, architecture, add_loss, config) -> None:
         for name, parameter in model.named_parameters():
             is_gamma = name.lower().replace("_", "").endswith("norm.weight")
             centre = 1.0 if is_gamma else 0.0
-            parameter.copy_(centre + 0.25 * torch.randn(parameter.shape))
+            parameter.copy_(centre + deviation * torch.randn(parameter.shape))
         words = model.get_input_embeddings().weight
-        words[config.pad_token_id] = 0.25 * torch.randn(words.shape[1])  # [PAD] as any other
-    inputs, has_types = make_inputs(), getattr(config, "type_vocab_size", 0) > 1
+        words[config.pad_token_id] = deviation * torch.randn(words.shape[1])  # [PAD] as any other
+    model.to(dtype)
+    inputs, has_types = make_inputs(rows.lengths), getattr(config, "type_vocab_size", 0) > 1
     outputs = model(
         **{name: value for name, value in inputs.items() if has_types or name != "token_type_ids"},
         output_hidden_states=True,
@@ -117,23 +142,26 @@ def make(folder: Path, architecture, add_loss, config) -> None:
     results = dict(inputs) | {
         f"hidden_{number}": state for number, state in enumerate(outputs.hidden_states)
     }
-    results |= add_loss(outputs, inputs)
+    results |= add_loss(outputs, inputs, rows)
     model.zero_grad()
     results["loss"].backward()
     results |= {f"gradient.{name}": parameter.grad for name, parameter in model.named_parameters()}
     shutil.rmtree(folder, ignore_errors=True)
-    model.save_pretrained(folder)
-    tensors = {name: value.detach().contiguous() for name, value in results.items()}
+    tensors = {}
+    for name, value in results.items():
+        is_whole = not value.is_floating_point()
+        tensors[name] = value.detach().to(value.dtype if is_whole else torch.float32).contiguous()
+    model.float().save_pretrained(folder)
     save_file(tensors, folder / "golden.safetensors")
 
 
-def make_inputs() -> dict[str, torch.Tensor]:
-    """Three rows with both token types and padding."""
-    length = max(stop for _, stop in LENGTHS) + 1
-    input_ids = torch.randint(5, VOCAB_SIZE, (len(LENGTHS), length))
+def make_inputs(lengths) -> dict[str, torch.Tensor]:
+    """Rows with both token types and padding."""
+    length = max(stop for _, stop in lengths) + 1
+    input_ids = torch.randint(5, VOCAB_SIZE, (len(lengths), length))
     token_type_ids = torch.zeros_like(input_ids)
     attention_mask = torch.zeros_like(input_ids)
-    for row, (start, stop) in enumerate(LENGTHS):
+    for row, (start, stop) in enumerate(lengths):
         token_type_ids[row, start:stop] = 1
         attention_mask[row, :stop] = 1
     input_ids *= attention_mask
@@ -144,10 +172,10 @@ def make_inputs() -> dict[str, torch.Tensor]:
     }
 
 
-def span_loss(outputs, inputs) -> dict[str, torch.Tensor]:
+def span_loss(outputs, inputs, rows) -> dict[str, torch.Tensor]:
     """The mean over rows of the cross-entropies of start and end, averaged, over real tokens
     only."""
-    start_positions, end_positions = torch.tensor([6, 0, 7]), torch.tensor([9, 0, 7])
+    start_positions, end_positions = torch.tensor(rows.spans).unbind(1)
     scores = torch.stack([outputs.start_logits, outputs.end_logits], -1)
     masked = scores.masked_fill(inputs["attention_mask"][:, :, None] == 0, float("-inf"))
     loss = sum(
@@ -162,14 +190,14 @@ def span_loss(outputs, inputs) -> dict[str, torch.Tensor]:
     }
 
 
-def classifier_loss(outputs, inputs) -> dict[str, torch.Tensor]:
+def classifier_loss(outputs, inputs, rows) -> dict[str, torch.Tensor]:
     """Mean cross-entropy."""
-    labels = torch.tensor([2, 0, 1])
+    labels = torch.tensor(LABELS)
     loss = torch.nn.functional.cross_entropy(outputs.logits, labels)
     return {"scores": outputs.logits, "labels": labels, "loss": loss}
 
 
-def tagger_loss(outputs, inputs) -> dict[str, torch.Tensor]:
+def tagger_loss(outputs, inputs, rows) -> dict[str, torch.Tensor]:
     """Mean cross-entropy of every other token."""
     places = torch.arange(inputs["input_ids"].shape[1])
     used = (inputs["attention_mask"] == 1) & (places % 2 == 1)
@@ -178,24 +206,24 @@ def tagger_loss(outputs, inputs) -> dict[str, torch.Tensor]:
     return {"scores": outputs.logits, "tags": tags, "loss": loss}
 
 
-def pretraining_loss(outputs, inputs) -> dict[str, torch.Tensor]:
+def pretraining_loss(outputs, inputs, rows) -> dict[str, torch.Tensor]:
     """Mean cross-entropy of the masked tokens plus that of the next-sentence labels."""
-    results = of_masked_tokens(outputs.prediction_logits)
+    results = of_masked_tokens(outputs.prediction_logits, rows)
     nsp, labels = outputs.seq_relationship_logits, torch.tensor([1, 0, 1])
     loss = results["loss"] + torch.nn.functional.cross_entropy(nsp, labels)
     return results | {"nsp": nsp, "labels": labels, "loss": loss}
 
 
-def masked_loss(outputs, inputs) -> dict[str, torch.Tensor]:
+def masked_loss(outputs, inputs, rows) -> dict[str, torch.Tensor]:
     """Mean cross-entropy of the masked tokens."""
-    return of_masked_tokens(outputs.logits)
+    return of_masked_tokens(outputs.logits, rows)
 
 
-def of_masked_tokens(logits) -> dict[str, torch.Tensor]:
+def of_masked_tokens(logits, rows) -> dict[str, torch.Tensor]:
     length = logits.shape[1]
     # indices into B*T
-    masked_tokens = torch.tensor([2, 8, length + 1, 2 * length + 5, 2 * length + 7])
-    masked_ids = torch.tensor([17, 5, 40, 59, 23])
+    masked_tokens = torch.tensor([row * length + token for row, token in rows.masked])
+    masked_ids = torch.tensor(MASKED_IDS)
     mlm = logits.reshape(-1, VOCAB_SIZE)[masked_tokens]
     loss = torch.nn.functional.cross_entropy(mlm, masked_ids)
     return {"mlm": mlm, "masked_tokens": masked_tokens, "masked_ids": masked_ids, "loss": loss}

@@ -158,13 +158,13 @@ class Computer:
         found: dict[int, np.ndarray] = {}
         masked = 0
         for place, number in enumerate(order.tolist()):
-            if self.head == "classifier":
-                found[number] = scores[place].numpy()
-            elif isinstance(scores, dict):
+            if isinstance(scores, dict):
                 here = scores["mlm"][masked : masked + len(rows[number].masked)].numpy()
                 next_sentence = scores["nsp"][place] if "nsp" in scores else here[:0, 0]
                 found[number] = np.concatenate([here.ravel(), next_sentence])
                 masked += len(here)
+            elif self.model.head.per == "example":
+                found[number] = scores[place].numpy()
             else:
                 first = batch["first_tokens"][place]
                 found[number] = scores[first : first + len(rows[number].input_ids)].numpy()

@@ -2,22 +2,20 @@
 however rows are padded and grouped, whatever XLA compiles, and in fewer bits."""
 
 import functools
-from dataclasses import replace
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
-from harness.batches import Computer, Row
+from harness import torch_models
+from harness.batches import Computer
 from harness.models import KEY, error
-from safetensors.numpy import load_file
+from harness.torch_models import TOLERANCES, gradients_off, scores_there
 
-from bert import configuration, weights
+from bert import configuration
 from bert.configuration import BertConfig
-from bert.heads import CLASSIFIER, HEADS, PRETRAINING
+from bert.heads import CLASSIFIER, PRETRAINING
 from bert.model import Bert
 
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 OF_BERT = ["span_gelu", "classifier_gelu", "tagger_gelu", "pretraining_gelu"]
 FAMILY = ["roberta", "electra", "distilbert", "modernbert"]
@@ -32,74 +30,7 @@ SLOW = [
     ("classifier_modernbert_mean", "padded", True, "float32"),
     ("masked_modernbert", "by length", True, "float32"),
 ]
-# Of scores and loss, and of gradients. Two float32 programs that sum in different orders differ by
-# some units of 6e-8 per operation, over the dozens of dependent operations of two layers by about
-# 1e-5 of the largest value. bfloat16 has 8 bits: 0.4 % for each of some dozen rounded values;
-# gradients are sums that nearly cancel.
-TOLERANCES = {"float32": (2e-5, 2e-5), "mixed_bfloat16": (0.02, 0.1)}
-
-
-@functools.cache
-def golden(name: str, precision: str) -> tuple[Bert, dict[str, np.ndarray], list[Row]]:
-    """The model as we load it, PyTorch's numbers, and the rows of which they are."""
-    there = load_file(GOLDENS / name / "golden.safetensors")
-    config = replace(configuration.read_config(GOLDENS / name), **NO_DROPOUT)
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(precision)
-    model = Bert(config, HEADS[name.split("_")[0]])
-    keras.config.set_dtype_policy(before)
-    weights.load(model, GOLDENS / name)
-    rows, length = [], there["input_ids"].shape[1]
-    none = np.zeros(len(there["input_ids"]), int)
-    for number, mask in enumerate(there["attention_mask"].astype(bool)):
-        masked = zip(there.get("masked_tokens", []), there.get("masked_ids", []), strict=True)
-        start, end = (int(there.get(f"{end}_positions", none)[number]) for end in ("start", "end"))
-        rows.append(
-            Row(
-                there["input_ids"][number, mask].tolist(),
-                int((there["token_type_ids"][number, mask] == 0).sum()),
-                (start, end),
-                int(there.get("labels", none)[number]),
-                {
-                    int(token % length): int(id_)
-                    for token, id_ in masked
-                    if token // length == number
-                },
-                there["tags"][number, mask].tolist() if "tags" in there else (),
-            )
-        )
-    return model, there, rows
-
-
-def scores_there(there: dict[str, np.ndarray], rows: list[Row]) -> list[np.ndarray]:
-    """PyTorch's scores of each row, as in `Computed`."""
-    if "mlm" not in there:
-        return [
-            scores[: len(row.input_ids)] for scores, row in zip(there["scores"], rows, strict=True)
-        ]
-    ends = np.cumsum([len(row.masked) for row in rows])
-    mlm = np.split(there["mlm"], ends[:-1])
-    nsp = there.get("nsp", [[]] * len(rows))
-    return [np.concatenate([part.ravel(), of_row]) for part, of_row in zip(mlm, nsp, strict=True)]
-
-
-def gradients_off(found: dict[str, np.ndarray], there: dict, model: Bert) -> dict[str, float]:
-    """How far each gradient is from PyTorch's, as a share of its norm."""
-    theirs = {
-        key.removeprefix("gradient."): value
-        for key, value in there.items()
-        if key.startswith("gradient.")
-    }
-    largest, off = max(map(np.linalg.norm, theirs.values())), {}
-    for key, ours in found.items():
-        assert ours.dtype == np.float32
-        right = theirs.pop(weights.hugging_face_name(key, model.head, model.config.architecture))
-        # Softmax ignores a common addend: gradients of key biases, and of a span's last beta and
-        # bias, are 0.
-        scale = max(np.linalg.norm(right), largest / 100)
-        off[key] = np.linalg.norm((ours.T if key.endswith("/kernel") else ours) - right) / scale
-    assert not theirs
-    return off
+golden = functools.cache(torch_models.loaded)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +62,7 @@ def test_scores_and_gradients_are_those_of_pytorch(name, grouping, trains, preci
     monkeypatch.setattr("bert.modern.BLOCKS_FROM", 1)
     monkeypatch.setattr("bert.modern.KEPT_TO", 4)
     monkeypatch.setattr("bert.modern.QUERIES", 5)
-    model, there, rows = golden(name, precision)
+    model, there, rows = golden(GOLDENS / name, precision)
     to_scores, to_gradients = TOLERANCES[precision]
     # A row that is longer than the run expects is computed too: without the loop over heads of long
     # rows. A run with long rows has that loop and ModernBERT's blocks.

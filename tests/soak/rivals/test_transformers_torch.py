@@ -3,17 +3,20 @@
 import itertools
 import json
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from harness import texts
-from harness.batches import Computer, Row
+import tensorflow as tf
+from harness.batches import TASKS, Computer, Row
 from harness.jobs import run
-from harness.models import save_model
-from harness.mpi import ENVIRONMENT
+from harness.models import KEY, error, save_model
+from harness.mpi import ENVIRONMENT, ROOT
+from harness.torch_models import TOLERANCES, gradients_off, loaded, scores_there
 
 from bert import configuration, weights
-from bert.heads import HEADS
+from bert.batch import batch_of
+from bert.heads import EMBEDDINGS, HEADS
 from bert.model import Bert
 from bert.text import tokenizer
 
@@ -38,16 +41,60 @@ FAMILY = {  # the vocabulary has padding as id 0
     "electra": {"model_type": "electra", "embedding_size": 24},
     "distilbert": {"model_type": "distilbert"},
 }
-MODERN = {  # 32 places on each side; rows of more than 256 are cut into blocks
-    "model_type": "modernbert",
-    "num_hidden_layers": 3,
-    "layer_types": ("full_attention", "sliding_attention", "sliding_attention"),
-    "local_attention": 64,
-    "global_rope_theta": 160_000.0,
-    "local_rope_theta": 10_000.0,
-    "max_position_embeddings": 1024,
-    "layer_norm_eps": 1e-5,
+MODERN_KINDS = (
+    "span",
+    "tagger",
+    "classifier_cls",
+    "classifier_mean",
+    "masked",
+    "embedding_mean",
+    "embedding_cls",
+)
+# Writes folders KIND_SIZE in the folder in argv.
+MAKE_MODERN = """
+import pathlib, sys
+import torch, torch_goldens
+from transformers import AutoConfig, AutoModel
+
+def vectors(outputs, inputs, mean):
+    states, mask = outputs.last_hidden_state, inputs["attention_mask"][:, :, None]
+    vectors = (states * mask).sum(1) / mask.sum(1) if mean else states[:, 0]
+    return torch.nn.functional.normalize(vectors) if mean else vectors
+
+def embedding_loss(mean):
+    def loss(outputs, inputs, rows):
+        scores = vectors(outputs, inputs, mean)
+        slopes = torch.randn(scores.shape).double()
+        return {"scores": scores, "slopes": slopes, "loss": (scores * slopes).sum()}
+    return loss
+
+rows = torch_goldens.Rows(
+    lengths=((100, 300), (2, 5), (20, 700)),
+    spans=((110, 299), (0, 0), (650, 699)),
+    masked=((0, 2), (0, 280), (1, 1), (2, 350), (2, 699)),
+)
+of = {
+    "span": (torch_goldens.AutoModelForQuestionAnswering, torch_goldens.span_loss),
+    "tagger": (torch_goldens.AutoModelForTokenClassification, torch_goldens.tagger_loss),
+    "classifier": (torch_goldens.AutoModelForSequenceClassification, torch_goldens.classifier_loss),
+    "masked": (torch_goldens.AutoModelForMaskedLM, torch_goldens.masked_loss),
 }
+for kind in KINDS:
+    head, _, pooling = kind.partition("_")
+    auto, loss = of.get(head) or (AutoModel, embedding_loss(pooling == "mean"))
+    for layers, hidden in ((2, 32), (3, 64), (4, 96)):
+        config = AutoConfig.for_model(
+            "modernbert", vocab_size=torch_goldens.VOCAB_SIZE, hidden_size=hidden,
+            intermediate_size=2 * hidden, num_hidden_layers=layers, num_attention_heads=4,
+            local_attention=64, max_position_embeddings=1024, pad_token_id=0,
+            classifier_pooling=pooling or "cls",
+        )
+        folder = pathlib.Path(sys.argv[1], f"{kind}_{hidden}")
+        deviation = (2 / hidden) ** 0.5  # by which no product becomes larger with the width
+        torch_goldens.make(
+            folder, auto.from_config, loss, config, rows, torch.float64, deviation
+        )
+""".replace("KINDS", repr(MODERN_KINDS))
 PAIRS = [("the animal", "a crow and the red axe"), ("who?", "Near the brown fox, two: A Cat 1 ☃")]
 # Prints transformers' inputs and scores for the folder and class in argv.
 SCRIPT = """
@@ -77,28 +124,65 @@ def test_pytorch_computes_the_same_scores(torch, tmp_path):
             compare_scores(folder, head, f"{torch}:{ENVIRONMENT['PYTHONPATH']}")
 
 
+@pytest.fixture(scope="module")
+def modern_models(torch, tmp_path_factory):
+    """Folders of ModernBERT with PyTorch's scores and gradients, in three sizes for each head."""
+    folder = tmp_path_factory.mktemp("modern")
+    path = f"{torch}:{ROOT / 'scripts'}:{ENVIRONMENT['PYTHONPATH']}"
+    assert run((sys.executable, "-c", MAKE_MODERN, folder), PYTHONPATH=path).status == 0
+    return folder
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("head", MODELS)
-def test_rows_of_modernbert_up_to_700_tokens_have_the_same_scores(head, torch, tmp_path):
-    kinds = [word for kind in texts.WORDS.values() for word in kind]
-    chance = np.random.default_rng(1)
-    lengths = (1, 40, 130, 300, 690)
-    pairs = [("who?", " ".join(chance.choice(kinds, length))) for length in lengths]
+@pytest.mark.parametrize("kind", MODERN_KINDS)
+def test_scores_and_gradients_of_modernbert_to_700_tokens_are_those_of_pytorch(kind, modern_models):
+    """Rows of 5, 300 and 700 tokens; local layers see 32 places on each side. PyTorch computes in
+    float64: two sums of 700 tokens in float32 can be 3e-5 apart."""
+    name, _, pooling = kind.partition("_")
+    head = EMBEDDINGS[pooling, pooling == "mean"] if name == "embedding" else None
     for hidden in (32, 64, 96):
-        sizes = {"hidden_size": hidden, "intermediate_size": 2 * hidden}
-        folder = save_model(tmp_path / f"{hidden}", head, **MODERN, **sizes)
-        compare_scores(folder, head, f"{torch}:{ENVIRONMENT['PYTHONPATH']}", pairs)
+        model, there, rows = loaded(modern_models / f"{kind}_{hidden}", head=head)
+        assert [len(row.input_ids) for row in rows] == [300, 5, 700]
+        if name == "embedding":
+            TASKS[model.head.name] = Slopes(there["slopes"])
+            there = {key.replace("gradient.", "gradient.model."): there[key] for key in there}
+        to_scores, to_gradients = TOLERANCES["float32"]
+        for more in ({}, {"longest": 700}):  # as it is, and cut into blocks
+            computed = Computer(model, **more)(rows, "by length", KEY)
+            for ours, theirs in zip(computed.scores, scores_there(there, rows), strict=True):
+                assert error(ours, theirs) < to_scores
+            assert computed.loss == pytest.approx(float(there["loss"]), rel=to_scores)
+            off = gradients_off(computed.gradients, there, model)
+            assert max(off.values()) < to_gradients, off
 
 
-def compare_scores(folder, head, path, pairs=PAIRS):
+@dataclass
+class Slopes:
+    """The task of vectors whose loss is the sum of their products with these."""
+
+    slopes: np.ndarray
+
+    def batch(self, fields, grouping):
+        lengths = np.diff(fields["input_ids"][1])
+        order, _ = grouping(lengths)
+        return batch_of(fields, grouping)[1] | {"slopes": self.slopes[order]}
+
+    def weights(self, batch):
+        return {"loss": 1.0}
+
+    def loss(self, vectors_BH, batch):
+        return {"loss": tf.reduce_sum(vectors_BH * batch["slopes"])}
+
+
+def compare_scores(folder, head, path):
     words, model = (
         tokenizer.load(None, folder),
         Bert(configuration.read_config(folder), HEADS[head]),
     )
     weights.load(model, folder)
-    command = (sys.executable, "-c", SCRIPT, folder, MODELS[head], json.dumps(pairs))
+    command = (sys.executable, "-c", SCRIPT, folder, MODELS[head], json.dumps(PAIRS))
     there = run(command, PYTHONPATH=path).json()
-    firsts, seconds = (words.encode_ids(part) for part in zip(*pairs, strict=True))
+    firsts, seconds = (words.encode_ids(part) for part in zip(*PAIRS, strict=True))
     rows = [
         Row([words.cls_id, *first, words.sep_id, *second, words.sep_id], len(first) + 2)
         for first, second in zip(firsts, seconds, strict=True)
