@@ -6,7 +6,6 @@ too, joins the survivors' new one, and calls the work again. Training then begin
 them the variables and the state of the rank that is furthest (`TrainingStep.synchronize`).
 """
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -22,7 +21,8 @@ T = TypeVar("T")
 
 
 class Elsewhere(Exception):
-    """Some survivors stand at other places of the program, which all repeat from its beginning."""
+    """The survivors cannot go on together where they are: they stand at different places of the
+    program, or none has all values of a state. All repeat it from its beginning."""
 
 
 def enable(world: World) -> None:
@@ -50,12 +50,18 @@ def surviving(world: World, place: str, work: Callable[[], T]) -> T:
             if place:
                 raise
         except Exception as error:
-            # MPI has codes for a death, but Open MPI 5.0 also reports one amid a barrier as "other
-            # error".
-            if not (world.is_elastic and isinstance(error, started().Exception)):
+            if not _can_be_of_death(world, error):
                 raise
             if not _regroup(world, place, error) and place:
                 raise Elsewhere from error
+
+
+def _can_be_of_death(world: World, error: Exception) -> bool:
+    """Whether an error can follow from a death: MPI's own, whatever its code, because Open MPI 5.0
+    also reports a death amid a barrier as "other error"; and any once this rank knows of one,
+    because a message that it cut short can be garbage."""
+    is_of_mpi = world.is_elastic and isinstance(error, started().Exception)
+    return is_of_mpi or world.knows_of_death()
 
 
 def _regroup(world: World, place: str, error: BaseException) -> bool:
@@ -70,15 +76,18 @@ def _regroup(world: World, place: str, error: BaseException) -> bool:
     if timeout_s:
         timer.start()
     while places is None:
-        # another death meanwhile
-        with world.watchdog.working(), contextlib.suppress(started().Exception):
-            for communicator in (*world.derived, world.comm):
-                communicator.Revoke()
-            world.derived.clear()
-            world.comm = world.comm.Shrink()
-            vars(world).update(place_in(world.comm))
-            world.watchdog.start(world.comm, world.fail)
-            world.names, places = zip(*world.all_gather((name, place)), strict=True)
+        try:
+            with world.watchdog.working():
+                for communicator in (*world.derived, world.comm):
+                    communicator.Revoke()
+                world.derived.clear()
+                world.comm = world.comm.Shrink()
+                vars(world).update(place_in(world.comm))
+                world.watchdog.start(world.comm, world.fail)
+                world.names, places = zip(*world.all_gather((name, place)), strict=True)
+        except Exception as again:  # another death meanwhile
+            if not _can_be_of_death(world, again):
+                raise
     timer.cancel()
     if world.names == before:
         raise RuntimeError(f"MPI reports an error, but all ranks are alive: {error}") from error

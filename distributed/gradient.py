@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import Tensor
 
+from distributed.elastic import Elsewhere
 from distributed.optimizer import (
     AllreduceOptimizer,
     StepResult,
@@ -20,7 +21,7 @@ from distributed.optimizer import (
     broadcast_variables,
     terms_without_targets,
 )
-from distributed.plan import START, State
+from distributed.plan import INCOMPLETE, START, State
 from distributed.rows import Batch
 from ringbase.errors import InputError
 
@@ -226,14 +227,21 @@ class TrainingStep:
 
     def synchronize(self) -> State:
         """Gives all ranks the variables and the state of the rank that is furthest. Returns the
-        state, which is valid, because an update is deterministic and follows a complete sum."""
+        state, which is valid, because an update is deterministic and follows a complete sum. Raises
+        Elsewhere if that rank died while the others received its values."""
         optimizer = self.optimizer
-        states = optimizer.world.all_gather(self.state)
+        world = optimizer.world
+        states = world.all_gather(self.state)
         furthest = max(states, key=lambda state: (state.step, state.evaluated))
+        if furthest == INCOMPLETE:
+            raise Elsewhere
+        root = states.index(furthest)
+        if world.rank != root:
+            self.state = INCOMPLETE
         variables = [*optimizer.trainable, *optimizer.state().values()]
-        broadcast_variables(variables, optimizer.world, states.index(furthest))
-        optimizer.check_replicas()
+        broadcast_variables(variables, world, root)
         self.state = furthest
+        optimizer.check_replicas()
         return furthest
 
 

@@ -199,6 +199,7 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
             values = broadcast(world.comm, own_values, root)
             if world.rank != root:
                 variable.assign(values)
+        world.refuse_after_death()
 
 
 def _next_loss_scale(state, applied):

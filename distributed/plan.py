@@ -259,6 +259,8 @@ class State:
 
 
 START = State(0, 0, 1, 1, {})
+# of variables that are being received: those of two states
+INCOMPLETE = State(-1, -1, 1, 1, {})
 
 
 def first_state(

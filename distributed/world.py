@@ -166,9 +166,9 @@ class World:
         piece_bytes = MESSAGE_BYTES // self.size
         with self.operation(f"an MPI {method}"):
             self.barrier()
-            starts = range(0, self.comm.allreduce(len(raw), started().MAX), piece_bytes)
             exchange = getattr(self.comm, method)
             try:
+                starts = range(0, self.comm.allreduce(len(raw), started().MAX), piece_bytes)
                 return [exchange(raw[start : start + piece_bytes]) for start in starts]
             finally:
                 self.refuse_after_death()
@@ -182,15 +182,19 @@ class World:
             self.refuse_after_death()
         return total
 
-    def refuse_after_death(self) -> None:
-        """Raises MPI's exception if this rank knows of a death. An exchange that it cut short can
-        return garbage as a success in Open MPI 5.0."""
+    def knows_of_death(self) -> bool:
+        """Whether this rank has heard that one of them died."""
         if not self.is_elastic:
-            return
+            return False
         failed = self.comm.Get_failed()
         num_failed = failed.size
         failed.Free()
-        if num_failed or self.comm.Is_revoked():
+        return num_failed > 0 or self.comm.Is_revoked()
+
+    def refuse_after_death(self) -> None:
+        """Raises MPI's exception if this rank knows of a death. An exchange that it cut short can
+        return garbage as a success in Open MPI 5.0."""
+        if self.knows_of_death():
             raise started().Exception(started().ERR_PROC_FAILED)
 
     def on_first(self, function: Callable[..., T], *args) -> T:
@@ -223,6 +227,18 @@ class World:
                 with self.watchdog.working():
                     result = function(*args)
             return self.on_node(result)[0]
+
+    def split(self, *colors: int) -> list[Any]:
+        """For each color a communicator of the ranks that give the same one; all ranks call it
+        alike. A death ends what waits in them too."""
+        parts = []
+        for color in colors:
+            parts.append(self.comm.Split(color))
+            self.derived.append(parts[-1])
+        # Until all have them: whoever could not make one, because of a death, cannot revoke it.
+        self.barrier()
+        self.refuse_after_death()
+        return parts
 
     def on_node(self, value: T) -> list[T]:
         """The values of this machine's ranks, in order of local rank."""

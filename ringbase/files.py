@@ -197,7 +197,7 @@ def filled_beside(final: Path, fill: Fill) -> Iterator[Path]:
         fill(temporary)
         # some libraries create files that only the owner may read
         permissions = temporary.stat().st_mode & 0o666
-        for path in filter(Path.is_file, temporary.rglob("*")):
+        for path in filter(Path.is_file, sorted(temporary.rglob("*"))):
             path.chmod(permissions)
             _sync(path)
         _sync(temporary)

@@ -23,6 +23,7 @@ from numpy import ndarray
 
 from distributed.arrays import host_view
 from distributed.collectives import Collectives
+from distributed.joining import started
 from distributed.world import World
 
 ALIGNMENT_BYTES = 64  # a cache line; TensorFlow aborts on a DLPack buffer with a smaller alignment
@@ -52,7 +53,7 @@ class MpiCollectives(Collectives):
         world, self._comm, problem = self._world, self._world.comm, ""
         self._layouts: dict = {}
         self._slots: Any = None  # two for each rank of this machine, uint8 [ranks, 2, SLOT_BYTES]
-        self._machine = self._part_of(world.comm, world.node)
+        (self._machine,) = world.split(world.node)
         size = self._machine.size
         if size > 1:
             try:
@@ -61,20 +62,15 @@ class MpiCollectives(Collectives):
                 self._large_left = memory[:8].view(np.int64)  # of the next sums have large pieces
             except OSError as error:
                 problem = str(error)
-                self._machine = self._part_of(self._machine, self._machine.rank)
+                self._machine = started().COMM_SELF
         if reasons := list(filter(None, world.all_gather(problem))):
             world.say(
                 f"warning: a machine's ranks share no memory ({reasons[0]}): MPI sums, more slowly"
             )
         # with this local rank, on all machines
-        self._heads = self._part_of(world.comm, self._machine.rank)
+        (self._heads,) = world.split(self._machine.rank)
         self._num_machines = self._machine.bcast(self._heads.size)
         self.compresses = self._num_machines > 1
-
-    def _part_of(self, comm, color: int):
-        part = comm.Split(color)
-        self._world.derived.append(part)
-        return part
 
     def all_reduce_sum(
         self, tensors: Sequence[tf.Tensor], compresses: bool = False
@@ -93,9 +89,12 @@ class MpiCollectives(Collectives):
                 total[start : start + part.size] = part
         if self._num_machines > 1:
             if self._machine.rank == 0:
+                # What a death cut short is passed on to nobody: the others may not know of it yet.
+                self._world.refuse_after_death()
                 self._exchange(total[:rounded], np.asarray, np.asarray)
                 with tf.device("CPU"):
                     self._exchange(total[rounded:], _rounded, _widened)
+                self._world.refuse_after_death()
             self._machine.Barrier()
         self._world.refuse_after_death()
         return list(sums)

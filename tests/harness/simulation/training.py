@@ -1,0 +1,244 @@
+"""A training of `distributed` in a simulation: the real loop, step, checkpoints and regrouping, on
+a model that counts its rows.
+
+The variable of the model is how often each row was trained on, the optimizer's a hash of all
+updates so far. Both are whole numbers, so that a row too many, too few or in part shows, and what
+they must be after each step follows from the order of the rows alone.
+"""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+from harness.simulation.scheduler import Fault
+from safetensors.numpy import load_file
+
+from distributed import checkpoint, elastic
+from distributed.checkpoint import Checkpoints, newest_intact
+from distributed.collectives import Collectives
+from distributed.gradient import TrainingStep
+from distributed.joining import started
+from distributed.optimizer import AllreduceOptimizer
+from distributed.order import Order
+from distributed.plan import LoopSettings, PlanSettings, State, first_state, make_plan
+from distributed.rows import Feed, Rows
+from distributed.run import Run
+from distributed.train import HeldOut, train
+from distributed.world import World
+
+NUM_ROWS, SEED = 97, 5
+PRIMES = np.array([2, 3, 5, 7, 11, 13, 17, 19, 23, 29])
+MODULUS = 2.0**40  # of hashes, exact in float64
+
+
+class Number:
+    """A variable as `distributed` uses Keras' ones."""
+
+    dtype = "float64"
+
+    def __init__(self, value: np.ndarray):
+        self.value = value
+        self.shape = value.shape
+
+    def numpy(self) -> np.ndarray:
+        return self.value
+
+    def assign(self, value) -> None:
+        self.value = np.array(value, np.float64)
+
+
+@dataclass(eq=False)
+class Counting:
+    """An optimizer's own variables."""
+
+    iterations: Number = field(default_factory=lambda: Number(np.zeros([])))
+    hashed: Number = field(default_factory=lambda: Number(np.zeros([])))
+    learning_rate = 0.0
+    _learning_rate = None
+
+    @property
+    def variables(self) -> list[Number]:
+        return [self.iterations, self.hashed]
+
+
+class RowSums(AllreduceOptimizer):
+    """Adds the sum over ranks of a step's rows to the counts."""
+
+    def __post_init__(self) -> None:
+        self.dtype, self._loss_scale = "float64", None
+
+    def update(self, total: list) -> tf.Tensor:
+        counts, inner = self.trainable[0], self.optimizer
+        rows, sums = total
+        counts.assign(counts.value + rows)
+        inner.hashed.assign(hash_after(inner.hashed.value, rows))
+        inner.iterations.assign(inner.iterations.value + 1)
+        return tf.constant([1.0, 0.0, 1.0, 0.0, *sums])
+
+
+class Sums(Collectives):
+    """Within each machine, then between machines, as the backend mpi does."""
+
+    def __init__(self, world: World):
+        self._world, self._comm = world, None
+
+    def all_reduce_sum(self, tensors, compresses=False) -> list:
+        world = self._world
+        if world.comm is not self._comm:
+            (self._machine,) = world.split(world.node)
+            self._machine.allgather("")
+            (self._heads,) = world.split(self._machine.rank)
+            self._machine.bcast(0)
+            self._comm = world.comm
+        total = np.concatenate([np.ravel(tensor) for tensor in tensors])
+        self._machine.Allreduce(started().IN_PLACE, total)
+        if self._machine.rank == 0:
+            world.refuse_after_death()
+            self._heads.Allreduce(started().IN_PLACE, total)
+            world.refuse_after_death()
+        self._machine.Bcast(total)
+        world.refuse_after_death()
+        return np.split(total, np.cumsum([np.size(tensor) for tensor in tensors])[:-1])
+
+
+class CountingStep(TrainingStep):
+    """The real step around a gradient that names this rank's rows."""
+
+    def __post_init__(self) -> None:
+        self.state = checkpoint.State(0, 0, 1, 1, {})
+        self.after_step: Callable[[CountingStep, Any], None] = lambda step, wanted: None
+
+    def _own_sums(self, batches, inverse_weights, keys) -> list:
+        rows = np.concatenate([batch["row"] for batch in batches])
+        return [np.bincount(rows, minlength=NUM_ROWS).astype(float), np.array([float(len(rows))])]
+
+    def take(self, batches, number, requests, clock):
+        result, wanted = super().take(batches, number, requests, clock)
+        self.after_step(self, wanted)
+        return result, wanted
+
+
+def hash_after(before: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The hash of all updates so far, from that before the last and the rows of the last."""
+    weights = np.resize(PRIMES, NUM_ROWS) + np.arange(NUM_ROWS)
+    return np.asarray((before * 31 + rows @ weights + 1) % MODULUS)
+
+
+class Right:
+    """What the variables must be after each step of a plan, from the order of the rows."""
+
+    def __init__(self, global_batch_size: int):
+        self.rows_per_step = global_batch_size
+        self._order = Order(NUM_ROWS, SEED)
+        self._states = [(np.zeros(NUM_ROWS), np.zeros([]))]
+
+    def after(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        while len(self._states) <= step:
+            counts, hashed = self._states[-1]
+            first = (len(self._states) - 1) * self.rows_per_step
+            rows = self._order.rows_at(first, first + self.rows_per_step)
+            added = np.bincount(rows, minlength=NUM_ROWS).astype(float)
+            self._states.append((counts + added, hash_after(hashed, added)))
+        return self._states[step]
+
+    def check(self, where: str, step: int, counts: np.ndarray, hashed: np.ndarray) -> None:
+        right_counts, right_hash = self.after(step)
+        if not np.array_equal(counts, right_counts):
+            off = np.flatnonzero(counts != right_counts)[:5].tolist()
+            raise Fault(
+                f"{where}: after step {step} rows {off} were not trained on as often as they should"
+            )
+        if hashed != right_hash:
+            raise Fault(f"{where}: after step {step} the optimizer is that of other updates")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What is trained."""
+
+    num_steps: int = 12
+    global_batch_size: int = 64
+    save_every: int = 4
+    save_minutes: float = 0.0
+    evaluate_every: int = 5
+    keeps_best: bool = True
+
+
+class Watches(Protocol):
+    """Who is told what the ranks do."""
+
+    def begins(self, world: World, state: State) -> None: ...
+
+    def after_step(self, world: World, step: "CountingStep", wanted: list[bool]) -> None: ...
+
+
+class QuietRun(Run):
+    """Without TensorBoard's files, which are written by TensorFlow."""
+
+    def _write_summary(self, event, step: int) -> None:
+        pass
+
+
+def program(world: World, folder: Path, shape: Shape, watch: Watches) -> None:
+    """What an entry point does on each rank, from the newest checkpoint to the end."""
+    with closing(QuietRun(folder, world)) as run:
+        world.on_first(run.lock)
+        settings = PlanSettings(
+            num_train_steps=shape.num_steps, global_batch_size=shape.global_batch_size
+        )
+        loop = LoopSettings(
+            save_checkpoints_steps=shape.save_every,
+            save_checkpoints_minutes=shape.save_minutes,
+            keep_checkpoints=2,
+            log_steps=1,
+        )
+        plan = make_plan(settings, NUM_ROWS, world.launched_size).on_ranks(world.size)
+        counts = Number(np.zeros(NUM_ROWS))
+        optimizer = RowSums(Counting(), [counts], world, Sums(world))
+        step = CountingStep(lambda *_: {}, weights_of, optimizer, seed=SEED)
+        step.after_step = partial(watch.after_step, world)
+
+        def copy_model() -> Callable[[Path], None]:
+            copied = counts.value.copy()
+            return lambda into: checkpoint.save_file({"0": copied}, into / "model.safetensors")
+
+        with closing(Checkpoints(folder / "checkpoints", world, copy_model, loop)) as checkpoints:
+
+            def restored() -> State:
+                path, state = newest_intact(checkpoints.folder, run.say) or (None, None)
+                if path:
+                    counts.assign(load_file(path / "model.safetensors")["0"])
+                    checkpoints.restore(path, optimizer)
+                return first_state(plan, {}, state, True)
+
+            step.state = world.on_first(restored)
+            watch.begins(world, step.state)
+            measure = partial(score_of, world, counts)
+            held_out = HeldOut(
+                measure=measure,
+                num_rows=NUM_ROWS,
+                every=shape.evaluate_every,
+                best="score" if shape.keeps_best else None,
+            )
+            rows = Rows(pa.table({"row_id": pa.array(range(NUM_ROWS))}))
+            feed = Feed(rows=rows, order=Order(NUM_ROWS, SEED), collate=dict)
+            work = partial(train, step, feed, plan, checkpoints, run, loop, held_out)
+            state = elastic.surviving(world, "the training", work)
+        run.write_json("result.json", {"step": state.step})
+        world.on_first(run.publish, True)
+
+
+def weights_of(batch) -> dict[str, float]:
+    return {"loss": float(len(batch["row"]))}
+
+
+def score_of(world: World, counts: Number) -> dict[str, float]:
+    """A score that goes up and down, of all ranks together."""
+    share = float(counts.value @ np.resize(PRIMES, NUM_ROWS)) % 101
+    return {"score": float(world.all_reduce_sum([share])[0]) / world.size}

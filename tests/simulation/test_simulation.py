@@ -1,0 +1,39 @@
+"""The control protocol of a training, simulated: the real loop, checkpoints and regrouping on many
+ranks in one process, with faults that a seed decides (tests/harness/simulation)."""
+
+import itertools
+import os
+
+import pytest
+from harness.simulation.jobs import Options, simulate
+from harness.simulation.training import Shape
+
+FIRST_SEED = int(os.environ.get("RINGBERT_SIM_SEED", "0"))
+SMALL = Shape(num_steps=4, global_batch_size=8, save_every=2, evaluate_every=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tens", range(3))
+def test_a_training_survives_the_faults_of_thirty_seeds(tens, tmp_path):
+    for seed in range(FIRST_SEED + 10 * tens, FIRST_SEED + 10 * tens + 10):
+        simulate(Options.drawn(seed), tmp_path / str(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["write", "cut", "death", "error"])
+def test_a_training_survives_a_fault_at_each_call(kind, tmp_path):
+    """Complete where seeds sample: the first call that changes a file fails, then the second, …;
+    on two machines."""
+    for number in itertools.count(1):
+        options = Options(
+            seed=number, ranks=6, per_machine=3, shape=SMALL, garbage=True, nth=(kind, number)
+        )
+        history = simulate(options, tmp_path / str(number))
+        if not any(happened["nth"] for _, happened in history):
+            break
+    assert number > 80
+
+
+def test_the_same_seed_is_the_same_simulation(tmp_path):
+    options = Options.drawn(7)
+    assert simulate(options, tmp_path / "a") == simulate(options, tmp_path / "b")
