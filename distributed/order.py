@@ -129,10 +129,6 @@ def balanced(lengths: ndarray, num_parts: int) -> list[ndarray]:
     return [np.sort(np.array(part, np.int64)) for part in parts]
 
 
-def divided(lengths: ndarray, num_ranks: int, accumulation: int) -> list[list[ndarray]]:
-    """The rows of a step for each rank and micro-batch, as places in `lengths`."""
-    shares = []
-    for rows in balanced(lengths, num_ranks):
-        parts = balanced(lengths[rows], accumulation)
-        shares.append([rows[part] for part in parts])
-    return shares
+def micro_batches_of(rows: ndarray, lengths: ndarray, accumulation: int) -> list[ndarray]:
+    """The micro-batches of a rank that has these rows of a step. Rows are places in `lengths`."""
+    return [rows[part] for part in balanced(lengths[rows], accumulation)]

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy import ndarray
 
-from distributed.order import Order, divided
+from distributed.order import Order, balanced, micro_batches_of
 from distributed.plan import Plan, State
 from distributed.world import World
 from ringbase.ragged import Ragged, joined
@@ -168,8 +168,9 @@ class Feed:
         """A rank's share of the step whose rows start at `position`."""
         numbers = self.order.rows_at(position, position + plan.global_batch_size)
         lengths = self.lengths(numbers)
+        own = balanced(lengths, plan.size)[rank]
         micro_batches = []
-        for places in divided(lengths, plan.size, plan.accumulation)[rank]:
+        for places in micro_batches_of(own, lengths, plan.accumulation):
             fields = fields_of(self.rows, numbers[places], position + places)
             micro_batches.append(self.collate(fields))
         return micro_batches

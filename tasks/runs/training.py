@@ -20,7 +20,7 @@ from distributed.elastic import surviving
 from distributed.gradient import TrainingStep
 from distributed.joint import JointStep
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
-from distributed.order import Order, divided
+from distributed.order import Order, balanced, micro_batches_of
 from distributed.plan import Plan, State, first_state, make_plan, rate_warning
 from distributed.rows import Batch, BatchRows, Feed, Rows
 from distributed.run import Run
@@ -202,8 +202,8 @@ class Training:
             for position in (steps * plan.global_batch_size).tolist():
                 numbers = order.rows_at(position, position + plan.global_batch_size)
                 lengths = rows.lengths_at("input_ids", numbers)
-                for batches_of_rank in divided(lengths, plan.size, plan.accumulation):
-                    for places in batches_of_rank:
+                for own in balanced(lengths, plan.size):
+                    for places in micro_batches_of(own, lengths, plan.accumulation):
                         sample.append(self._task.lengths(rows, numbers[places]))
         # after deaths a micro-batch may have more rows
         plans = [self._plan.on_ranks(size) for size in range(1, plan.size + 1)]

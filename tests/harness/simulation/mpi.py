@@ -164,9 +164,9 @@ class Comm:
         return [values[rank] for rank in sorted(values)]
 
     def _meet(self, name: str, value, root: int | None = None) -> dict[int, Any]:
-        return self._end(self._begin(name, value), root)
+        return self._end(self._begin(name, value, root), root)
 
-    def _begin(self, name: str, value, survives: bool = False) -> Call:
+    def _begin(self, name: str, value, root: int | None = None, survives: bool = False) -> Call:
         """Brings a value to the next operation of this communicator."""
         self._mpi.before_call(self._process, name)
         self._scheduler.pause(name)
@@ -178,7 +178,9 @@ class Comm:
         if call.name != name:
             raise Fault(f"{self._process.name} is at {name}, others at {call.name}")
         call.values[self.rank] = value
-        self._scheduler.wake(call.waiters)
+        num_living = sum(not member.has_died for member in self._shared.members)
+        if self.rank == root or len(call.values) >= num_living:
+            self._scheduler.wake(call.waiters)
         return call
 
     def _end(self, call: Call, root: int | None = None) -> dict[int, Any]:
@@ -217,6 +219,8 @@ class Comm:
     def Revoke(self) -> None:
         self._scheduler.pause("Revoke")
         for member in self._shared.members:
+            if self._shared in member.revoked:
+                continue
             seconds = self._scheduler.chance.uniform(0, LONGEST_REVOKE_S)
             self._scheduler.after(
                 0 if member is self._process else seconds,

@@ -8,12 +8,15 @@ or something could happen to it, its code calls `Scheduler.pause` or `Scheduler.
 import heapq
 import itertools
 import random
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from greenlet import getcurrent, greenlet
+
+from distributed.watchdog import by_value
 
 EVENT_S = 1e-5  # virtual seconds that everything takes
 LONGEST_DETECTION_S = 0.05  # of a death, by another process
@@ -49,7 +52,7 @@ class Process:
     def start(self, function: Callable[[], object]) -> None:
         """Runs a function in a new thread of this process."""
         thread = greenlet(function, self.scheduler.hub)
-        thread.process = self
+        thread.process, thread.resumed_s = self, time.perf_counter()
         self.threads.append(thread)
         self.scheduler.ready.append(thread)
 
@@ -60,7 +63,7 @@ class Scheduler:
 
     def __init__(self, seed: int, max_events: int):
         self.chance = random.Random(seed)
-        self.max_events = max_events
+        self.max_events, self.event_s = max_events, EVENT_S
         self.hub = getcurrent()
         self.now_s = 0.0
         self.events = 0
@@ -111,6 +114,7 @@ class Scheduler:
 
     def _switch(self, me: greenlet) -> None:
         self.hub.switch()
+        me.resumed_s = time.perf_counter()
         self._check_alive(me.process)
 
     def _check_alive(self, process: Process) -> None:
@@ -142,7 +146,7 @@ class Scheduler:
                 function()
                 continue
             self.events += 1
-            self.now_s += EVENT_S
+            self.now_s += self.event_s
             if self.events > self.max_events:
                 raise Fault(f"no end after {self.events:,} events: {self.operations()}")
             while self._later and self._later[0][0] <= self.now_s:
@@ -199,8 +203,8 @@ class Scheduler:
 
     def operations(self) -> str:
         """What each living process does."""
-        living = [process for process in self.processes if process.is_alive]
-        return "; ".join(f"{process.name}: {process.operation}" for process in living)
+        living = (process for process in self.processes if process.is_alive)
+        return by_value({int(process.name.split()[1]): process.operation for process in living})
 
 
 def current_process() -> Process | None:

@@ -1,0 +1,25 @@
+"""What .ci/run samples, for longer: RINGBERT_SIM_SEED is the first seed."""
+
+import os
+
+import pytest
+from harness.simulation.jobs import Options, simulate
+from harness.simulation.training import Shape
+
+FIRST_SEED = int(os.environ.get("RINGBERT_SIM_SEED", "1000"))
+
+
+@pytest.mark.parametrize("hundred", range(10))
+def test_a_training_survives_the_faults_of_a_thousand_seeds(hundred, tmp_path):
+    for seed in range(FIRST_SEED + 100 * hundred, FIRST_SEED + 100 * hundred + 100):
+        simulate(Options.drawn(seed), tmp_path / str(seed))
+
+
+def test_a_thousand_ranks_survive_deaths(tmp_path):
+    shape = Shape(num_steps=20, global_batch_size=1000, save_every=7, evaluate_every=9)
+    options = Options(
+        seed=FIRST_SEED, ranks=1000, shape=shape, deaths=20, slow=0.0001, garbage=True
+    )
+    ((status, happened),) = simulate(options, tmp_path / "run")
+    assert status == 0
+    assert happened["death"] == 20
