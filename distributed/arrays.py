@@ -2,9 +2,11 @@
 alike."""
 
 import functools
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import google_crc32c
 import numpy as np
 import tensorflow as tf
 from numpy import ndarray
@@ -19,6 +21,15 @@ def host_view(tensor: tf.Tensor | tf.Variable) -> ndarray:
     update changes."""
     tensor = tf.convert_to_tensor(tensor)
     return tensor.numpy() if "GPU" in tensor.device else np.from_dlpack(tensor)
+
+
+def digest_of(tensors: Iterable[tf.Tensor | tf.Variable]) -> str:
+    """A short digest of the bits of tensors."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        raw = host_view(tensor).reshape(-1).view(np.uint8)
+        total.update(google_crc32c.value(raw).to_bytes(4, "little"))
+    return total.hexdigest()[:24]
 
 
 def reduced(comm, values: ndarray, operation: str) -> ndarray:

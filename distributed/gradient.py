@@ -1,10 +1,11 @@
 """The training step: weights, gradient (compiled), sum over ranks (in plain sight), update
 (compiled)."""
 
+import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -13,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import Tensor
 
+from distributed.arrays import digest_of
 from distributed.elastic import Elsewhere
 from distributed.optimizer import (
     AllreduceOptimizer,
@@ -138,15 +140,14 @@ class TrainingStep:
         own_weights = [self.weights(batch) for batch in batches]
         own_sums = {term: sum(own[term] for own in own_weights) for term in optimizer.loss_terms}
         weights, wanted = optimizer.reduce_weights(own_sums, requests)
-        rank = optimizer.world.rank
-        keys = [dropout_key(self.seed, number, piece, rank) for piece in range(len(batches))]
+        keys = self._keys(number, optimizer.world.rank, len(batches))
         # the sums are the same on all ranks, so all of them skip it
         if terms_without_targets(weights):
             numbers = optimizer.skip()
         elif self.compiled == "step":
             numbers = self._take_compiled(batches, optimizer.inverse_weights(weights), keys)
         else:
-            with graphs_as_traced() if self.compiled == "as traced" else nullcontext():
+            with self._tracing():
                 own = self._own_sums(batches, optimizer.inverse_weights(weights), keys)
                 clock.mark("compute_s", own[-1])  # the loss sums, for which a timed step waits
                 total = optimizer.all_reduce(own)
@@ -158,6 +159,13 @@ class TrainingStep:
         for part in ("compute_s", "reduce_s", "apply_s"):
             clock.mark(part, numbers)
         return StepResult(numbers, weights), wanted
+
+    def _keys(self, number: int, rank: int, num_batches: int) -> list[np.ndarray]:
+        """The dropout keys of a rank's micro-batches in the step after `number` others."""
+        return [dropout_key(self.seed, number, piece, rank) for piece in range(num_batches)]
+
+    def _tracing(self) -> AbstractContextManager[None]:
+        return graphs_as_traced() if self.compiled == "as traced" else nullcontext()
 
     def _own_sums(
         self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence
@@ -217,6 +225,33 @@ class TrainingStep:
         compute = self._take_compiled if self.compiled == "step" else self._own_sums
         results = compute([batch] * num_batches, undefined, keys)
         results[-1].numpy()  # memory runs out here or never
+
+    def compare_ranks(self, micro_batches: Callable[[int], Sequence[Batch]]) -> None:
+        """Computes the gradients of the next step that this rank and the next one have to compute,
+        and compares the bits with that one's. `micro_batches(rank)` are a rank's in that step.
+        Raises InputError on every rank if some rank has found other bits: a processor or memory is
+        not sound."""
+        world = self.optimizer.world
+        after = {rank: (rank + 1) % world.size for rank in range(world.size)}
+        found = []
+        for rank in (world.rank, after[world.rank]):
+            batches = micro_batches(rank)
+            keys = self._keys(self.state.step, rank, len(batches))
+            with self._tracing():
+                found.append(digest_of(self._sums_to_compare(batches, keys)))
+        everyone = world.all_gather((*found, f"rank {world.rank} on {socket.gethostname()}"))
+        for rank, (_, of_next, name) in enumerate(everyone):
+            own_of_next, _, next_name = everyone[after[rank]]
+            if of_next != own_of_next:
+                raise InputError(
+                    f"{name} and {next_name} compute different gradients of the same rows before"
+                    f" step {self.state.step + 1}: one of them is not sound. Checkpoints since the"
+                    " last check can be wrong: go on from an older one, without these two"
+                )
+
+    def _sums_to_compare(self, batches: Sequence[Batch], keys: Sequence) -> Tensors:
+        ones = tf.ones([len(self.optimizer.loss_terms)], self.optimizer.dtype)
+        return self._own_sums(batches, ones, keys)
 
     def begin(self, seed: int) -> None:
         """Begins a training, with what is compiled for an earlier one. The values of the model are

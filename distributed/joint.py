@@ -196,6 +196,15 @@ class JointStep(TrainingStep):
                     total = added(total, part) if total else part
         return [*total, tf.constant([loss], self.optimizer.dtype)]
 
+    def _sums_to_compare(self, batches: Sequence[Batch], keys: Sequence) -> Tensors:
+        """The gradients of the sum of all vectors: the loss would join the rows of all ranks."""
+        total: Tensors = []
+        for batch, key in zip(batches, keys, strict=True):
+            slopes_BW = np.ones(self._vectors(batch, key).shape, np.float32)
+            part = self._pull(batch | {SLOPES: slopes_BW}, key)
+            total = added(total, part) if total else part
+        return total
+
     def _pulled(self, batch: Batch, key: Tensor) -> Tensors:
         """The gradients of the sum of vectors times slopes, in the graph."""
         with tf.GradientTape() as tape:

@@ -6,19 +6,16 @@ step.
 without the weights that divide their sum.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import google_crc32c
 import keras
-import numpy as np
 import tensorflow as tf
 from tensorflow import Tensor
 
-from distributed.arrays import broadcast, host_view
+from distributed.arrays import broadcast, digest_of, host_view
 from distributed.collectives import Collectives
 from distributed.world import World
 
@@ -178,12 +175,8 @@ class AllreduceOptimizer:
         """Raises InputError on every rank unless the ranks' trainable variables are
         bit-identical."""
         if self.world.size > 1:
-            total = hashlib.sha256()
-            for variable in self.trainable:
-                raw = host_view(variable.value).reshape(-1).view(np.uint8)
-                total.update(google_crc32c.value(raw).to_bytes(4, "little"))
             what = f"the trainable variables after {self.optimizer.iterations.numpy()} steps"
-            self.world.agree({what: total.hexdigest()[:24]})
+            self.world.agree({what: digest_of(variable.value for variable in self.trainable)})
 
 
 def terms_without_targets(weights: Mapping[str, float]) -> list[str]:

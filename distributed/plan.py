@@ -91,6 +91,12 @@ class LoopSettings(Settings):
         **FROM_0,
     )
     keep_checkpoints: int = setting(5, "number of newest checkpoints that are kept", **STEPS)
+    check_steps: int = setting(
+        0,
+        "steps between checks in which each rank also computes the next rank's gradient and"
+        " compares the bits, to find unsound machines; 0 for never",
+        **FROM_0,
+    )
     log_steps: int | None = setting(
         None,
         "steps between lines of metrics.jsonl",

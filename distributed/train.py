@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from distributed.checkpoint import Checkpoints
@@ -112,6 +113,9 @@ def train(
                     checkpoints.save(step.optimizer, state)
             if ends:
                 break
+            if loop.check_steps and state.step % loop.check_steps == 0:
+                with log.pausing("check"):
+                    step.compare_ranks(partial(feed.micro_batches, plan, position=state.position))
             mine = next(batches)
             log.clock.mark("data_s")
             requests = world.stop_wanted.is_set(), checkpoints.is_overdue()

@@ -3,6 +3,7 @@
 #
 #   scripts/soak.sh deaths    every kind of death, stall and restart; after a change to collectives, world, elastic, launch
 #   scripts/soak.sh hosts     three hosts, cut links, deaths across hosts (root and iproute2)
+#   scripts/soak.sh simulation   a thousand seeds of faults on simulated ranks, a thousand ranks, times by ranks
 #   scripts/soak.sh fuzz      10,000 damaged files of every kind
 #   scripts/soak.sh install   wheel, sdist, notebooks, the whole doctor, S3, the report in a browser (chromium), the audit
 #   scripts/soak.sh gpu       the GPU wheel's kernels, JAX and XLA for GPUs; no GPU is needed
@@ -13,7 +14,7 @@
 #   scripts/soak.sh all
 set -uo pipefail
 cd "$(dirname "$0")/.."
-parts=(deaths hosts fuzz install gpu rivals data horovod faults)
+parts=(deaths hosts simulation fuzz install gpu rivals data horovod faults)
 part=${1:-}
 if [[ $part == all ]]; then
   status=0

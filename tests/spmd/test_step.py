@@ -1,6 +1,7 @@
 """The step on several ranks, with a toy in float64: its numbers are those of one rank, or of
 paper."""
 
+import itertools
 from functools import partial
 from pathlib import Path
 
@@ -207,3 +208,31 @@ def test_all_ranks_start_with_the_first_ones_values_or_not_at_all(world, collect
         last.assign(np.nextafter(last.numpy(), np.inf))  # by one unit in the last place
     with pytest.raises(InputError, match="the trainable variables"):
         optimizer.check_replicas()
+
+
+@ALL
+def test_a_rank_that_computes_other_bits_is_named(world, collectives, monkeypatch):
+    model = toy.make_model(seed=1)
+    optimizer = toy.make_optimizer(model, world, collectives)
+
+    def loss(batch, key):
+        return {"loss": tf.reduce_sum(toy.errors(model, batch) ** 2)}
+
+    def micro_batches(rank):
+        return [toy.collate(toy.rows().take(np.arange(rank, rank + 5)))]
+
+    step = TrainingStep(loss, toy.weights, optimizer)
+    step.compare_ranks(micro_batches)
+    sound, calls = step._own_sums, itertools.count()
+
+    def unsound(*arguments):
+        """One bit is wrong where this rank computes its own gradient, not the next one's."""
+        first, *others = sound(*arguments)
+        if world.rank == world.size - 1 and next(calls) == 0:
+            first = np.nextafter(first.numpy(), np.inf)
+        return [first, *others]
+
+    monkeypatch.setattr(step, "_own_sums", unsound)
+    last, before = world.size - 1, max(world.size - 2, 0)
+    with pytest.raises(InputError, match=f"rank {before} on .* and rank {last} on .* different"):
+        step.compare_ranks(micro_batches)

@@ -75,6 +75,7 @@ class Options:
             save_minutes=some(0.002),
             evaluate_every=chance.randint(1, 6),
             keeps_best=chance.random() < 0.5,
+            check_steps=some(3),
         )
         elastic = chance.random() < 0.8
         deaths = chance.choice([1, 2, ranks // 2, ranks - 1]) if elastic else 2

@@ -168,6 +168,7 @@ class Shape:
     save_minutes: float = 0.0
     evaluate_every: int = 5
     keeps_best: bool = True
+    check_steps: int = 0
 
 
 class Watches(Protocol):
@@ -197,6 +198,7 @@ def program(world: World, folder: Path, shape: Shape, watch: Watches) -> None:
             save_checkpoints_minutes=shape.save_minutes,
             keep_checkpoints=2,
             log_steps=1,
+            check_steps=shape.check_steps,
         )
         plan = make_plan(settings, NUM_ROWS, world.launched_size).on_ranks(world.size)
         counts = Number(np.zeros(NUM_ROWS))
