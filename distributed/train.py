@@ -100,7 +100,8 @@ def train(
         state = step.state = world.on_first(checkpoints.without_lost, state)
     run.rewind_metrics(state.position)
     log, stop, overdue = Log(loop, world, run, state), False, is_survivor
-    with world.training(), closing(feed.batches(plan, world, state)) as batches:
+    feeding = closing(feed.batches(plan, world, state))
+    with world.training(), closing(log.bar), feeding as batches:
         while True:
             if held_out and held_out.is_due(state, plan):
                 step.write_back()
@@ -166,7 +167,7 @@ class Log:
         self.clock = StepClock(state.global_batch_size, self._is_async, timed, self._timeline.add)
         self._world = world
         self._run = run
-        self._bar = run.progress(state.steps, "training", initial=state.step)
+        self.bar = run.progress(state.steps, "training", initial=state.step)
         self._skipped, self._all_skipped = 0, 0  # in a row, and of the whole training
         self._began_s = time.perf_counter()
         self._unread: deque = deque()
@@ -207,8 +208,8 @@ class Log:
             shown = {name: f"{values[name]:.4f}" for name in ("loss", *result.weights)}
             shown["rate"] = f"{values['learning_rate']:.2e}"
             shown["examples_s"] = f"{times['examples_per_s']:.1f}"
-            self._bar.set_postfix(shown, refresh=False)
-            self._bar.update()
+            self.bar.set_postfix(shown, refresh=False)
+            self.bar.update()
             self._unlogged = state, values, times
             if is_logged:
                 self._write()
@@ -229,9 +230,8 @@ class Log:
         self.clock.skip(name)
 
     def close(self) -> None:
-        """Ends the display, and says how long it took. Logs the last step, and of all ranks the
-        median time of each part of a step."""
-        self._bar.close()
+        """Says how long the training took. Logs the last step, and of all ranks the median time of
+        each part of a step."""
         self._profile.close()
         self._timeline.write(self._run)
         self._write()

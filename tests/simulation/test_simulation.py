@@ -5,11 +5,11 @@ import itertools
 import os
 
 import pytest
-from harness.simulation.jobs import Options, simulate
-from harness.simulation.training import Shape
+from harness.simulation.jobs import simulate
+from harness.simulation.options import Options
 
 FIRST_SEED = int(os.environ.get("RINGBERT_SIM_SEED", "0"))
-SMALL = Shape(num_steps=4, global_batch_size=8, save_every=2, evaluate_every=3)
+SMALL = {"num_steps": 4, "global_batch_size": 8, "save_every": 2, "evaluate_every": 3}
 
 
 @pytest.mark.slow
@@ -26,7 +26,7 @@ def test_a_training_survives_a_fault_at_each_call(kind, tmp_path):
     on two machines."""
     for number in itertools.count(1):
         options = Options(
-            seed=number, ranks=6, per_machine=3, shape=SMALL, garbage=True, nth=(kind, number)
+            seed=number, ranks=6, per_machine=3, garbage=True, nth=(kind, number), **SMALL
         )
         history = simulate(options, tmp_path / str(number))
         if not any(happened["nth"] for _, happened in history):

@@ -1,8 +1,4 @@
-"""Jobs that start again until a training is complete, while a seed decides what goes wrong; and
-what must hold whatever does.
-
-`Options` print as Python: `simulate(Options(seed=7, ...))` repeats a failure.
-"""
+"""Jobs that start again until a training is complete, while a seed decides what goes wrong."""
 
 import random
 import sys
@@ -10,147 +6,25 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness.simulation.disk import Disk, full
 from harness.simulation.mpi import Mpi
+from harness.simulation.options import Options
 from harness.simulation.scheduler import Fault, Killed, Process, Scheduler, guarded
 from harness.simulation.threads import patch_threads
-from harness.simulation.training import Right, Shape, program
-from safetensors.numpy import load_file
+from harness.simulation.training import program
+from harness.simulation.watch import Watch
 
 from distributed import elastic, launcher
-from distributed.checkpoint import complete_checkpoints, read_checkpoint
+from distributed.checkpoint import complete_checkpoints
 from distributed.joining import place_in
-from distributed.plan import State
 from distributed.watchdog import Watchdog
 from distributed.world import World
-from ringbase import manifest
-from ringbase.errors import InputError
-from ringbase.files import read_object
 
 # Operations in which faults are more frequent than elsewhere, because little time is spent there.
 RARE = ("Shrink", "Split", "Revoke", "rename", "sync", "replace", "rmtree", "mkdir")
 RARE_FACTOR = 20
-CHECKPOINT_FILES = {"model.safetensors", "optimizer.safetensors", "state.json"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What is simulated, and what goes wrong in it, at most so many times."""
-
-    seed: int
-    ranks: int = 8
-    per_machine: int = 8
-    shape: Shape = field(default_factory=Shape)
-    elastic: bool = True
-    deaths: int = 0
-    stops: int = 0  # requests to save and stop
-    slow: float = 0.0  # share of turns in which a rank sleeps
-    failing_files: int = 0  # calls that fail
-    full_disk: bool = False  # from some call on, until the next start
-    power_cuts: int = 0
-    damages: bool = False  # the newest checkpoint, between two starts
-    garbage: bool = False  # Open MPI's, after a death
-    other_ranks: bool = False  # at each start
-    # "write": the n-th call that changes a file fails; "cut": there the power fails; "death": a
-    # rank dies in its first steps, and later the rank that makes the n-th call of MPI from then on;
-    # "error": that call fails
-    nth: tuple[str, int] = ("", 0)
-
-    @classmethod
-    def drawn(cls, seed: int) -> "Options":
-        """Those of a seed: about half of the kinds of faults, and a size."""
-        chance = random.Random(seed)
-        ranks = chance.choice([2, 3, 8, 8, 12, 16, 24, 40, 64])
-
-        def some(value):
-            return chance.choice([type(value)(0), value])
-
-        shape = Shape(
-            num_steps=chance.randint(3, 12),
-            global_batch_size=max(ranks, 64),
-            save_every=chance.randint(1, 5),
-            save_minutes=some(0.002),
-            evaluate_every=chance.randint(1, 6),
-            keeps_best=chance.random() < 0.5,
-            check_steps=some(3),
-        )
-        elastic = chance.random() < 0.8
-        deaths = chance.choice([1, 2, ranks // 2, ranks - 1]) if elastic else 2
-        return cls(
-            seed=seed,
-            ranks=ranks,
-            shape=shape,
-            elastic=elastic,
-            deaths=some(deaths),
-            stops=some(2),
-            slow=some(0.002),
-            failing_files=some(2),
-            full_disk=some(True),
-            power_cuts=some(2),
-            damages=some(True),
-            garbage=some(True),
-            other_ranks=some(True),
-        )
-
-
-class Watch:
-    """Sees what all ranks do, and raises Fault when something does not hold."""
-
-    def __init__(self, shape: Shape, folder: Path):
-        self.right = Right(shape.global_batch_size)
-        self.folder = folder / "checkpoints"
-        self.saved = 0  # rows of the newest checkpoint that was said to be saved
-        self.applied: dict[Process, int] = {}  # the last step of each process
-        self._wanted: dict[Any, list[bool]] = {}
-
-    def begins(self, world: World, state: State) -> None:
-        """A rank begins the training, or repeats it from its beginning."""
-        if state.position < self.saved:
-            raise Fault(f"training begins at {state.position}, but {self.saved} was saved")
-        self.applied[process_of(world)] = state.step
-
-    def after_step(self, world: World, step, wanted: list[bool]) -> None:
-        """A rank has taken a step."""
-        process, number = process_of(world), step.state.step + 1
-        counts, hashed = step.optimizer.trainable[0].value, step.optimizer.optimizer.hashed.value
-        self.right.check(process.name, number, counts, hashed)
-        seen = self._wanted.setdefault((world.comm._shared, number), wanted)
-        if seen != wanted:
-            raise Fault(f"in step {number} some ranks saw the requests {seen}, others {wanted}")
-        if number <= self.applied[process]:
-            raise Fault(f"{process.name} took step {number} again, after {self.applied[process]}")
-        self.applied[process] = number
-
-    def told(self, record: str) -> None:
-        """What rank 0 tells the launcher."""
-        if record == "saved":
-            self.saved = max(self.saved, self.newest())
-
-    def newest(self) -> int:
-        """The position of the newest intact checkpoint, all of which must be right."""
-        positions = [0]
-        for path in complete_checkpoints(self.folder):
-            try:
-                state = read_checkpoint(path)
-            except InputError:
-                continue
-            listed = read_object(path / manifest.NAME)["files"]
-            if set(listed) != CHECKPOINT_FILES:
-                raise Fault(f"the manifest of {path.name} lists {list(listed)}")
-            moments = load_file(path / "optimizer.safetensors")
-            counts = load_file(path / "model.safetensors")["0"]
-            self.right.check(path.name, state.step, counts, moments["0001"])
-            if state.position != state.step * self.right.rows_per_step:
-                raise Fault(f"{path.name}: {state}")
-            positions.append(state.position)
-        return max(positions)
-
-
-def process_of(world: World) -> Process:
-    return world.comm._process
 
 
 @dataclass
@@ -178,7 +52,7 @@ class Job:
         scheduler.processes = processes
         scheduler.before_turn = self.before_turn
         # faults end at some time, and then the job must come to its end
-        per_rank = 40 * self.options.shape.num_steps + 200
+        per_rank = 40 * self.options.num_steps + 200
         self.quiet_from = scheduler.chance.randint(1, per_rank * self.size)
         self.disk.before_call = self.before_file
         self.mpi.before_call = self.before_mpi
@@ -202,7 +76,7 @@ class Job:
             program="simulated",
         )
         process.stop_wanted = world.stop_wanted
-        work = partial(program, world, self.folder, self.options.shape, self.watch)
+        work = partial(program, world, self.folder, self.options, self.watch)
         try:
             elastic.enable(world)
             self.num_joined += 1
@@ -227,10 +101,12 @@ class Job:
     def check_end(self, status: int) -> None:
         """Raises Fault unless the status follows from what happened."""
         happened, is_complete = self.happened, (self.folder / "result.json").exists()
-        shape = self.options.shape
         if status == 0 and not is_complete:
             raise Fault("the end without result.json")
-        if is_complete and self.watch.newest() != shape.num_steps * shape.global_batch_size:
+        if (
+            is_complete
+            and self.watch.newest() != self.options.num_steps * self.options.global_batch_size
+        ):
             raise Fault(f"complete, but the newest checkpoint is {self.watch.newest()}")
         if status == 75 and not happened["stop"]:
             raise Fault("preempted without a request")
@@ -327,7 +203,7 @@ def simulate(options: Options, folder: Path) -> list[tuple[int, Counter]]:
 
 def _simulate(options: Options, folder: Path, patch) -> list[tuple[int, Counter]]:
     chance = random.Random(options.seed)
-    watch = Watch(options.shape, folder)
+    watch = Watch(options.global_batch_size, folder)
     disk = Disk(folder)
     disk.patch(patch)
     patch.setenv(launcher.ELASTIC, str(int(options.elastic)))

@@ -66,23 +66,11 @@ class Result(Future):
         return super().result()
 
 
-class AtOnce:
-    """A ThreadPoolExecutor whose work is done when it is asked for."""
-
-    def submit(self, function: Callable, *arguments) -> Future:
-        result: Future = Future()
-        result.set_result(function(*arguments))
-        return result
-
-    def shutdown(self, wait: bool = True, cancel_futures: bool = False) -> None:
-        pass
-
-
 def patch_threads(monkeypatch, scheduler: Scheduler) -> None:
     """Gives the modules of `distributed` the clock and the threads of this scheduler."""
     for name in TIMED:
         monkeypatch.setattr(f"distributed.{name}.time", Clock(scheduler))
-    monkeypatch.setattr("distributed.checkpoint.ThreadPoolExecutor", lambda *_: Thread(scheduler))
-    monkeypatch.setattr("distributed.rows.ThreadPoolExecutor", lambda *_: AtOnce())
+    for name in ("checkpoint", "rows"):
+        monkeypatch.setattr(f"distributed.{name}.ThreadPoolExecutor", lambda *_: Thread(scheduler))
     monkeypatch.setattr("os._exit", scheduler.end)
     monkeypatch.setattr("os.getpid", lambda: 1)  # in names of files

@@ -1,9 +1,5 @@
 """A training of `distributed` in a simulation: the real loop, step, checkpoints and regrouping, on
 a model that counts its rows.
-
-The variable of the model is how often each row was trained on, the optimizer's a hash of all
-updates so far. Both are whole numbers, so that a row too many, too few or in part shows, and what
-they must be after each step follows from the order of the rows alone.
 """
 
 from collections.abc import Callable
@@ -11,12 +7,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
-from harness.simulation.scheduler import Fault
+from harness.simulation.options import Options
+from harness.simulation.watch import NUM_ROWS, PRIMES, SEED, Watch, hash_after
 from safetensors.numpy import load_file
 
 from distributed import checkpoint, elastic
@@ -31,10 +28,6 @@ from distributed.rows import Feed, Rows
 from distributed.run import Run
 from distributed.train import HeldOut, train
 from distributed.world import World
-
-NUM_ROWS, SEED = 97, 5
-PRIMES = np.array([2, 3, 5, 7, 11, 13, 17, 19, 23, 29])
-MODULUS = 2.0**40  # of hashes, exact in float64
 
 
 class Number:
@@ -124,61 +117,6 @@ class CountingStep(TrainingStep):
         return result, wanted
 
 
-def hash_after(before: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The hash of all updates so far, from that before the last and the rows of the last."""
-    weights = np.resize(PRIMES, NUM_ROWS) + np.arange(NUM_ROWS)
-    return np.asarray((before * 31 + rows @ weights + 1) % MODULUS)
-
-
-class Right:
-    """What the variables must be after each step of a plan, from the order of the rows."""
-
-    def __init__(self, global_batch_size: int):
-        self.rows_per_step = global_batch_size
-        self._order = Order(NUM_ROWS, SEED)
-        self._states = [(np.zeros(NUM_ROWS), np.zeros([]))]
-
-    def after(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        while len(self._states) <= step:
-            counts, hashed = self._states[-1]
-            first = (len(self._states) - 1) * self.rows_per_step
-            rows = self._order.rows_at(first, first + self.rows_per_step)
-            added = np.bincount(rows, minlength=NUM_ROWS).astype(float)
-            self._states.append((counts + added, hash_after(hashed, added)))
-        return self._states[step]
-
-    def check(self, where: str, step: int, counts: np.ndarray, hashed: np.ndarray) -> None:
-        right_counts, right_hash = self.after(step)
-        if not np.array_equal(counts, right_counts):
-            off = np.flatnonzero(counts != right_counts)[:5].tolist()
-            raise Fault(
-                f"{where}: after step {step} rows {off} were not trained on as often as they should"
-            )
-        if hashed != right_hash:
-            raise Fault(f"{where}: after step {step} the optimizer is that of other updates")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What is trained."""
-
-    num_steps: int = 12
-    global_batch_size: int = 64
-    save_every: int = 4
-    save_minutes: float = 0.0
-    evaluate_every: int = 5
-    keeps_best: bool = True
-    check_steps: int = 0
-
-
-class Watches(Protocol):
-    """Who is told what the ranks do."""
-
-    def begins(self, world: World, state: State) -> None: ...
-
-    def after_step(self, world: World, step: "CountingStep", wanted: list[bool]) -> None: ...
-
-
 class QuietRun(Run):
     """Without TensorBoard's files, which are written by TensorFlow."""
 
@@ -186,19 +124,19 @@ class QuietRun(Run):
         pass
 
 
-def program(world: World, folder: Path, shape: Shape, watch: Watches) -> None:
+def program(world: World, folder: Path, options: Options, watch: Watch) -> None:
     """What an entry point does on each rank, from the newest checkpoint to the end."""
     with closing(QuietRun(folder, world)) as run:
         world.on_first(run.lock)
         settings = PlanSettings(
-            num_train_steps=shape.num_steps, global_batch_size=shape.global_batch_size
+            num_train_steps=options.num_steps, global_batch_size=options.global_batch_size
         )
         loop = LoopSettings(
-            save_checkpoints_steps=shape.save_every,
-            save_checkpoints_minutes=shape.save_minutes,
+            save_checkpoints_steps=options.save_every,
+            save_checkpoints_minutes=options.save_minutes,
             keep_checkpoints=2,
             log_steps=1,
-            check_steps=shape.check_steps,
+            check_steps=options.check_steps,
         )
         plan = make_plan(settings, NUM_ROWS, world.launched_size).on_ranks(world.size)
         counts = Number(np.zeros(NUM_ROWS))
@@ -225,8 +163,8 @@ def program(world: World, folder: Path, shape: Shape, watch: Watches) -> None:
             held_out = HeldOut(
                 measure=measure,
                 num_rows=NUM_ROWS,
-                every=shape.evaluate_every,
-                best="score" if shape.keeps_best else None,
+                every=options.evaluate_every,
+                best="score" if options.keeps_best else None,
             )
             rows = Rows(pa.table({"row_id": pa.array(range(NUM_ROWS))}))
             feed = Feed(rows=rows, order=Order(NUM_ROWS, SEED), collate=dict)

@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from harness.simulation.jobs import Options, simulate
-from harness.simulation.training import Shape
+from harness.simulation.jobs import simulate
+from harness.simulation.options import Options
 
 FIRST_SEED = int(os.environ.get("RINGBERT_SIM_SEED", "1000"))
 
@@ -16,9 +16,14 @@ def test_a_training_survives_the_faults_of_a_thousand_seeds(hundred, tmp_path):
 
 
 def test_a_thousand_ranks_survive_deaths(tmp_path):
-    shape = Shape(num_steps=20, global_batch_size=1000, save_every=7, evaluate_every=9)
     options = Options(
-        seed=FIRST_SEED, ranks=1000, shape=shape, deaths=20, slow=0.0001, garbage=True
+        seed=FIRST_SEED,
+        ranks=1000,
+        num_steps=20,
+        global_batch_size=1000,
+        deaths=20,
+        slow=0.0001,
+        garbage=True,
     )
     history = simulate(options, tmp_path / "run")
     assert history[-1][0] == 0

@@ -13,8 +13,9 @@ from collections import defaultdict
 import pytest
 from greenlet import getcurrent
 from harness.simulation import jobs
-from harness.simulation.jobs import Job, Options, simulate
-from harness.simulation.training import RowSums, Shape
+from harness.simulation.jobs import Job, simulate
+from harness.simulation.options import Options
+from harness.simulation.training import RowSums
 
 from distributed import elastic
 from distributed.gradient import TrainingStep
@@ -69,8 +70,14 @@ def seconds_of(size: int, latency_s: float, monkeypatch, folder) -> dict[str, fl
         patch.setattr(jobs, "Job", Timed)
         for name, (owner, method) in MEASURED.items():
             patch.setattr(owner, method, timed(name, getattr(owner, method)))
-        shape = Shape(num_steps=6, save_every=1, global_batch_size=max(size, 64))
-        options = Options(seed=1, ranks=size, shape=shape, nth=("death", 1 << 40))
+        options = Options(
+            seed=1,
+            ranks=size,
+            num_steps=6,
+            save_every=1,
+            global_batch_size=max(size, 64),
+            nth=("death", 1 << 40),
+        )
         gc.disable()  # of the objects of all ranks
         ((status, _),) = simulate(options, folder / str(size))
         gc.enable()
