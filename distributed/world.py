@@ -167,8 +167,11 @@ class World:
         with self.operation(f"an MPI {method}"):
             self.barrier()
             exchange = getattr(self.comm, method)
+            longest = np.array([len(raw)])
             try:
-                starts = range(0, self.comm.allreduce(len(raw), started().MAX), piece_bytes)
+                # Not `allreduce`, for which mpi4py makes a communicator that nobody could revoke.
+                self.comm.Allreduce(started().IN_PLACE, longest, started().MAX)
+                starts = range(0, int(longest[0]), piece_bytes)
                 return [exchange(raw[start : start + piece_bytes]) for start in starts]
             finally:
                 self.refuse_after_death()
