@@ -100,8 +100,8 @@ class Request:
 
 
 class Comm:
-    """A communicator, as one of its ranks has it. It has no `allreduce`: mpi4py makes one of its own
-    for that, which nobody can revoke after a death."""
+    """A communicator, as one of its ranks has it. It has no `allreduce`: mpi4py makes one of its
+    own for that, which nobody can revoke after a death."""
 
     def __init__(self, mpi: Mpi, shared: Shared, rank: int):
         self._mpi, self._shared, self.rank = mpi, shared, rank
