@@ -9,13 +9,13 @@ import pyarrow.parquet
 import pytest
 from harness.refusals import refused
 
+from ringbase.files import read_json
 from tasks.tagger.reading import Sentence, Source, read
 from tasks.tagger.scoring import spans
 from tasks.tagger.settings import FileSettings
 
-SEQEVALS = json.loads((Path(__file__).resolve().parents[1] / "goldens/entities.json").read_text())[
-    "seqeval"
-]
+SEQEVALS = read_json(Path(__file__).resolve().parents[1] / "goldens/entities.json")["seqeval"]
+PARIS_IS = ["Paris", "is"]
 
 
 def read_file(path, content, kind="train", characters=False, labels=()):
@@ -198,32 +198,29 @@ def test_parquet_holds_the_same_as_json_lines(tmp_path):
 
 
 def test_a_data_set_has_names_of_tags_or_none(tmp_path, monkeypatch):
-    """-1 is how data sets mark what is not known; it is not the last name."""
+    """-1 is how data sets mark what is not known; it is not the last name. Tags may be texts."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    text, number = datasets.Value("string"), datasets.Value("int64")
+    texts = datasets.List(text)
+    classes = datasets.List(datasets.ClassLabel(names=["O", "B-LOC"]))
 
-    def read_hub(name, tags, kind, feature=None):
-        feature = feature or datasets.ClassLabel(names=["O", "B-LOC"])
-        columns = {
-            "tokens": datasets.List(datasets.Value("string")),
-            "ner_tags": datasets.List(feature),
-        }
-        rows = datasets.Dataset.from_dict(
-            {"tokens": [["Paris", "is"]], "ner_tags": [tags]}, features=datasets.Features(columns)
-        )
-        split = {"train": "train", "predict": "test"}[kind]
-        (tmp_path / name).mkdir()
+    def read_hub(name, tags, tags_type=classes, split="train", words=PARIS_IS, words_type=texts):
+        columns = datasets.Features({"tokens": words_type, "ner_tags": tags_type})
+        rows = datasets.Dataset.from_dict({"tokens": [words], "ner_tags": [tags]}, columns)
         rows.to_parquet(tmp_path / name / f"{split}.parquet")
-        return read(Source(FileSettings(dataset_name=str(tmp_path / name)), kind), False)
+        kind = "train" if split == "train" else "predict"
+        return read(Source(FileSettings(dataset_name=f"{tmp_path}/{name}"), kind), False)
 
-    assert read_hub("a", [1, 0], "train") == [Sentence(["Paris", "is"], ["B-LOC", "O"], 0, "row 1")]
-    assert read_hub("b", [-1, -1], "predict")[0].tags is None
-    refused(lambda: read_hub("c", [-1, -1], "train"), "--dataset_name", "row 1", "'-1'")
-    refused(
-        lambda: read_hub("d", [1, 0], "train", datasets.Value("int64")),
-        "row 1",
-        "`ner_tags`",
-        "[1, 0]",
-    )
+    expected = [Sentence(PARIS_IS, ["B-LOC", "O"], 0, "row 1")]
+    assert read_hub("a", [1, 0]) == read_hub("b", ["B-LOC", "O"], texts) == expected
+    assert read_hub("c", [-1, -1], split="test")[0].tags is None
+    for name, tags in ("d", [-1, -1]), ("e", [1, -1]):
+        refused(lambda given=(name, tags): read_hub(*given), "--dataset_name", "row 1", "'-1'")
+    numbers = datasets.List(number)
+    refused(lambda: read_hub("f", [1, 0], numbers), "row 1", "`ner_tags`", "[1, 0]")
+    refused(lambda: read_hub("g", 1, number), "row 1", "ner_tags")
+    letters = ["O", "O", "O"]
+    refused(lambda: read_hub("h", letters, texts, "train", "fox", text), "row 1", "tokens")
 
 
 # What the prefixes of BIOES are called in other schemes. BMES has no other sign for an I.

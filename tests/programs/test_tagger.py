@@ -1,24 +1,22 @@
 """bert-tagger: files to rows, entities and scores by conlleval and seqeval, the program, and
 `ringbert.Tagger`."""
 
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from datasets import ClassLabel, Dataset, Features, List, Value
 from harness import tagger_files, texts
 from harness.parsing import main_of
-from harness.program_runs import bert, objects_in, refusal
-from harness.refusals import refused
+from harness.program_runs import bert, metrics_in, objects_in, refusal
 from sklearn.metrics import accuracy_score, f1_score
 
 import ringbert
 from bert.text import tokenizer
 from distributed.run import Unwritten
 from distributed.world import World
+from ringbase.files import read_json
 from tasks.runs.texts import Preparation
 from tasks.tagger.decoder import NONE, Tagged, filled
 from tasks.tagger.reading import Sentence, Source, illegal, read
@@ -26,12 +24,34 @@ from tasks.tagger.scoring import Comparison, measure, spans
 from tasks.tagger.settings import FileSettings, SentenceSettings
 from tasks.tagger.task import TagTask
 
-ENTITIES = json.loads((Path(__file__).resolve().parents[1] / "goldens/entities.json").read_text())
+ENTITIES = read_json(Path(__file__).resolve().parents[1] / "goldens/entities.json")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return tagger_files.write_data(tmp_path_factory.mktemp("tagger"))
+
+
+@pytest.fixture
+def tagger_refused(capsys, tmp_path):
+    """The one line with which a run ends that has these flags."""
+
+    def line_of(flags, *named):
+        return refusal(
+            capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), *named
+        )
+
+    return line_of
+
+
+def predicted_in(folder):
+    """The words and tags that were predicted, for each sentence."""
+    blocks = (folder / "predictions.conll").read_text().split("\n\n")
+    return [[tuple(line.split("\t")) for line in block.strip().split("\n")] for block in blocks]
+
+
+def words_of(sentences):
+    return [[word for word, _ in rows] for rows in sentences]
 
 
 @pytest.fixture(scope="module")
@@ -124,17 +144,16 @@ def test_characters_inside_tokens_go_on():
 def test_the_program_learns_and_writes_entities(run):
     folder, scores = run
     assert scores["eval_f1"] > 0.95
-    blocks = (folder / "predictions.conll").read_text().split("\n\n")
-    predicted = [[line.split("\t") for line in block.strip().split("\n")] for block in blocks]
+    predicted = predicted_in(folder)
     dev = tagger_files.sentences(60, 2, longest=28)
-    assert [[word for word, _ in rows] for rows in predicted] == [
-        [word for word, _ in rows] for rows in dev
-    ]
+    assert words_of(predicted) == words_of(dev)
     right = sum(
-        a[1] == b[1] for p, d in zip(predicted, dev, strict=True) for a, b in zip(p, d, strict=True)
+        one == other
+        for rows in zip(predicted, dev, strict=True)
+        for one, other in zip(*rows, strict=True)
     )
     assert right / sum(map(len, dev)) == pytest.approx(scores["eval_accuracy"])
-    result = json.loads((folder / "result.json").read_text())
+    result = read_json(folder / "result.json")
     assert set(result["eval_types"]) == {"animal", "tool"}
     assert "Confusion" in (folder / "report.html").read_text()
 
@@ -162,7 +181,7 @@ def test_mistakes_are_sentences_with_wrong_entities(data, run, tmp_path):
 
 def test_tagger_finds_the_programs_entities(run):
     folder, _ = run
-    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    lines = objects_in(folder / "predictions.jsonl")
     tagger = ringbert.Tagger(folder)
     assert tagger.labels[0] == "O"
     found = tagger([line["text"] for line in lines])
@@ -178,14 +197,9 @@ def test_tagger_finds_the_programs_entities(run):
     assert (one.text, one.label, one.start) == ("bear", "animal", 5)
     assert tagger([]) == []
     single = texts.write_lines(folder.parent / "single.conll", "a")  # is no file of characters
-    bert(
-        "tagger",
-        folder.parent / "single",
-        f"--predict_file={single}",
-        f"--model={folder}/model",
-        "--do_predict",
-    )
-    assert (folder.parent / "single/predictions.conll").read_text() == "a\tO\n"
+    flags = (f"--predict_file={single}", f"--model={folder}/model", "--do_predict")
+    bert("tagger", folder.parent / "single", *flags)
+    assert predicted_in(folder.parent / "single") == [[("a", "O")]]
 
 
 def test_the_saved_model_gives_the_same_labels(run, tmp_path):
@@ -213,19 +227,14 @@ def test_the_saved_model_gives_the_same_labels(run, tmp_path):
         ("a.conll", "fox X-x\n", ["line 1", "'fox'", "X-x"]),
         ("a.conll", "f O\no B-x\n", ["--characters"]),
         ("a.jsonl", '{"tokens": [], "ner_tags": []}\n', ["line 1", "tokens"]),
-        (
-            "a.jsonl",
-            '{"tokens": ["fox"], "ner_tags": ["O", "O"]}\n',
-            ["line 1", "1 words", "2 tags"],
-        ),
+        ("a.jsonl", '{"tokens": ["fox"], "ner_tags": ["O", "O"]}', ["line 1", "1 words", "2 tags"]),
         ("a.jsonl", '{"tokens": ["fox"]\n', ["line 1"]),
         ("a.conll", "fox O\n", ["every tag is O"]),
     ],
 )
-def test_a_bad_file_is_one_line(data, tmp_path, capsys, name, content, parts):
-    texts.write_lines(tmp_path / name, content)
-    flags = [f"--train_file={tmp_path / name}", *data[3:], "--do_train"]
-    refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), name, *parts)
+def test_a_bad_file_is_one_line(data, tmp_path, tagger_refused, name, content, parts):
+    file = texts.write_lines(tmp_path / name, content)
+    tagger_refused([f"--train_file={file}", *data[3:], "--do_train"], name, *parts)
 
 
 # A word that BERT's normalisation drops, so that it has no token.
@@ -238,59 +247,20 @@ def test_a_batch_of_words_without_tokens_is_skipped(data, tmp_path, capsys):
     )
     flags = [f"--train_file={file}", *data[3:], "--train_batch_size=1", "--num_train_epochs=1"]
     bert("tagger", tmp_path / "out", *flags, "--do_train")
-    lines = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
-    assert sum(np.isnan(line["loss"]) for line in lines) == 1
+    assert sum(np.isnan(line["loss"]) for line in metrics_in(tmp_path / "out")) == 1
     assert "skipped steps: 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flag", "named"), [("--do_train", "no row has a target"), ("--do_eval", "the eval set")]
 )
-def test_a_file_of_words_without_tokens_is_one_line(run, data, tmp_path, capsys, flag, named):
+def test_a_file_of_words_without_tokens_is_one_line(
+    run, data, tmp_path, tagger_refused, flag, named
+):
     file = texts.write_lines(tmp_path / "a.conll", f"{NO_TOKEN} B-animal", "", f"{NO_TOKEN} O")
     model = [f"--model={run[0]}/model"] if flag == "--do_eval" else data[3:]
     flags = [f"--train_file={file}", f"--dev_file={file}", *model, "--train_batch_size=1", flag]
-    refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), named)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "tags", "kind", "found"),
-    [
-        (["fox", "a"], [1, 0], List(ClassLabel(names=["O", "B-x"])), ["B-x", "O"]),
-        (["fox", "a"], ["B-x", "O"], List(Value("string")), ["B-x", "O"]),
-        (["fox", "a"], [1, 0], List(Value("int64")), "ner_tags"),
-        (["fox", "a"], [1, -1], List(ClassLabel(names=["O", "B-x"])), "'-1'"),
-        (["fox", "a"], 1, Value("int64"), "ner_tags"),
-        ("fox", ["O", "O", "O"], List(Value("string")), "tokens"),
-    ],
-)
-def test_tags_of_a_hub_data_set_are_texts_or_have_names(
-    tmp_path, monkeypatch, tokens, tags, kind, found
-):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    words = Value("string") if isinstance(tokens, str) else List(Value("string"))
-    features = Features({"tokens": words, "ner_tags": kind})
-    rows = Dataset.from_dict({"tokens": [tokens], "ner_tags": [tags]}, features)
-    rows.to_parquet(tmp_path / "hub" / "train.parquet")
-    source = Source(FileSettings(dataset_name=f"{tmp_path}/hub"), "train")
-    if isinstance(found, str):
-        refused(lambda: read(source, False), "--dataset_name", "row 1", found)
-    else:
-        (sentence,) = read(source, False)
-        assert (sentence.words, sentence.tags) == (tokens, found)
-
-
-def test_tags_that_the_model_does_not_know_are_refused(run, tmp_path, capsys):
-    file = texts.write_lines(tmp_path / "dev.conll", "fox B-plant")
-    flags = [f"--dev_file={file}", f"--model={run[0]}/model", "--do_eval"]
-    refusal(
-        capsys,
-        "bert-tagger",
-        lambda: bert("tagger", tmp_path / "out", *flags),
-        file,
-        "B-plant",
-        "B-animal",
-    )
+    tagger_refused(flags, named)
 
 
 def test_a_model_and_files_of_another_scheme_say_the_same(run, data, tmp_path):
@@ -346,13 +316,12 @@ def test_plain_tags_are_learned_and_scored_as_sklearn_does(plain_run):
     assert set(scores) == {"eval_accuracy", "eval_macro_f1", "eval_loss"}
     assert 0.7 < scores["eval_accuracy"] < 1  # the test needs mistakes
     dev = [plain(rows) for rows in tagger_files.sentences(60, 2, longest=28)]
-    blocks = (folder / "predictions.conll").read_text().split("\n\n")
-    found = [[line.split("\t") for line in block.strip().split("\n")] for block in blocks]
-    assert [[word for word, _ in rows] for rows in found] == [[w for w, _ in rows] for rows in dev]
+    found = predicted_in(folder)
+    assert words_of(found) == words_of(dev)
     tags = [[tag for rows in part for _, tag in rows] for part in (dev, found)]
     assert scores["eval_accuracy"] == pytest.approx(accuracy_score(*tags))
     assert scores["eval_macro_f1"] == pytest.approx(f1_score(*tags, average="macro"))
-    result = json.loads((folder / "result.json").read_text())
+    result = read_json(folder / "result.json")
     f1_of_tags = f1_score(*tags, average=None, labels=[*result["eval_tags"]])
     assert [each["f1"] for each in result["eval_tags"].values()] == pytest.approx(f1_of_tags)
     sections = {each["title"]: each for each in result["report"]}
@@ -366,7 +335,7 @@ def test_plain_tags_are_learned_and_scored_as_sklearn_does(plain_run):
 
 def test_predicted_plain_tags_can_be_read_again(plain_run, plain_data, tmp_path):
     folder, _ = plain_run
-    labels = json.loads((folder / "model/config.json").read_text())["id2label"]
+    labels = read_json(folder / "model/config.json")["id2label"]
     assert [*labels.values()] == ["FILLING", "animals", "tools"]
     again = ["--do_eval", f"--model={folder}/model"]
     for name in ("predictions.jsonl", "predictions.conll"):
@@ -376,7 +345,7 @@ def test_predicted_plain_tags_can_be_read_again(plain_run, plain_data, tmp_path)
 
 def test_tagger_gives_each_word_its_plain_tag(plain_run):
     folder, _ = plain_run
-    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    lines = objects_in(folder / "predictions.jsonl")
     tagger = ringbert.Tagger(folder)
     assert tagger.labels == ("FILLING", "animals", "tools")
     found = tagger([" ".join(line["tokens"]) for line in lines])
@@ -387,19 +356,11 @@ def test_tagger_gives_each_word_its_plain_tag(plain_run):
 
 
 def test_each_file_must_have_the_tags_of_the_model(
-    plain_run, run, plain_data, data, tmp_path, capsys
+    plain_run, run, plain_data, data, tagger_refused
 ):
     for (folder, _), files, tag in ((plain_run, data, "'O'"), (run, plain_data, "'FILLING'")):
         flags = [files[1], f"--model={folder}/model", "--do_eval"]
-        refusal(
-            capsys,
-            "bert-tagger",
-            lambda flags=flags: bert("tagger", tmp_path / "out", *flags),
-            files[1].partition("=")[2],
-            "line 1",
-            "one of ",
-            tag,
-        )
+        tagger_refused(flags, files[1].partition("=")[2], "line 1", "one of ", tag)
 
 
 def test_a_finished_run_made_longer_is_refused_with_the_way(plain_run, plain_data, capsys):
