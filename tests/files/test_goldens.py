@@ -9,7 +9,6 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +38,7 @@ def copy(tmp_path_factory):
         yield folder
 
 
-def shape_of(value: Any) -> Any:
+def shape_of(value):
     """A value of JSON as its keys and types; of a list each kind of element once."""
     if isinstance(value, dict):
         return {name: shape_of(part) for name, part in value.items() if name not in OF_NO_FORMAT}
@@ -48,7 +47,7 @@ def shape_of(value: Any) -> Any:
     return "number" if type(value) in (int, float) else type(value).__name__
 
 
-def format_of(path: Path) -> Any:
+def format_of(path):
     """What a file holds besides its values; None where we decide nothing about it."""
     if path.suffix == ".json" and path.name != "tokenizer.json":
         return shape_of(json.loads(path.read_text()))

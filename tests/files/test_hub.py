@@ -106,7 +106,7 @@ def test_data_are_those_of_the_revision_or_refused(data_sets):
     assert commits == [NEW, OLD, OTHER, None]
 
 
-def hub_that_answers(status: int, code: str) -> type[BaseHTTPRequestHandler]:
+def hub_that_answers(status, code):
     class Hub(BaseHTTPRequestHandler):
         """Refuses as the real hub does."""
 

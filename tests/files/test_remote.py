@@ -81,7 +81,7 @@ def test_a_run_s_folder_is_uploaded_and_comes_back_on_another_machine(store, tmp
     manifest.check_intact(other / "checkpoints/rows-2")
 
 
-def write_checkpoint(folder: Path, position: int) -> None:
+def write_checkpoint(folder, position):
     folder = folder / f"checkpoints/rows-{position}"
     folder.mkdir(parents=True)
     (folder / "weights").write_text(str(position))

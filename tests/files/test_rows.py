@@ -30,10 +30,8 @@ def table_of(num_rows, seed=0):
 
 @pytest.mark.parametrize("in_file", [False, True])
 def test_rows_are_those_that_pyarrow_takes_in_their_stored_types(in_file, tmp_path):
-    chance, lengths = (
-        np.random.default_rng(1),
-        [*np.random.default_rng(0).integers(0, 40, 200), 0, 1, 500],
-    )
+    chance = np.random.default_rng(1)
+    lengths = [*np.random.default_rng(0).integers(0, 40, 200), 0, 1, 500]
     if in_file:
         write_rows(tmp_path / "rows.arrow", table_of(20_000))
         rows = Rows.open(tmp_path / "rows.arrow")

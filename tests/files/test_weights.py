@@ -82,10 +82,8 @@ def test_the_names_are_those_of_transformers(goldens, tmp_path, name):
     model = Bert(configuration.read_config(folder), HEADS[name.partition("_")[0]])
     assert weights.load(model, folder) == f"{len(model.variables)} tensors from {folder}"
     weights.copied(model)(tmp_path)
-    theirs, ours = (
-        load_file(folder / "model.safetensors"),
-        load_file(tmp_path / "model.safetensors"),
-    )
+    theirs = load_file(folder / "model.safetensors")
+    ours = load_file(tmp_path / "model.safetensors")
     assert sorted(ours) == sorted(theirs)
     for name, value in theirs.items():
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
@@ -243,10 +241,13 @@ def test_both_forms_of_a_configuration_are_read(tmp_path):
 
 
 def test_unknown_keys_are_told_in_one_line(tmp_path):
-    lines, published = (
-        [],
-        {"directionality": "bidi", "pooler_fc_size": 768, "torch_dtype": "x", "use_cache": True},
-    )
+    lines = []
+    published = {
+        "directionality": "bidi",
+        "pooler_fc_size": 768,
+        "torch_dtype": "x",
+        "use_cache": True,
+    }
     for more in (
         published,
         {"layer_norm_epsilon": 1e-5, "hidden_dropout": 0.2, "classifier_dropout": None},

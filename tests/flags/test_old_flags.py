@@ -43,7 +43,7 @@ SCRIPTS = {
 }
 
 
-def rows_of_page() -> dict[str, set[str]]:
+def rows_of_page():
     """The flags that docs/flags.md lists under each heading."""
     sections = (ROOT / "docs" / "flags.md").read_text(encoding="utf-8").split("\n## ")[1:]
     rows = {
@@ -67,7 +67,7 @@ def test_every_flag_of_the_scripts_is_known_and_listed_and_has_its_default(comma
     ] == []
 
 
-def read(text: str) -> object:
+def read(text):
     """A number, truth or text as absl reads it."""
     try:
         return json.loads(text.lower())

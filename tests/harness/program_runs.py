@@ -57,6 +57,12 @@ def metrics_in(folder: Path) -> list[dict]:
     return objects_in(folder / "metrics.jsonl")
 
 
+def written_scores(folder: Path) -> dict[str, float]:
+    """The numbers in eval_results.txt."""
+    lines = (folder / "eval_results.txt").read_text().splitlines()
+    return {name: float(value) for name, value in (line.split(" = ") for line in lines)}
+
+
 def weights_in(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 

@@ -16,10 +16,8 @@ def sentences(number: int, seed: int, longest: int = 14) -> list[Tagged]:
         rows: Tagged = []
         for _ in range(chance.randint(2, longest // 2)):
             kind = chance.choice(["animal", "tool"])
-            first, more = (
-                chance.choice(texts.WORDS[kind][:4]),
-                chance.choices(texts.WORDS[kind][4:], k=2),
-            )
+            first = chance.choice(texts.WORDS[kind][:4])
+            more = chance.choices(texts.WORDS[kind][4:], k=2)
             rows += [(word, "O") for word in chance.choices(texts.FILLING, k=chance.randint(0, 3))]
             rows += [
                 (first, f"B-{kind}"),

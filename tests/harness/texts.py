@@ -7,8 +7,8 @@ The label of a text is the kind of word, of three, that prevails in it.
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 WORDS = {
     "animal": ["bear", "cat", "cow", "crow", "dog", "fox", "goat", "hare"],
@@ -16,6 +16,7 @@ WORDS = {
     "tool": ["axe", "drill", "hammer", "pliers", "rake", "saw", "spade", "wrench"],
 }
 KINDS = tuple(WORDS)
+ALL_WORDS = [word for kind in WORDS.values() for word in kind]
 FILLING = ["a", "and", "by", "in", "near", "of", "on", "the", "two", "with"]
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # No dropout, and wider initial values than the published 0.02: it learns in a few dozen steps.
@@ -54,8 +55,7 @@ def write_lines(path: Path, *lines: str) -> str:
     return str(path)
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     first: str
     second: str
     kind: str
@@ -69,8 +69,7 @@ def write_vocabulary(folder: Path, *words: str, special: Sequence[str] = SPECIAL
 def write_model(folder: Path, num_layers: int = 2) -> None:
     """vocab.txt (whole words and letters) and bert_config.json."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
-    words = [word for kind in KINDS for word in WORDS[kind]]
-    words = [*letters, *(f"##{letter}" for letter in letters), *FILLING[1:], *words]
+    words = [*letters, *(f"##{letter}" for letter in letters), *FILLING[1:], *ALL_WORDS]
     write_vocabulary(folder, *words)
     sizes = {"vocab_size": len(SPECIAL_TOKENS) + len(words), "num_hidden_layers": num_layers}
     (folder / "bert_config.json").write_text(json.dumps(BERT_CONFIG | sizes))

@@ -42,10 +42,8 @@ STEPS, GLOBAL_BATCH = 20, 14  # 5.6 epochs; 14 rows are 5, 5, 4 on three ranks
 
 def rows() -> Rows:
     """50 rows of 4 inputs and a target that the model cannot quite reach."""
-    inputs, number = (
-        np.random.default_rng(0).standard_normal((NUM_ROWS, NUM_INPUTS)),
-        np.arange(NUM_ROWS),
-    )
+    inputs = np.random.default_rng(0).standard_normal((NUM_ROWS, NUM_INPUTS))
+    number = np.arange(NUM_ROWS)
     targets = np.sin(inputs @ np.arange(1.0, 5.0)) + 0.1 * number % 3
     return Rows(
         pa.table(
@@ -148,10 +146,8 @@ def train(
 ) -> tuple[AllreduceOptimizer, State]:
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone
     starts with."""
-    run, feed = (
-        Run(folder, world),
-        Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate),
-    )
+    run = Run(folder, world)
+    feed = Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate)
     toy = Toy(world, collectives, folder, world.rank, **flags)
     plan = make_plan(toy.settings.plan, NUM_ROWS, world.size)
 

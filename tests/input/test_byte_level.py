@@ -22,10 +22,8 @@ def both():
 
 
 def test_ids_and_spans(both):
-    (ours, theirs), texts = (
-        both,
-        ["a\0b", *strings(1000, "abe THE  \n\t,.'1é한国語▁😀\u200d\u0301")],
-    )
+    (ours, theirs) = both
+    texts = ["a\0b", *strings(1000, "abe THE  \n\t,.'1é한国語▁😀\u200d\u0301")]
     for text, ids, spans in zip(texts, *ours.encode(texts), strict=True):
         expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
         assert ids.tolist() == expected["input_ids"]

@@ -99,14 +99,10 @@ def test_class_weights_are_scikit_learn_s_or_those_given():
 def test_the_loss_is_the_weighted_cross_entropy():
     """PyTorch's CrossEntropyLoss(weight), sum(w[y] * CE) / sum(w[y]), in NumPy's float64."""
     draw, weight = np.random.default_rng(4), np.array([0.5, 4.0, 1.25], np.float32)
-    outputs, label = (
-        draw.normal(0, 3, (10, 3)).astype(np.float32),
-        draw.integers(0, 3, 10).astype(np.int32),
-    )
-    batch, task = (
-        {"label": label, "is_example": np.ones(10, np.float32)},
-        LabelTask(weight_of_label=weight),
-    )
+    outputs = draw.normal(0, 3, (10, 3)).astype(np.float32)
+    label = draw.integers(0, 3, 10).astype(np.int32)
+    batch = {"label": label, "is_example": np.ones(10, np.float32)}
+    task = LabelTask(weight_of_label=weight)
     loss = task.loss(
         tf.constant(outputs), {name: tf.constant(array) for name, array in batch.items()}
     )["loss"]

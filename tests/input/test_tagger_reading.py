@@ -1,6 +1,7 @@
 """Files of tagged sentences: what is a line, a column, a comment, a word and a tag."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -123,11 +124,7 @@ def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
         (found,) = read_file(tmp_path / name, content, "predict", labels=("O", "B-LOC"))
         assert (found.words, found.tags) == (["#", "Paris"], None)
     for kind, content in (("dev", f"Paris\t{mark}\n"), ("predict", f"Paris\t{mark}\nis\tO\n")):
-        refused(
-            lambda kind=kind, content=content: read_file(tmp_path / "c.conll", content, kind),
-            "line 1",
-            "'Paris'",
-        )
+        refused(partial(read_file, tmp_path / "c.conll", content, kind), "line 1", "'Paris'")
 
 
 @pytest.mark.parametrize(
@@ -172,13 +169,11 @@ def test_what_is_no_word_or_no_tag_is_one_line(tmp_path, name, content, named):
 
 
 def test_lines_of_json_end_as_those_of_columns_do(tmp_path):
-    lines = [
-        json.dumps({"tokens": [word, "is"], "ner_tags": ["B-LOC", "O"]})
-        for word in ("Paris", "Rome")
-    ]
+    cities = ["Paris", "Rome"]
+    lines = [json.dumps({"tokens": [city, "is"], "ner_tags": ["B-LOC", "O"]}) for city in cities]
     for end in ("\n", "\r\n", "\r"):
         found = read_file(tmp_path / "a.jsonl", end.join(lines))
-        assert [each.words[0] for each in found] == ["Paris", "Rome"]
+        assert [each.words[0] for each in found] == cities
 
 
 def test_parquet_holds_the_same_as_json_lines(tmp_path):
@@ -245,19 +240,13 @@ def test_the_entities_of_all_schemes_are_seqevals(tmp_path, scheme, characters):
 
 def test_files_of_two_schemes_belong_together_where_each_has_one(tmp_path):
     labels = ["O", "B-LOC", "E-LOC", "S-LOC"]
-    for content in (
-        "New B-LOC\nYork L-LOC\nor O\nRome U-LOC\n",
-        "New B-LOC\nYork E-LOC\nor O\nRome S-LOC\n",
-    ):
+    for end, single in "LU", "ES":
+        content = f"New B-LOC\nYork {end}-LOC\nor O\nRome {single}-LOC\n"
         (one,) = read_file(tmp_path / "a.conll", content, "dev", labels=labels)
         assert one.tags == ["B-LOC", "E-LOC", "O", "S-LOC"]
     for content in ("x U-PER\n", "x NOUN\n"):
-        refused(
-            lambda content=content: read_file(tmp_path / "b.conll", content, "dev", labels=labels),
-            "line 1",
-            "'x'",
-            "one of O, B-LOC, E-LOC, S-LOC",
-        )
+        call = partial(read_file, tmp_path / "b.conll", content, "dev", labels=labels)
+        refused(call, "line 1", "'x'", "one of O, B-LOC, E-LOC, S-LOC")
 
 
 def test_plain_tags_are_those_of_any_file_without_prefixes(tmp_path):
@@ -270,14 +259,8 @@ def test_plain_tags_are_those_of_any_file_without_prefixes(tmp_path):
         row = json.dumps({"tokens": words, name: tags})
         assert pairs(read_file(tmp_path / "a.jsonl", row)) == expected
     labels = ["DET", "NOUN"]
-    assert pairs(read_file(tmp_path / "b.conll", "an DET\n", "dev", labels=labels)) == [
-        [("an", "DET")]
-    ]
+    known = read_file(tmp_path / "b.conll", "an DET\n", "dev", labels=labels)
+    assert pairs(known) == [[("an", "DET")]]
     for tag in ("VERB", "B-NOUN", "O", "_"):
-        refused(
-            lambda tag=tag: read_file(tmp_path / "c.conll", f"an {tag}\n", "dev", labels=labels),
-            "line 1",
-            "'an'",
-            "one of DET, NOUN",
-            f"'{tag}'",
-        )
+        call = partial(read_file, tmp_path / "c.conll", f"an {tag}\n", "dev", labels=labels)
+        refused(call, "line 1", "'an'", "one of DET, NOUN", f"'{tag}'")

@@ -111,7 +111,7 @@ def test_texts_of_all_ranks_stay_negatives_of_each_other_when_a_rank_dies(tmp_pa
     flags += ["--anchor_column=body", "--positive_column=more", "--lr_scaling=none"]
     flags += ["--global_batch_size=24", "--num_train_steps=150", "--learning_rate=1e-4"]
 
-    def weights(name: str) -> np.ndarray:
+    def weights(name):
         return np.concatenate(
             [x.ravel() for x in load_file(tmp_path / name / "model/model.safetensors").values()]
         )
@@ -128,7 +128,7 @@ def test_texts_of_all_ranks_stay_negatives_of_each_other_when_a_rank_dies(tmp_pa
     assert (done.status, "2 ranks go on" in done.stderr) == (0, True), done
     start, alone = weights("start"), weights("alone")
 
-    def apart(name: str) -> float:
+    def apart(name):
         return np.linalg.norm(weights(name) - alone) / np.linalg.norm(alone - start)
 
     assert apart("out") < 1e-3

@@ -2,8 +2,6 @@
 network."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from harness.parsing import PROJECT, ROOT, TABLE
@@ -16,7 +14,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 ADVICE = "run scripts/lock.sh"
 
 
-def entries(lock: Path) -> Iterator[tuple[str, str, Marker, str]]:
+def entries(lock):
     """Name, version, marker and whole text of each entry of a lock file and of those that it
     includes."""
     for entry in re.split(r"\n(?=\S)", lock.read_text()):

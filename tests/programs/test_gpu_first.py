@@ -7,25 +7,25 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness.jobs import Done, shell
+from harness.jobs import shell
 from harness.parsing import ROOT
 
 from benchmarks.gpu_first import Load, Part, Plan, Pythons, minutes_of, parts_of, run
 
 
-def first(*arguments: object) -> Done:
+def first(*arguments):
     """The program without TensorFlow: a Python without site-packages."""
     return shell(sys.executable, "-S", "-m", "benchmarks.gpu_first", *arguments)
 
 
-def other_python(path: Path, status: int = 0) -> Path:
+def other_python(path, status=0):
     """A Python of another environment: it says what it was to run, and ends."""
     path.write_text(f'#!/bin/sh\necho "ran $*"\nexit {status}\n')
     path.chmod(0o755)
     return path
 
 
-def found(out: Path) -> list[dict]:
+def found(out):
     return [json.loads(line) for line in (out / "findings.jsonl").read_text().splitlines()]
 
 

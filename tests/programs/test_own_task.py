@@ -21,7 +21,7 @@ SCRIPT = ROOT / "examples/own_task.py"
 SEEDS, NEW = (1, 2, 3), ("saw saw saw saw", "cat cat saw saw")
 
 
-def write_reviews(path, number: int) -> str:
+def write_reviews(path, number):
     stars = np.random.default_rng(number).integers(0, 3, number)
     lines = [" ".join(["cat"] * count + ["saw"] * (4 - count)) for count in stars]
     path.write_text("\n".join(["text,stars", *map("{},{}".format, lines, stars)]))

@@ -225,10 +225,8 @@ def test_a_runs_folder_gives_its_settings_and_the_users_come_first(span_model, g
 
 def test_threads_two_predictors_and_the_keras_policy(label_model):
     before, items = keras.config.dtype_policy().name, [e.first for e in TEST]
-    rough, exact = (
-        ringbert.Classifier(label_model, precision="bf16"),
-        ringbert.Classifier(label_model),
-    )
+    rough = ringbert.Classifier(label_model, precision="bf16")
+    exact = ringbert.Classifier(label_model)
     assert keras.config.dtype_policy().name == before
     alone = [exact(item) for item in items]
     rounding = [

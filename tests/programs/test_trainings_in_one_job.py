@@ -44,7 +44,7 @@ class LargeLoss(LabelTask):
         return {name: FACTOR * value for name, value in super().loss(scores, batch).items()}
 
 
-def words(low: int, high: int) -> TrainingData:
+def words(low, high):
     """Rows of tokens from these ids."""
     draw = np.random.default_rng(low)
     columns = {
@@ -62,13 +62,13 @@ def train(tmp_path):
     world = World()
     job = Job(world, Collectives(), Run(tmp_path / "job", world))
 
-    def train(training: Training, name: str, seed: int) -> list[float]:
+    def train(training, name, seed):
         with closing(Run(tmp_path / name, world)) as run:
             training.run(Start(CONFIG), replace(job, run=run), seed)
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         return [line["loss"] for line in map(json.loads, lines)]
 
-    def training(task: LabelTask, data: TrainingData, **settings: object) -> Training:
+    def training(task, data, **settings):
         model = Start(CONFIG).model(task.head)
         return Training(model, task, data, made(TrainingSettings, SETTINGS | settings), job)
 

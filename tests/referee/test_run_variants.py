@@ -44,10 +44,8 @@ def trained(data, folder, *flags):
         "--max_seq_length=16",
         "--global_batch_size=6",
     ]
-    policy, precision = (
-        keras.config.dtype_policy(),
-        [flag for flag in flags if flag.startswith("--precision=")],
-    )
+    policy = keras.config.dtype_policy()
+    precision = [flag for flag in flags if flag.startswith("--precision=")]
     set_precision(precision[0].removeprefix("--precision=") if precision else "fp32")
     try:
         classify(folder, *own, f"--num_train_steps={STEPS}", "--log_steps=1", *flags)

@@ -29,7 +29,7 @@ KINDS = ["cpu", "gpu", "step"]
 class Trainer:
     """A linear layer with squared errors, trained from zero; `kind` is one of KINDS."""
 
-    def __init__(self, kind: str, scales_loss: bool = False):
+    def __init__(self, kind, scales_loss=False):
         shapes = {"dense.kernel": SHAPE, "dense.bias": SHAPE[1:]}
         self.kernel, self.bias = (
             keras.Variable(np.zeros(s, np.float32), name=n) for n, s in shapes.items()
@@ -51,22 +51,20 @@ class Trainer:
     def weights(self, batch):
         return {"loss": float(len(batch["x"]))}
 
-    def step(self, number: int, micro_batches: list[dict]) -> dict[str, float]:
+    def step(self, number, micro_batches):
         return self.one.take(micro_batches, number, (), StepClock(1))[0].read()
 
     @property
-    def values(self) -> list[np.ndarray]:
+    def values(self):
         return [self.kernel.numpy(), self.bias.numpy()]
 
 
-def batches_of(number: int, sizes: list[int]) -> list[dict[str, np.ndarray]]:
+def batches_of(number, sizes):
     draw = np.random.default_rng(number).standard_normal
     return [{"x": draw((size, SHAPE[0]), "f"), "y": draw((size, SHAPE[1]), "f")} for size in sizes]
 
 
-def formula_step(
-    number: int, batch: dict[str, np.ndarray], states: list[list[np.ndarray]]
-) -> dict[str, float]:
+def formula_step(number, batch, states):
     """The same training in NumPy, in one batch per step; `states` are value and moments of kernel
     and bias."""
     off = batch["x"] @ states[0][0] + states[1][0] - batch["y"]
@@ -74,10 +72,8 @@ def formula_step(
     norm = np.sqrt(sum(np.square(gradient, dtype=np.float64).sum() for gradient in gradients))
     rate = google_rate(number, RATE, STEPS, WARMUP)
     for place, gradient in enumerate(gradients):
-        clipped, (value, *moments) = (
-            (gradient * (1 / max(norm, 1))).astype(np.float32),
-            states[place],
-        )
+        clipped = (gradient * (1 / max(norm, 1))).astype(np.float32)
+        (value, *moments) = states[place]
         states[place] = google_step(value, clipped, *moments, rate, place == 0)
     return {
         "loss": np.square(off, dtype=np.float64).mean(0).sum(),
@@ -91,10 +87,8 @@ def formula_step(
 )
 @pytest.mark.parametrize("sizes", [[33], [14, 14, 5]])
 def test_steps_are_the_formula_of_the_big_batch(kind, sizes, scales_loss):
-    trainer, states = (
-        Trainer(kind, scales_loss),
-        [[np.zeros(s, np.float32)] * 3 for s in (SHAPE, SHAPE[1:])],
-    )
+    trainer = Trainer(kind, scales_loss)
+    states = [[np.zeros(s, np.float32)] * 3 for s in (SHAPE, SHAPE[1:])]
     for number in range(4):
         micro_batches = batches_of(number, sizes)
         big = {
@@ -162,7 +156,7 @@ def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
     task, rows = TASKS["classifier"], random_rows([5, 9, 14, 3], 40)
     batch = batch_of("classifier", rows, grouping)
 
-    def values_after(steps: int, trains_all: bool) -> dict[str, np.ndarray]:
+    def values_after(steps, trains_all):
         model = Bert(BertConfig(vocab_size=60, **sizes, **rates), CLASSIFIER, seed=1)
         ids = np.concatenate([row.input_ids for row in rows])
         words = AllWords(model, Tracing()) if trains_all else TrainedWords(model, ids, Tracing())

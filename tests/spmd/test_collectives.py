@@ -28,7 +28,7 @@ def backend(request, world, ring):
     return ring if request.param == "ring" else open_collectives(world, request.param)
 
 
-def whole_numbers(size: int, dtype: str, rank: int, call: int) -> np.ndarray:
+def whole_numbers(size, dtype, rank, call):
     """Values that float32 adds exactly in any order, different on each rank, at each place and in
     each call."""
     return ((np.arange(size, dtype=np.int64) * 7 + 1000 * call) % 9973 * (rank + 1) - rank).astype(
@@ -36,7 +36,7 @@ def whole_numbers(size: int, dtype: str, rank: int, call: int) -> np.ndarray:
     )
 
 
-def check_sums(world, collectives, dtype: str, sizes=SIZES) -> None:
+def check_sums(world, collectives, dtype, sizes=SIZES):
     """Of lists of tensors, whose parts are small and large, and of other shapes in between."""
     for call in range(3):
         own = [whole_numbers(size, dtype, world.rank, call) for size in sizes]
@@ -54,7 +54,7 @@ def check_sums(world, collectives, dtype: str, sizes=SIZES) -> None:
             np.testing.assert_array_equal(doubled.numpy().ravel(), 2 * expected)
 
 
-def check_rounding(world, collectives, dtype: str) -> None:
+def check_rounding(world, collectives, dtype):
     parts = [
         np.random.default_rng(rank).standard_normal(SIZES[-1]).astype(dtype)
         for rank in range(world.size)

@@ -12,7 +12,7 @@ STEPS, BATCH, RATE, EPOCHS = 4, 2, 0.5, 4
 pytestmark = pytest.mark.ranks(2, 3)
 
 
-def inputs(rank: int) -> np.ndarray:
+def inputs(rank):
     return np.random.default_rng(rank).normal(1, 1, [STEPS * BATCH, 3]).astype(np.float32)
 
 
@@ -21,7 +21,7 @@ def mean_output(_, outputs):
     return keras.ops.mean(outputs)
 
 
-def linear_model(optimizer, **options) -> keras.Model:
+def linear_model(optimizer, **options):
     output = layers.Dense(1, use_bias=False, kernel_initializer="zeros")
     model = keras.Sequential([keras.Input([3]), output])
     model.compile(optimizer, mean_output, **options)
@@ -34,7 +34,7 @@ def fit(hvd, model, *callbacks, epochs=EPOCHS, **options):
     return model.fit(x, np.ones([len(x), 1]), epochs=epochs, callbacks=[*callbacks], **options)
 
 
-def of_all_ranks(hvd, values) -> list[np.ndarray]:
+def of_all_ranks(hvd, values):
     return hvd.allgather_object([np.array(value) for value in values])
 
 
@@ -48,7 +48,7 @@ class Rates(keras.callbacks.Callback):
         self.rates.append(float(self.model.optimizer.learning_rate))
 
 
-def warmup_on_paper(epochs_done: float, warmup_epochs: float, size: int) -> float:
+def warmup_on_paper(epochs_done, warmup_epochs, size):
     """Goyal et al. 2017, section 2.2: linear from RATE / size to RATE."""
     return RATE / size + (RATE - RATE / size) * min(epochs_done / warmup_epochs, 1)
 
@@ -69,7 +69,7 @@ def test_warmup_ends_at_its_rate(steps_per_execution, warmup_epochs, hvd):
     np.testing.assert_allclose(logged, at_ends, rtol=1e-6)
 
 
-def weights_on_paper(hvd, kind: str) -> np.ndarray:
+def weights_on_paper(hvd, kind):
     """Horovod scales the momentum by new rate / old rate for the step at which the rate changes."""
     gradients = np.mean(
         [inputs(rank).reshape(STEPS, BATCH, 3).mean(1) for rank in range(hvd.size())], 0
@@ -114,7 +114,7 @@ def test_muon_adds_gradients_without_the_rate_and_needs_no_correction(hvd):
     np.testing.assert_array_equal(*weights)
 
 
-def seeds_of(model) -> list[np.ndarray]:
+def seeds_of(model):
     return [variable.numpy() for variable in model.variables if "seed_generator" in variable.path]
 
 
@@ -202,10 +202,8 @@ def plateau(**options):
 def test_what_cannot_work_is_refused_on_every_rank_with_its_cause(hvd):
     warmup = hvd.callbacks.LearningRateWarmupCallback(RATE, 2)
     staircase = hvd.callbacks.LearningRateScheduleCallback(RATE, 0.1)
-    first, means = (
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-    )
+    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    means = hvd.callbacks.MetricAverageCallback()
     schedule = optimizers.schedules.CosineDecay(0.1, 10)
     scheduled = optimizers.LossScaleOptimizer(optimizers.SGD(schedule))
     several = optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD(0.1)))

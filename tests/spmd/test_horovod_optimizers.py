@@ -5,7 +5,6 @@ import copy
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -25,13 +24,13 @@ pytestmark = [
 ]
 
 
-def make_model() -> keras.Model:
+def make_model():
     keras.utils.set_random_seed(1)
     hidden = keras.layers.Dense(5, activation="tanh", name="encoder")
     return keras.Sequential([keras.Input([6]), hidden, keras.layers.Dense(3, name="head")])
 
 
-def share(hvd=None) -> dict:
+def share(hvd=None):
     """The arguments of `fit` for this rank's rows of each global batch; for all of them without
     hvd."""
     rank, size = (hvd.rank(), hvd.size()) if hvd else (0, 1)
@@ -47,11 +46,11 @@ def share(hvd=None) -> dict:
     }
 
 
-def weights_of(model: keras.Model) -> np.ndarray:
+def weights_of(model):
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
-def same_weights(hvd, model: keras.Model) -> np.ndarray:
+def same_weights(hvd, model):
     """The weights of all ranks as one vector."""
     own = weights_of(model)
     assert len({weights.tobytes() for weights in hvd.allgather_object(own)}) == 1, (
@@ -60,7 +59,7 @@ def same_weights(hvd, model: keras.Model) -> np.ndarray:
     return own
 
 
-def trained_alone(optimizer: optimizers.Optimizer, epochs: int = 2) -> np.ndarray:
+def trained_alone(optimizer, epochs=2):
     """The weights that plain Keras gives, with the whole batches."""
     model = make_model()
     model.compile(optimizer, keras.losses.MeanSquaredError())
@@ -68,12 +67,12 @@ def trained_alone(optimizer: optimizers.Optimizer, epochs: int = 2) -> np.ndarra
     return weights_of(model)
 
 
-def two_optimizers(wrapper: Callable = lambda optimizer: optimizer) -> optimizers.Optimizer:
+def two_optimizers(wrapper=lambda optimizer: optimizer):
     parts = [wrapper(optimizers.SGD(0.1, momentum=0.9)), wrapper(optimizers.Adam(0.01))]
     return optimizers.MultiOptimizer(optimizers.OptimizerMap(parts[0], {".*encoder/.*": parts[1]}))
 
 
-def by_function() -> optimizers.Optimizer:
+def by_function():
     parts = [optimizers.SGD(0.1), optimizers.Adam(0.01, gradient_accumulation_steps=2)]
     return optimizers.MultiOptimizer(lambda variable: parts["encoder" in variable.path])
 
@@ -112,13 +111,13 @@ def test_a_multi_optimizer_averages(kind, hvd):
     np.testing.assert_allclose(same_weights(hvd, model), alone, **TOLERANCE)
 
 
-def compiled(optimizer: optimizers.Optimizer) -> keras.Model:
+def compiled(optimizer):
     model = make_model()
     model.compile(optimizer, keras.losses.MeanSquaredError())
     return model
 
 
-def compiled_as(model: keras.Model) -> keras.Model:
+def compiled_as(model):
     clone = keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
     clone.compile_from_config(model.get_compile_config())

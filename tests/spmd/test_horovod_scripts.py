@@ -52,7 +52,7 @@ def numbers_of(hvd, monkeypatch, capsys, tmp_path):
     """Runs an example, and returns the numbers in what rank 0 prints, by a pattern; none on the
     others."""
 
-    def run(pattern: str, name: str, *arguments: str) -> list[list[float]]:
+    def run(pattern, name, *arguments):
         monkeypatch.setattr(sys, "argv", [name, *arguments])
         monkeypatch.chdir(tmp_path)
         keras.backend.clear_session()

@@ -16,7 +16,7 @@ sgd, RANKS_DIFFER = keras.optimizers.SGD, tf.errors.FailedPreconditionError
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-def make_model(seed: int = 1) -> keras.Model:
+def make_model(seed=1):
     """Its first layer gets ids, so that it has a sparse gradient."""
     start = keras.initializers.RandomNormal(seed=seed)
     ids = keras.Input([3], dtype="int32")
@@ -26,7 +26,7 @@ def make_model(seed: int = 1) -> keras.Model:
     return keras.Model(ids, keras.layers.Dense(1, kernel_initializer=start)(hidden))
 
 
-def share(size: int = 1, rank: int = 0) -> tf.data.Dataset:
+def share(size=1, rank=0):
     """Of each global batch the rows of one of `size` ranks."""
     generator = np.random.default_rng(5)
     x = generator.integers(0, 50, [STEPS, GLOBAL_BATCH, 3]).astype(np.int32)
@@ -35,7 +35,7 @@ def share(size: int = 1, rank: int = 0) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((x[:, rows], y[:, rows]))
 
 
-def same_weights(hvd, model: keras.Model) -> np.ndarray:
+def same_weights(hvd, model):
     """The weights of all ranks as one vector."""
     own = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
     assert len({weights.tobytes() for weights in hvd.allgather_object(own)}) == 1, (
@@ -54,10 +54,8 @@ def test_fit(hvd):
         hvd.callbacks.MetricAverageCallback(),
     ]
     own = share(hvd.size(), hvd.rank())
-    losses, history = (
-        [],
-        model.fit(own, epochs=2, callbacks=callbacks, shuffle=False, verbose=0).history,
-    )
+    losses = []
+    history = model.fit(own, epochs=2, callbacks=callbacks, shuffle=False, verbose=0).history
     for x, y in share().repeat(2):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((alone(x) - y) ** 2)
@@ -92,10 +90,8 @@ def test_one_overflow_halves_the_loss_scale_of_all_ranks(is_inside, hvd):
 @pytest.mark.parametrize("shape", [[6], [3, 5, 6]])
 def test_moments_of_all_ranks_at_any_mean(mean, shape, hvd):
     """All ranks' batches count the same, whatever their sizes. The referee is float64."""
-    draw, layer = (
-        np.random.default_rng(3),
-        hvd.SyncBatchNormalization(dtype="float32", epsilon=1e-5),
-    )
+    draw = np.random.default_rng(3)
+    layer = hvd.SyncBatchNormalization(dtype="float32", epsilon=1e-5)
     batches = [
         draw.normal(mean + rank, 0.1 + rank, [8 + 4 * rank, *shape]) for rank in range(hvd.size())
     ]

@@ -57,7 +57,7 @@ def test_values_of_any_size_travel_in_messages_of_some_hundred_megabytes(world, 
     last = world.size - 1
     own = np.arange(25_000_000 if world.rank == last else world.rank, dtype=np.uint64)  # 200 MB
 
-    def is_complete(received: list) -> bool:
+    def is_complete(received):
         numbers = [
             np.array_equal(values, np.arange(rank)) for rank, values in enumerate(received[:-1])
         ]

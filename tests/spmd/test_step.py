@@ -3,7 +3,6 @@ paper."""
 
 import itertools
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from ringbase.errors import InputError
 ALL = pytest.mark.ranks(1, 2, 3)
 
 
-def train(world, collectives, folder: Path, **options) -> tuple[np.ndarray, np.ndarray]:
+def train(world, collectives, folder, **options):
     """The trained values and the losses; a loss for each step."""
     optimizer, _ = toy.train(world, collectives, folder, **options)
     world.barrier()
@@ -126,7 +125,7 @@ def test_a_mean_is_over_the_rows_with_targets_and_a_step_without_one_changes_not
 
     step = TrainingStep(loss, weights, optimizer)
 
-    def take(numbers: np.ndarray) -> dict[str, float]:
+    def take(numbers):
         own_rows = np.array_split(numbers, world.size)[world.rank]
         batch = toy.collate(toy.rows().take(own_rows))
         result, _ = step.take([batch], 0, (), StepClock(1))

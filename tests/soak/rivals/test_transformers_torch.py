@@ -175,10 +175,8 @@ class Slopes:
 
 
 def compare_scores(folder, head, path):
-    words, model = (
-        tokenizer.load(None, folder),
-        Bert(configuration.read_config(folder), HEADS[head]),
-    )
+    words = tokenizer.load(None, folder)
+    model = Bert(configuration.read_config(folder), HEADS[head])
     weights.load(model, folder)
     command = (sys.executable, "-c", SCRIPT, folder, MODELS[head], json.dumps(PAIRS))
     there = run(command, PYTHONPATH=path).json()
