@@ -240,7 +240,7 @@ def test_the_entities_of_all_schemes_are_seqevals(tmp_path, scheme, characters):
 
 def test_files_of_two_schemes_belong_together_where_each_has_one(tmp_path):
     labels = ["O", "B-LOC", "E-LOC", "S-LOC"]
-    for end, single in "LU", "ES":
+    for end, single in ("L", "U"), ("E", "S"):
         content = f"New B-LOC\nYork {end}-LOC\nor O\nRome {single}-LOC\n"
         (one,) = read_file(tmp_path / "a.conll", content, "dev", labels=labels)
         assert one.tags == ["B-LOC", "E-LOC", "O", "S-LOC"]

@@ -1,7 +1,6 @@
 """WordPiece against transformers' and Google's (the Python one that transformers keeps as its
 legacy form), and what decides on lower-casing."""
 
-import json
 import random
 import resource
 import unicodedata
