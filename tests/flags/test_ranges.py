@@ -5,8 +5,8 @@ import pytest
 from harness.parsing import LEAST, flags_of, parsed, refusal
 
 MAY_BE_0 = """learning_rate num_train_epochs num_warmup_steps num_warmup warmup_proportion seed
-    save_checkpoints_minutes random_seed short_seq_prob min_frequency stall_warning stall_timeout
-    null_score_diff_threshold"""
+    save_checkpoints_minutes check_steps random_seed short_seq_prob min_frequency stall_warning
+    stall_timeout null_score_diff_threshold"""
 ALIASES = {"random_seed": "seed", "max_seq_length": "seq_length"}
 SHARES = {"warmup_proportion", "short_seq_prob", "masked_lm_prob", "character_coverage"}
 MOST = {

@@ -3,7 +3,6 @@
 import csv
 import json
 from functools import partial
-from pathlib import Path
 
 from harness import texts
 from harness.program_runs import bert, written_scores
@@ -22,13 +21,13 @@ COLUMNS = ["body", "more", "kind"]
 classify = partial(bert, "classifier")  # the program in this process; it returns its scores
 
 
-def write_rows(path: Path, header: list[str], rows: list, delimiter: str = "\t") -> None:
+def write_rows(path, header, rows, delimiter="\t"):
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows([header, *rows])
 
 
-def write_data(folder: Path) -> Path:
+def write_data(folder):
     """Vocabulary and configuration, train.csv, dev.tsv, test.jsonl."""
     texts.write_model(folder, num_layers=1)
     write_rows(folder / "train.csv", COLUMNS, TRAIN, ",")
@@ -39,7 +38,7 @@ def write_data(folder: Path) -> Path:
     return folder
 
 
-def model_flags(data: Path) -> list[str]:
+def model_flags(data):
     return [
         f"--vocab_file={data}/vocab.txt",
         f"--bert_config_file={data}/bert_config.json",
@@ -47,7 +46,7 @@ def model_flags(data: Path) -> list[str]:
     ]
 
 
-def own_files(data: Path) -> list[str]:
+def own_files(data):
     return [
         f"--train_file={data}/train.csv",
         f"--dev_file={data}/dev.tsv",
@@ -58,12 +57,12 @@ def own_files(data: Path) -> list[str]:
     ]
 
 
-def glue_flags(data: Path, glue: Path, task: str, steps: int = 4) -> list[str]:
+def glue_flags(data, glue, task, steps=4):
     files = [f"--data_dir={glue}", f"--task_name={task}"]
     return [*model_flags(data), *files, *LEARN, f"--num_train_steps={steps}"]
 
 
-def scores_in(folder: Path) -> dict[str, float]:
+def scores_in(folder):
     """Without what only Google's form of the file has."""
     scores = written_scores(folder)
     assert scores.pop("loss") == scores["eval_loss"]
@@ -71,5 +70,5 @@ def scores_in(folder: Path) -> dict[str, float]:
     return scores
 
 
-def table_in(path: Path) -> list[list[str]]:
+def table_in(path):
     return [line.split("\t") for line in path.read_text().splitlines()]

@@ -1,7 +1,6 @@
 """TensorFlow's list of devices as on a machine with GPUs; nothing can compute on them."""
 
 import contextlib
-from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
 
@@ -10,12 +9,12 @@ from tensorflow.python.client import device_lib
 
 
 @contextlib.contextmanager
-def machine(gpus: list[str]) -> Iterator[dict]:
+def machine(gpus):
     """The process runs on a machine with GPUs of these PCI bus ids. What is done to it is noted in
     the dictionary: "visible" and "grows", lists of GPUs, and "deterministic"."""
     seen: dict = {}
 
-    def described(config) -> list[SimpleNamespace]:
+    def described(config):
         texts = [
             f"device: 0, name: Fake, pci bus id: {gpu}, compute capability: 9.0"
             for gpu in seen["visible"]

@@ -3,19 +3,14 @@
 import functools
 import json
 import random
-from collections.abc import Mapping
-from pathlib import Path
 
 from harness.google import google_s_features
 from harness.texts import FILLING, WORDS
 
-from bert.text.tokenizer import Tokenizer
-from distributed.rows import Rows
-from distributed.run import Run
 from distributed.world import World
 from tasks.runs.cache import in_memory
 from tasks.runs.texts import Preparation
-from tasks.squad.reading import Examples, Source, read
+from tasks.squad.reading import Source, read
 from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
 
@@ -24,7 +19,7 @@ GOOD = [("the cat sat", "who?", "cat", 4), ("a dog ran", "who?", "dog", 2)]
 SMALL = WindowSettings(max_seq_length=32, doc_stride=9, max_query_length=9, allow_unknown=True)
 
 
-def make_entries(number: int, seed: int) -> list[tuple[str, str, str, int]]:
+def make_entries(number, seed):
     """Contexts of 12 to 40 words of which one is of the kind that the question asks for: its
     answer."""
     chance = random.Random(seed)
@@ -44,7 +39,7 @@ def make_entries(number: int, seed: int) -> list[tuple[str, str, str, int]]:
     return entries
 
 
-def squad_json(entries, **others) -> dict:
+def squad_json(entries, **others):
     """SQuAD data with one paragraph and one question per entry; `others` is added to each
     question."""
     questions = [
@@ -62,27 +57,23 @@ def squad_json(entries, **others) -> dict:
     return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
 
 
-def write_squad(path: Path, entries, **others) -> Path:
+def write_squad(path, entries, **others):
     """A file of `squad_json`."""
     path.write_text(json.dumps(squad_json(entries, **others)))
     return path
 
 
-def read_file(path: Path, is_training=True, allow_impossible=False, limit=None) -> Examples:
+def read_file(path, is_training=True, allow_impossible=False, limit=None):
     return read(Source(str(path), is_training, limit), allow_impossible)
 
 
-def open_windows(
-    settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run
-) -> Mapping[str, Rows]:
+def open_windows(settings, examples, tokenizer, run):
     return in_memory(
         SpanTask(settings).tables(examples, Preparation(World(), run, tokenizer))
     ).tables
 
 
-def compare_windows(
-    settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run, step: int = 1
-) -> tuple[int, list[tuple[str, str, str]]]:
+def compare_windows(settings, examples, tokenizer, run, step=1):
     """Compares the windows of every `step`-th question with Google's, all but the places of
     answers.
 

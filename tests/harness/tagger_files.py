@@ -3,14 +3,13 @@ kind's words, and up to two of the second half."""
 
 import json
 import random
-from pathlib import Path
 
 from harness import texts
 
 Tagged = list[tuple[str, str]]  # words and their tags
 
 
-def sentences(number: int, seed: int, longest: int = 14) -> list[Tagged]:
+def sentences(number, seed, longest=14):
     chance, made = random.Random(seed), list[Tagged]()
     for _ in range(number):
         rows: Tagged = []
@@ -27,7 +26,7 @@ def sentences(number: int, seed: int, longest: int = 14) -> list[Tagged]:
     return made
 
 
-def write_data(folder: Path) -> list[str]:
+def write_data(folder):
     """train.conll, dev.conll, test.jsonl and a model's files; `flags` of them."""
     texts.write_model(folder, num_layers=1)
     train, dev = sentences(240, 1), sentences(60, 2, longest=28)
@@ -40,7 +39,7 @@ def write_data(folder: Path) -> list[str]:
     return flags(folder)
 
 
-def flags(data: Path) -> list[str]:
+def flags(data):
     files = (
         "train_file=train.conll",
         "dev_file=dev.conll",

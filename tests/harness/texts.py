@@ -6,7 +6,6 @@ The label of a text is the kind of word, of three, that prevails in it.
 
 import json
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +32,7 @@ BERT_CONFIG = {
 }
 
 
-def letters_tokenizer(folder: Path):
+def letters_tokenizer(folder):
     """A tokenizer whose tokens are single letters and digits: no real vocabulary is needed."""
     from bert.text import tokenizer
 
@@ -48,7 +47,7 @@ def letters_tokenizer(folder: Path):
     return tokenizer.load(write_lines(folder / "letters.txt", *words))
 
 
-def write_lines(path: Path, *lines: str) -> str:
+def write_lines(path, *lines):
     """A file of these lines; its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes("".join(f"{line}\n" for line in lines).encode())
@@ -61,12 +60,12 @@ class Example(NamedTuple):
     kind: str
 
 
-def write_vocabulary(folder: Path, *words: str, special: Sequence[str] = SPECIAL_TOKENS) -> Path:
+def write_vocabulary(folder, *words, special=SPECIAL_TOKENS):
     """Writes a WordPiece vocabulary: the special tokens and these words."""
     return Path(write_lines(folder / "vocab.txt", *special, *words))
 
 
-def write_model(folder: Path, num_layers: int = 2) -> None:
+def write_model(folder, num_layers=2):
     """vocab.txt (whole words and letters) and bert_config.json."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
     words = [*letters, *(f"##{letter}" for letter in letters), *FILLING[1:], *ALL_WORDS]
@@ -75,7 +74,7 @@ def write_model(folder: Path, num_layers: int = 2) -> None:
     (folder / "bert_config.json").write_text(json.dumps(BERT_CONFIG | sizes))
 
 
-def make_examples(number: int, seed: int) -> list[Example]:
+def make_examples(number, seed):
     """Pairs of texts, of 4 to 18 words together; 4 of them or more are of the kind that is the
     label, 2 at most of each other kind."""
     chance = random.Random(seed)

@@ -1,7 +1,6 @@
 """Small checkpoints and folders of weights, in the formats of the field, for several test files."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -28,11 +27,11 @@ PRETRAINING_HEAD = {
 }
 
 
-def config(num_labels: int = 3, **others) -> BertConfig:
+def config(num_labels=3, **others):
     return BertConfig(**SIZES | others, labels=unnamed_labels(num_labels))
 
 
-def published_shapes() -> dict[str, tuple[int, ...]]:
+def published_shapes():
     """The names and shapes of a `bert_model.ckpt` without its heads, as google-research/bert makes
     them."""
     shapes = {
@@ -60,12 +59,12 @@ def published_shapes() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def values_of(shapes) -> dict[str, np.ndarray]:
+def values_of(shapes):
     generator = np.random.default_rng(11)
     return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def write_tf1(prefix: Path, tensors, moments: bool = True) -> Path:
+def write_tf1(prefix, tensors, moments=True):
     """Writes a checkpoint with TensorFlow 1's own Saver; `moments` as a training run leaves
     them."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -84,7 +83,7 @@ def write_tf1(prefix: Path, tensors, moments: bool = True) -> Path:
     return prefix
 
 
-def write_hf(folder: Path, tensors, shards: int = 0) -> Path:
+def write_hf(folder, tensors, shards=0):
     folder.mkdir(parents=True, exist_ok=True)
     if not shards:
         save_file(tensors, folder / "model.safetensors")
