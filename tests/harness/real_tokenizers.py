@@ -30,7 +30,7 @@ PLAIN = "abc the ,. ", " \t\u00a0\u3000\u200b\x07", "한국어ㅋ①ﬁ½"  # wo
 
 @functools.cache
 def nsmc(lines=2000):
-    rows = real("nsmc/ratings_train.txt").read_text(encoding="utf-8").split("\n")[1 : lines + 1]
+    rows = real("nsmc/ratings_train.txt").read_text().split("\n")[1 : lines + 1]
     return [row.split("\t")[1] for row in rows]
 
 
@@ -38,12 +38,8 @@ def nsmc(lines=2000):
 def contexts():
     """500 contexts of SQuAD and 3,000 lines of a novel."""
     squad = read(Source(str(real("squad/dev-v1.1.json")), is_training=False, limit=3000))
-    novel = (
-        sorted(real("text/british_fiction").glob("*.txt"))[0]
-        .read_text(encoding="utf-8")
-        .split("\n")
-    )
-    return [*squad.paragraphs[:500], *novel[:3000]]
+    novel = min(real("text/british_fiction").glob("*.txt"))
+    return [*squad.paragraphs[:500], *novel.read_text().split("\n")[:3000]]
 
 
 def strings(number, *pools):

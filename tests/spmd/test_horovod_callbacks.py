@@ -28,14 +28,20 @@ def linear_model(optimizer, **options):
     return model
 
 
-def fit(hvd, model, *callbacks, epochs=EPOCHS, **options):
-    x = inputs(hvd.rank())
-    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0} | options
+def fit(hvd, model, *callbacks, x=None, epochs=EPOCHS, **options):
+    x = inputs(hvd.rank()) if x is None else x
+    options |= {"batch_size": BATCH, "shuffle": False, "verbose": 0}
     return model.fit(x, np.ones([len(x), 1]), epochs=epochs, callbacks=[*callbacks], **options)
 
 
 def of_all_ranks(hvd, values):
     return hvd.allgather_object([np.array(value) for value in values])
+
+
+def assert_same_on_all_ranks(hvd, values):
+    for other in of_all_ranks(hvd, values):
+        for own, same in zip(values, other, strict=True):
+            np.testing.assert_array_equal(own, same)
 
 
 class Rates(keras.callbacks.Callback):
@@ -128,14 +134,11 @@ def test_random_numbers_stay_those_of_each_rank(hvd):
     hvd.broadcast_variables(model.variables, 0)
     hvd.elastic.TensorFlowKerasState(model).sync()
     np.testing.assert_array_equal(seeds_of(model), before)
-    x = np.ones([STEPS * BATCH, 2, 2, 1])
-    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    model.fit(x, np.ones([len(x), 1]), batch_size=BATCH, verbose=0, callbacks=[first])
+    images = np.ones([STEPS * BATCH, 2, 2, 1])
+    fit(hvd, model, hvd.callbacks.BroadcastGlobalVariablesCallback(0), x=images, epochs=1)
     for of_each in zip(*of_all_ranks(hvd, seeds_of(model)), strict=True):
         assert len({tuple(seed) for seed in of_each}) == hvd.size()
-    for own in of_all_ranks(hvd, model.get_weights()):
-        for weight, other in zip(model.get_weights(), own, strict=True):
-            np.testing.assert_array_equal(weight, other)
+    assert_same_on_all_ranks(hvd, model.get_weights())
 
 
 class Adversaries(keras.Model):
@@ -178,10 +181,7 @@ def test_two_optimizers_of_a_model_begin_alike(is_restored, hvd):
                 if variable.shape.rank:
                     variable.assign(tf.ones_like(variable) / 2)
     fit(hvd, model, hvd.callbacks.BroadcastGlobalVariablesCallback(0), epochs=2)
-    own = [weight.numpy() for weight in model.trainable_variables]
-    for other in of_all_ranks(hvd, own):
-        for weight, same in zip(own, other, strict=True):
-            np.testing.assert_array_equal(weight, same)
+    assert_same_on_all_ranks(hvd, model.trainable_variables)
 
 
 def test_an_optimizer_that_only_one_rank_has_built_is_named(hvd):
@@ -209,28 +209,23 @@ def test_what_cannot_work_is_refused_on_every_rank_with_its_cause(hvd):
     several = optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD(0.1)))
     stop = keras.callbacks.EarlyStopping("loss", patience=0)
     uses = [
-        (optimizers.SGD(schedule), [warmup], {}, "SGD: its learning_rate must be a number"),
-        (scheduled, [staircase], {}, "LossScaleOptimizer: its learning_rate must be a number"),
-        (several, [warmup], {}, "MultiOptimizer: its learning_rate must be a number"),
-        (
-            optimizers.SGD(0.1),
-            [first],
-            {"initial_epoch": hvd.rank()},
-            "first epoch of fit.*BackupAndRestore",
-        ),
+        (optimizers.SGD(schedule), [warmup], "SGD: its learning_rate must be a number"),
+        (scheduled, [staircase], "LossScaleOptimizer: its learning_rate must be a number"),
+        (several, [warmup], "MultiOptimizer: its learning_rate must be a number"),
+        (optimizers.SGD(0.1), [first], "first epoch of fit.*BackupAndRestore"),
         (
             optimizers.SGD(0.1),
             [plateau(), means],
-            {},
-            "the learning rate .*ReduceLROnPlateau.*rank 1: 0.05",
+            "learning rate .*ReduceLROnPlateau.*rank 1: 0.05",
         ),
-        (optimizers.SGD(0.1), [stop, means], {}, "stop_training .*EarlyStopping.*rank 1: True"),
+        (optimizers.SGD(0.1), [stop, means], "stop_training .*EarlyStopping.*rank 1: True"),
     ]
-    for optimizer, callbacks, options, named in uses:
+    for optimizer, callbacks, named in uses:
         model = linear_model(optimizer)
         x = inputs(hvd.rank()) * (hvd.rank() != 1)  # rank 1's loss stays 0, and the others' falls
+        start = hvd.rank() if callbacks == [first] else 0
         with pytest.raises(InputError, match=named) as caught:
-            model.fit(x, np.ones([len(x), 1]), BATCH, EPOCHS, 0, callbacks, **options)
+            fit(hvd, model, *callbacks, x=x, initial_epoch=start)
         assert "\n" not in str(caught.value)
     model = linear_model(hvd.DistributedOptimizer(optimizers.SGD(0.1)))
     fit(hvd, model, first, means, plateau(min_delta=1e9), stop)

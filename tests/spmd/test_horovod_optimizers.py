@@ -36,14 +36,8 @@ def share(hvd=None):
     rank, size = (hvd.rank(), hvd.size()) if hvd else (0, 1)
     draw = np.random.default_rng(5)
     x, y = draw.normal(size=[STEPS * GLOBAL_BATCH, 6]), draw.normal(size=[STEPS * GLOBAL_BATCH, 3])
-    batch = GLOBAL_BATCH // size
-    return {
-        "x": x[rank::size],
-        "y": y[rank::size],
-        "batch_size": batch,
-        "shuffle": False,
-        "verbose": 0,
-    }
+    options = {"batch_size": GLOBAL_BATCH // size, "shuffle": False, "verbose": 0}
+    return {"x": x[rank::size], "y": y[rank::size], **options}
 
 
 def weights_of(model):
@@ -59,10 +53,15 @@ def same_weights(hvd, model):
     return own
 
 
-def trained_alone(optimizer, epochs=2):
-    """The weights that plain Keras gives, with the whole batches."""
+def compiled(optimizer):
     model = make_model()
     model.compile(optimizer, keras.losses.MeanSquaredError())
+    return model
+
+
+def trained_alone(optimizer, epochs=2):
+    """The weights that plain Keras gives, with the whole batches."""
+    model = compiled(optimizer)
     model.fit(**share(), epochs=epochs)
     return weights_of(model)
 
@@ -97,24 +96,16 @@ def test_a_multi_optimizer_averages(kind, hvd):
     alone = trained_alone(KINDS["two" if kind == "parts" else kind]())
     if kind == "parts":
         optimizer = two_optimizers(hvd.DistributedOptimizer)
-        with pytest.raises(
-            InputError, match="parts of this MultiOptimizer are distributed already"
-        ):
+        named = "parts of this MultiOptimizer are distributed already"
+        with pytest.raises(InputError, match=named):
             hvd.DistributedOptimizer(optimizer)
     else:
         optimizer = hvd.DistributedOptimizer(KINDS[kind]())
         with pytest.raises(InputError, match="not for a MultiOptimizer"):
             hvd.DistributedOptimizer(two_optimizers(), backward_passes_per_step=2)
-    model = make_model()
-    model.compile(optimizer, keras.losses.MeanSquaredError())
+    model = compiled(optimizer)
     model.fit(**share(hvd), epochs=2)
     np.testing.assert_allclose(same_weights(hvd, model), alone, **TOLERANCE)
-
-
-def compiled(optimizer):
-    model = make_model()
-    model.compile(optimizer, keras.losses.MeanSquaredError())
-    return model
 
 
 def compiled_as(model):
@@ -156,15 +147,15 @@ def test_copies_stay_distributed(kind, hvd):
 def test_a_loaded_model_goes_on_exactly_as_if_it_had_not_stopped(op, mean, suffix, hvd, folder):
     options = {"backward_passes_per_step": 2, "average_aggregated_gradients": mean, "op": op}
     schedule = optimizers.schedules.ExponentialDecay(0.05, 2, 0.5)
-    for number, make in enumerate(
+    for number, optimizer in enumerate(
         (
-            lambda: OwnSGD(0.05),
-            lambda: optimizers.SGD(schedule, momentum=0.9, nesterov=True),
-            lambda: optimizers.Adam(0.01, gradient_accumulation_steps=2),
-            lambda: optimizers.LossScaleOptimizer(optimizers.RMSprop(0.01, momentum=0.9)),
+            OwnSGD(0.05),
+            optimizers.SGD(schedule, momentum=0.9, nesterov=True),
+            optimizers.Adam(0.01, gradient_accumulation_steps=2),
+            optimizers.LossScaleOptimizer(optimizers.RMSprop(0.01, momentum=0.9)),
         )
     ):
-        whole = compiled(hvd.DistributedOptimizer(make(), **options))
+        whole = compiled(hvd.DistributedOptimizer(optimizer, **options))
         whole.fit(**share(hvd))
         path = folder / f"{number}{suffix}"
         if hvd.rank() == 0:
