@@ -31,9 +31,8 @@ def write_reviews(path, number):
 @pytest.mark.slow
 def test_a_task_of_ones_own_has_all_that_ours_have(tmp_path, monkeypatch):
     monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
-    model = dict(
-        flag.removeprefix("--").split("=") for flag in model_flags(write_data(tmp_path / "model"))
-    )
+    given = model_flags(write_data(tmp_path / "model"))
+    model = dict(flag.removeprefix("--").split("=") for flag in given)
     (tmp_path / "new.csv").write_text("\n".join(["text", *NEW]))
     job = ringbert.Script(
         SCRIPT,
@@ -78,7 +77,6 @@ def test_a_task_of_ones_own_has_all_that_ours_have(tmp_path, monkeypatch):
     assert list(exported.structured_outputs) == ["stars"]
 
     (tmp_path / "train.csv").write_text("text,stars\nsaw,1\ncat,\n")
-    flags = [f"--{name}={value}" for name, value in model.items()]
-    command = sys.executable, SCRIPT, *flags, "--do_train", f"--train_file={tmp_path}/train.csv"
+    command = sys.executable, SCRIPT, *given, "--do_train", f"--train_file={tmp_path}/train.csv"
     done = shell(*command, "--output_dir", tmp_path / "none", status=1)
     assert "train.csv: line 3: stars" in done.stderr.splitlines()[-1]

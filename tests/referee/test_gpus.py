@@ -95,8 +95,7 @@ def test_an_import_of_tensorflow_says_nothing_but_why_it_aborts():
     program = (
         "import distributed.devices as d; d.imported_tensorflow(); w = d.without_notices();"
         " w.__enter__();"
+        "import os; os.write(2, b'oneDNN custom operations are on\\nwhy\\n'); os.abort()"
     )
-    program += "import os; os.write(2, b'oneDNN custom operations are on\\nwhy\\n'); os.abort()"
-    assert (
-        shell(sys.executable, "-c", program, status=-signal.SIGABRT, **variables).stderr == "why\n"
-    )
+    done = shell(sys.executable, "-c", program, status=-signal.SIGABRT, **variables)
+    assert done.stderr == "why\n"

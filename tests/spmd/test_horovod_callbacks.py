@@ -216,7 +216,7 @@ def test_what_cannot_work_is_refused_on_every_rank_with_its_cause(hvd):
         (
             optimizers.SGD(0.1),
             [plateau(), means],
-            "learning rate .*ReduceLROnPlateau.*rank 1: 0.05",
+            "the learning rate .*ReduceLROnPlateau.*rank 1: 0.05",
         ),
         (optimizers.SGD(0.1), [stop, means], "stop_training .*EarlyStopping.*rank 1: True"),
     ]
