@@ -21,6 +21,19 @@ def error(ours, theirs):
     return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
 
+def weights_of(model):
+    """All weights of a Keras model as one vector."""
+    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+
+
+def same_weights(hvd, model):
+    """The weights of all ranks, which must have the same bits."""
+    own = weights_of(model)
+    bits = {weights.tobytes() for weights in hvd.allgather_object(own)}
+    assert len(bits) == 1, "the ranks' weights differ"
+    return own
+
+
 def save_model(folder, head, **changes):
     """A Hugging Face folder of a tiny BERT with this head and random weights; `changes` are those
     of its configuration."""

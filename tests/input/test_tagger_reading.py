@@ -144,6 +144,13 @@ def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
         ("a.conll", "ab L-LOC\nb E-LOC\n", ["E-LOC, L-LOC", "one of", "BIOES"]),
         ("a.conll", "1\tParis\tB-LOC\n2\tis\tO\n", ["first column", "CoNLL-U"]),
         ("a.conll", "# a comment alone\n", ["no sentence"]),
+        ("a.conll", "fox B-x\naxe n B-x\n", ["line 2", "3 columns", "2 are needed"]),
+        ("a.conll", "fox\naxe\n", ["line 1", "no tags"]),
+        ("a.conll", "fox X-x\n", ["line 1", "'fox'", "X-x"]),
+        ("a.conll", "f O\no B-x\n", ["--characters"]),
+        ("a.jsonl", '{"tokens": [], "ner_tags": []}', ["line 1", "tokens"]),
+        ("a.jsonl", '{"tokens": ["fox"], "ner_tags": ["O", "O"]}', ["line 1", "1 words", "2 tags"]),
+        ("a.jsonl", '{"tokens": ["fox"]', ["line 1"]),
         ("a.conll", "Paris B-LOC\n# id 2\tx\nis O\n", ["line 1", "word 2", "# id 2", "'x'"]),
         (
             "a.jsonl",

@@ -156,21 +156,19 @@ def test_the_published_names_tell_their_case(tmp_path, name, lower_case):
             refused(lambda: tokenizer.load(path, None, not lower_case, name), name, expected)
 
 
-SCRIPTS = [
-    "Übung macht den Meister, SCHÖN",
-    "Hà Nội là thủ đô",
-    "café naïve Ångström",
-    "ΑΘΉΝΑ πόλη",
-    "Ёлка МОЙ",
-    "東京は日本の首都です",
-    "北京2008年",
-    "한국어 문장",
-    "हिन्दी में",
-    "กรุงเทพฯ",
-    "العاصمةُ",
-    "יְרוּשָׁלַיִם",
-    "İstanbul ß ﬁ",
-]
+SCRIPTS = """Übung macht den Meister, SCHÖN
+Hà Nội là thủ đô
+café naïve Ångström
+ΑΘΉΝΑ πόλη
+Ёлка МОЙ
+東京は日本の首都です
+北京2008年
+한국어 문장
+हिन्दी में
+กรุงเทพฯ
+العاصمةُ
+יְרוּשָׁלַיִם
+İstanbul ß ﬁ""".splitlines()
 CONFIGURATIONS = [
     {},
     {"do_lower_case": True},

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from harness.models import same_weights
 from keras import layers, optimizers
 
 from ringbase.errors import InputError
@@ -32,16 +33,6 @@ def fit(hvd, model, *callbacks, x=None, epochs=EPOCHS, **options):
     x = inputs(hvd.rank()) if x is None else x
     options |= {"batch_size": BATCH, "shuffle": False, "verbose": 0}
     return model.fit(x, np.ones([len(x), 1]), epochs=epochs, callbacks=[*callbacks], **options)
-
-
-def of_all_ranks(hvd, values):
-    return hvd.allgather_object([np.array(value) for value in values])
-
-
-def assert_same_on_all_ranks(hvd, values):
-    for other in of_all_ranks(hvd, values):
-        for own, same in zip(values, other, strict=True):
-            np.testing.assert_array_equal(own, same)
 
 
 class Rates(keras.callbacks.Callback):
@@ -136,9 +127,9 @@ def test_random_numbers_stay_those_of_each_rank(hvd):
     np.testing.assert_array_equal(seeds_of(model), before)
     images = np.ones([STEPS * BATCH, 2, 2, 1])
     fit(hvd, model, hvd.callbacks.BroadcastGlobalVariablesCallback(0), x=images, epochs=1)
-    for of_each in zip(*of_all_ranks(hvd, seeds_of(model)), strict=True):
+    for of_each in zip(*hvd.allgather_object(seeds_of(model)), strict=True):
         assert len({tuple(seed) for seed in of_each}) == hvd.size()
-    assert_same_on_all_ranks(hvd, model.get_weights())
+    same_weights(hvd, model)
 
 
 class Adversaries(keras.Model):
@@ -181,7 +172,7 @@ def test_two_optimizers_of_a_model_begin_alike(is_restored, hvd):
                 if variable.shape.rank:
                     variable.assign(tf.ones_like(variable) / 2)
     fit(hvd, model, hvd.callbacks.BroadcastGlobalVariablesCallback(0), epochs=2)
-    assert_same_on_all_ranks(hvd, model.trainable_variables)
+    same_weights(hvd, model)
 
 
 def test_an_optimizer_that_only_one_rank_has_built_is_named(hvd):

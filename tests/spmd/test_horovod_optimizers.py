@@ -9,6 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from harness.models import same_weights, weights_of
 from keras import optimizers
 
 from ringbase.errors import InputError
@@ -38,19 +39,6 @@ def share(hvd=None):
     x, y = draw.normal(size=[STEPS * GLOBAL_BATCH, 6]), draw.normal(size=[STEPS * GLOBAL_BATCH, 3])
     options = {"batch_size": GLOBAL_BATCH // size, "shuffle": False, "verbose": 0}
     return {"x": x[rank::size], "y": y[rank::size], **options}
-
-
-def weights_of(model):
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
-
-
-def same_weights(hvd, model):
-    """The weights of all ranks as one vector."""
-    own = weights_of(model)
-    assert len({weights.tobytes() for weights in hvd.allgather_object(own)}) == 1, (
-        "the ranks differ"
-    )
-    return own
 
 
 def compiled(optimizer):

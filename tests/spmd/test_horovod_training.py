@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from harness.models import same_weights
 
 from ringbase.errors import InputError
 
@@ -35,24 +36,13 @@ def share(size=1, rank=0):
     return tf.data.Dataset.from_tensor_slices((x[:, rows], y[:, rows]))
 
 
-def same_weights(hvd, model):
-    """The weights of all ranks as one vector."""
-    own = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
-    assert len({weights.tobytes() for weights in hvd.allgather_object(own)}) == 1, (
-        "the ranks' weights differ"
-    )
-    return own
-
-
 @pytest.mark.ranks(2, 3)
 def test_fit(hvd):
     model, alone = make_model(seed=1 + hvd.rank()), make_model()
     adam = [keras.optimizers.Adam(0.01, global_clipnorm=0.1) for _ in range(2)]
     model.compile(hvd.DistributedOptimizer(adam[0]), "mse")
-    callbacks = [
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-    ]
+    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    callbacks = [first, hvd.callbacks.MetricAverageCallback()]
     own = share(hvd.size(), hvd.rank())
     losses = []
     history = model.fit(own, epochs=2, callbacks=callbacks, shuffle=False, verbose=0).history
@@ -66,9 +56,8 @@ def test_fit(hvd):
         adam[1].apply(gradients, alone.trainable_variables)
         losses.append(loss.numpy())
     np.testing.assert_allclose(same_weights(hvd, model), same_weights(hvd, alone), **TOLERANCE)
-    np.testing.assert_allclose(
-        history["loss"], np.reshape(losses, [2, STEPS]).mean(axis=1), **TOLERANCE
-    )
+    of_epochs = np.reshape(losses, [2, STEPS]).mean(axis=1)
+    np.testing.assert_allclose(history["loss"], of_epochs, **TOLERANCE)
 
 
 @pytest.mark.parametrize("is_inside", [True, False])
