@@ -5,6 +5,7 @@ import json
 import random
 
 from harness import texts
+from harness.classifier_runs import model_flags
 
 Tagged = list[tuple[str, str]]  # words and their tags
 
@@ -27,7 +28,7 @@ def sentences(number, seed, longest=14):
 
 
 def write_data(folder):
-    """train.conll, dev.conll, test.jsonl and a model's files; `flags` of them."""
+    """train.conll, dev.conll, test.jsonl and a model's files."""
     texts.write_model(folder, num_layers=1)
     train, dev = sentences(240, 1), sentences(60, 2, longest=28)
     for name, tagged in ("train", train), ("dev", dev):
@@ -36,18 +37,13 @@ def write_data(folder):
     texts.write_lines(
         folder / "test.jsonl", *(json.dumps({"tokens": [word for word, _ in rows]}) for rows in dev)
     )
-    return flags(folder)
+    return folder
 
 
 def flags(data):
     files = (
-        "train_file=train.conll",
-        "dev_file=dev.conll",
-        "predict_file=test.jsonl",
-        "vocab_file=vocab.txt",
+        f"--train_file={data}/train.conll",
+        f"--dev_file={data}/dev.conll",
+        f"--predict_file={data}/test.jsonl",
     )
-    named = [
-        f"--{each.replace('=', f'={data}/')}"
-        for each in (*files, "bert_config_file=bert_config.json")
-    ]
-    return [*named, "--max_seq_length=32", "--doc_stride=12"]
+    return [*files, *model_flags(data), "--doc_stride=12"]

@@ -40,11 +40,8 @@ def rows():
     inputs = np.random.default_rng(0).standard_normal((NUM_ROWS, NUM_INPUTS))
     number = np.arange(NUM_ROWS)
     targets = np.sin(inputs @ np.arange(1.0, 5.0)) + 0.1 * number % 3
-    return Rows(
-        pa.table(
-            {"x": ragged(inputs, pa.float64()), "y": pa.array(targets), "row": pa.array(number)}
-        )
-    )
+    columns = {"x": ragged(inputs, pa.float64()), "y": targets, "row": number}
+    return Rows(pa.table(columns))
 
 
 def collate(fields):
@@ -110,13 +107,8 @@ class Toy:
     def save(self, position, **changes):
         """A checkpoint after `position` rows, 10 in each step; `changes` are those of its
         `State`."""
-        values: dict[str, Any] = {
-            "step": position // 10,
-            "steps": 100,
-            "global_batch_size": 10,
-            "settings": {},
-        }
-        self.checkpoints.save(self.optimizer, State(position, **(values | changes)))
+        given: Any = {"step": position // 10, "steps": 100, "global_batch_size": 10} | changes
+        self.checkpoints.save(self.optimizer, State(position, settings={}, **given))
         self.checkpoints.finish()
         return self.folder / folder_name(position)
 
@@ -124,15 +116,7 @@ class Toy:
         return [read_checkpoint(path).position for path in complete_checkpoints(self.folder)]
 
 
-def train(
-    world,
-    collectives,
-    folder,
-    collate=collate,
-    weights=weights,
-    held_out=None,
-    **flags,
-):
+def train(world, collectives, folder, collate=collate, weights=weights, held_out=None, **flags):
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone
     starts with."""
     run = Run(folder, world)
@@ -151,9 +135,8 @@ def train(
 
     step = TrainingStep(loss, weights, toy.optimizer, seed=7)
     step.state = world.on_first(restored)
-    work = partial(
-        train_loop, step, feed, plan, toy.checkpoints, run, LoopSettings(log_steps=1), held_out
-    )
+    loop = LoopSettings(log_steps=1)
+    work = partial(train_loop, step, feed, plan, toy.checkpoints, run, loop, held_out)
     return toy.optimizer, surviving(world, "training", work)
 
 

@@ -44,16 +44,15 @@ def published_shapes():
         "bert/pooler/dense/bias": (32,),
     }
     for layer in ("bert/encoder/layer_0", "bert/encoder/layer_1"):
-        for part in ("self/query", "self/key", "self/value", "output/dense"):
-            shapes |= {
-                f"{layer}/attention/{part}/kernel": (32, 32),
-                f"{layer}/attention/{part}/bias": (32,),
-            }
-        shapes |= {
-            f"{layer}/intermediate/dense/kernel": (32, 64),
-            f"{layer}/intermediate/dense/bias": (64,),
-        }
-        shapes |= {f"{layer}/output/dense/kernel": (64, 32), f"{layer}/output/dense/bias": (32,)}
+        for part, *size in (
+            ("attention/self/query", 32, 32),
+            ("attention/self/key", 32, 32),
+            ("attention/self/value", 32, 32),
+            ("attention/output/dense", 32, 32),
+            ("intermediate/dense", 32, 64),
+            ("output/dense", 64, 32),
+        ):
+            shapes |= {f"{layer}/{part}/kernel": (*size,), f"{layer}/{part}/bias": (size[1],)}
         for part in ("attention/output", "output"):
             shapes |= {f"{layer}/{part}/LayerNorm/{end}": (32,) for end in ("beta", "gamma")}
     return shapes
@@ -67,17 +66,15 @@ def values_of(shapes):
 def write_tf1(prefix, tensors, moments=True):
     """Writes a checkpoint with TensorFlow 1's own Saver; `moments` as a training run leaves
     them."""
+    values = dict(tensors)
+    if moments:
+        for name, value in tensors.items():
+            values |= {f"{name}/{moment}": value + 1 for moment in ("adam_m", "adam_v")}
+        values["global_step"] = np.int64(123)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = [
-            tf.compat.v1.get_variable(name, initializer=value) for name, value in tensors.items()
+            tf.compat.v1.get_variable(name, initializer=value) for name, value in values.items()
         ]
-        if moments:
-            for name, value in tensors.items():
-                for moment in ("adam_m", "adam_v"):
-                    variables.append(
-                        tf.compat.v1.get_variable(f"{name}/{moment}", initializer=value + 1)
-                    )
-            variables.append(tf.compat.v1.get_variable("global_step", initializer=np.int64(123)))
         session.run(tf.compat.v1.global_variables_initializer())
         tf.compat.v1.train.Saver(variables).save(session, str(prefix), write_meta_graph=False)
     return prefix

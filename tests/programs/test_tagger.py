@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from harness import tagger_files, texts
+from harness.classifier_runs import model_flags
 from harness.parsing import main_of
 from harness.program_runs import bert, metrics_in, objects_in, refusal
 from sklearn.metrics import accuracy_score, f1_score
@@ -36,10 +37,8 @@ def data(tmp_path_factory):
 def tagger_refused(capsys, tmp_path):
     """The one line with which a run ends that has these flags."""
 
-    def line_of(flags, *named):
-        return refusal(
-            capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), *named
-        )
+    def line_of(flags, *named, output_dir=tmp_path / "out"):
+        return refusal(capsys, "bert-tagger", lambda: bert("tagger", output_dir, *flags), *named)
 
     return line_of
 
@@ -59,7 +58,15 @@ def run(data, tmp_path_factory):
     """The folder of a run that has trained, evaluated and predicted, and its scores."""
     folder = tmp_path_factory.mktemp("run")
     learn = ("--learning_rate=1e-3", "--global_batch_size=32", "--num_train_steps=100")
-    return folder, bert("tagger", folder, *data, *learn, "--do_train", "--do_eval", "--do_predict")
+    return folder, bert(
+        "tagger",
+        folder,
+        *tagger_files.flags(data),
+        *learn,
+        "--do_train",
+        "--do_eval",
+        "--do_predict",
+    )
 
 
 def test_entities_are_those_of_conlleval_and_seqeval():
@@ -110,8 +117,8 @@ def test_illegal_tags_are_found(tags, is_illegal):
 
 def test_no_word_of_a_long_sentence_is_lost(data, tmp_path):
     """Each word stands in one row, at its first token, with its tag."""
-    words = tokenizer.load(str(Path(data[3].partition("=")[2])))
-    sentences = read(Source(FileSettings(dev_file=data[1].partition("=")[2]), "dev"), False)
+    words = tokenizer.load(f"{data}/vocab.txt")
+    sentences = read(Source(FileSettings(dev_file=f"{data}/dev.conll"), "dev"), False)
     labels = ("O", "B-animal", "B-tool", "I-animal", "I-tool")
     settings = SentenceSettings(max_seq_length=16, doc_stride=5)
     task = TagTask(settings, labels)
@@ -161,7 +168,7 @@ def test_the_program_learns_and_writes_entities(run):
 def test_mistakes_are_sentences_with_wrong_entities(data, run, tmp_path):
     """Of a file in which the tags of one sentence are wrong, that sentence."""
     folder, _ = run
-    blocks = Path(data[1].partition("=")[2]).read_text().split("\n\n")
+    blocks = (data / "dev.conll").read_text().split("\n\n")
     number = next(number for number, block in enumerate(blocks) if "B-animal" in block)
     blocks[number] = blocks[number].replace("-animal", "-tool")
     (tmp_path / "wrong.conll").write_text("\n\n".join(blocks))
@@ -220,7 +227,9 @@ def test_the_saved_model_gives_the_same_labels(run, tmp_path):
 
 def test_a_file_without_an_entity_is_one_line(data, tmp_path, tagger_refused):
     file = texts.write_lines(tmp_path / "a.conll", "fox O")
-    tagger_refused([f"--train_file={file}", *data[3:], "--do_train"], file, "every tag is O")
+    tagger_refused(
+        [f"--train_file={file}", *model_flags(data), "--do_train"], file, "every tag is O"
+    )
 
 
 # A word that BERT's normalisation drops, so that it has no token.
@@ -231,7 +240,12 @@ def test_a_batch_of_words_without_tokens_is_skipped(data, tmp_path, capsys):
     file = texts.write_lines(
         tmp_path / "a.conll", "cat B-animal", "", f"{NO_TOKEN} O", "", "fox B-animal"
     )
-    flags = [f"--train_file={file}", *data[3:], "--train_batch_size=1", "--num_train_epochs=1"]
+    flags = [
+        f"--train_file={file}",
+        *model_flags(data),
+        "--train_batch_size=1",
+        "--num_train_epochs=1",
+    ]
     bert("tagger", tmp_path / "out", *flags, "--do_train")
     assert sum(np.isnan(line["loss"]) for line in metrics_in(tmp_path / "out")) == 1
     assert "skipped steps: 1" in capsys.readouterr().err
@@ -244,7 +258,7 @@ def test_a_file_of_words_without_tokens_is_one_line(
     run, data, tmp_path, tagger_refused, flag, named
 ):
     file = texts.write_lines(tmp_path / "a.conll", f"{NO_TOKEN} B-animal", "", f"{NO_TOKEN} O")
-    model = [f"--model={run[0]}/model"] if flag == "--do_eval" else data[3:]
+    model = [f"--model={run[0]}/model"] if flag == "--do_eval" else model_flags(data)
     flags = [f"--train_file={file}", f"--dev_file={file}", *model, "--train_batch_size=1", flag]
     tagger_refused(flags, named)
 
@@ -254,12 +268,13 @@ def test_a_model_and_files_of_another_scheme_say_the_same(run, data, tmp_path):
     shutil.copytree(run[0] / "model", tmp_path / "model")
     for file, source in (
         (tmp_path / "model/config.json", run[0] / "model/config.json"),
-        (tmp_path / "dev.conll", Path(data[1].partition("=")[2])),
+        (tmp_path / "dev.conll", data / "dev.conll"),
     ):
         file.write_text(source.read_text().replace("I-", "M-"))
     assert '"M-tool"' in (tmp_path / "model/config.json").read_text()
-    flags = f"--model={tmp_path}/model", f"--dev_file={tmp_path}/dev.conll", *data[-2:]
-    scores = bert("tagger", tmp_path / "out", *flags, "--do_eval")
+    flags = f"--model={tmp_path}/model", f"--dev_file={tmp_path}/dev.conll", "--do_eval"
+    sizes = "--max_seq_length=32", "--doc_stride=12"
+    scores = bert("tagger", tmp_path / "out", *flags, *sizes)
     assert scores == {name: run[1][name] for name in scores}
     text = "the bear dog hare near a red axe"
     entities = ringbert.Tagger(tmp_path / "model")(text)
@@ -278,13 +293,12 @@ def plain(rows):
 @pytest.fixture(scope="module")
 def plain_data(tmp_path_factory):
     """As `data`, with plain tags."""
-    folder = tmp_path_factory.mktemp("plain")
-    flags = tagger_files.write_data(folder)
+    folder = tagger_files.write_data(tmp_path_factory.mktemp("plain"))
     for name, number, seed, longest in (("train", 240, 1, 14), ("dev", 60, 2, 28)):
         sentences = map(plain, tagger_files.sentences(number, seed, longest))
         blocks = ["".join(f"{word} {tag}\n" for word, tag in rows) for rows in sentences]
         (folder / f"{name}.conll").write_text("\n".join(blocks))
-    return flags
+    return folder
 
 
 PLAIN = ("--learning_rate=1e-3", "--global_batch_size=32", "--num_train_epochs=2", "--do_train")
@@ -293,7 +307,13 @@ PLAIN = ("--learning_rate=1e-3", "--global_batch_size=32", "--num_train_epochs=2
 @pytest.fixture(scope="module")
 def plain_run(plain_data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain_run")
-    flags = (*plain_data, *PLAIN, "--do_eval", "--do_predict", "--load_best_model_at_end")
+    flags = (
+        *tagger_files.flags(plain_data),
+        *PLAIN,
+        "--do_eval",
+        "--do_predict",
+        "--load_best_model_at_end",
+    )
     return folder, bert("tagger", folder, *flags)
 
 
@@ -345,18 +365,18 @@ def test_each_file_must_have_the_tags_of_the_model(
     plain_run, run, plain_data, data, tagger_refused
 ):
     for (folder, _), files, tag in ((plain_run, data, "'O'"), (run, plain_data, "'FILLING'")):
-        flags = [files[1], f"--model={folder}/model", "--do_eval"]
-        tagger_refused(flags, files[1].partition("=")[2], "line 1", "one of ", tag)
+        file = f"{files}/dev.conll"
+        flags = [f"--dev_file={file}", f"--model={folder}/model", "--do_eval"]
+        tagger_refused(flags, file, "line 1", "one of ", tag)
 
 
-def test_a_finished_run_made_longer_is_refused_with_the_way(plain_run, plain_data, capsys):
-    longer = (*plain_data, *PLAIN, "--num_train_epochs=3")
-    line = refusal(
-        capsys,
-        "bert-tagger",
-        lambda: bert("tagger", plain_run[0], *longer),
+def test_a_finished_run_made_longer_is_refused_with_the_way(plain_run, plain_data, tagger_refused):
+    longer = (*tagger_files.flags(plain_data), *PLAIN, "--num_train_epochs=3")
+    line = tagger_refused(
+        longer,
         "--num_train_epochs = 2.0, this command has 3.0",
         "--output_dir and this checkpoint as --init_checkpoint",
+        output_dir=plain_run[0],
     )
     assert "moments" not in line  # no flag of bert-tagger
 
@@ -373,5 +393,7 @@ def test_plain_tags_of_characters_go_on_inside_tokens(plain_data, tmp_path):
     file = texts.write_lines(tmp_path / "a.tsv", *(f"{letter}\t{tag}" for letter, tag in letters))
     flags = [f"--{kind}_file={file}" for kind in ("train", "dev")]
     steps = "--num_train_steps=1", "--global_batch_size=1", "--do_train", "--do_eval"
-    scores = bert("tagger", tmp_path / "out", *plain_data[3:], *flags, *steps, "--characters")
+    scores = bert(
+        "tagger", tmp_path / "out", *model_flags(plain_data), *flags, *steps, "--characters"
+    )
     assert set(scores) == {"eval_accuracy", "eval_macro_f1", "eval_loss"}
