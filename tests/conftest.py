@@ -69,6 +69,13 @@ def goldens():
 
 
 @pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The folder of an empty cache of our own."""
+    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def run(tmp_path):
     """A run folder that is written to."""
     from distributed.run import Run

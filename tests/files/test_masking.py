@@ -28,12 +28,8 @@ def examples(lengths, seed=0):
 
 
 def masked(values, offsets, seed, **settings):
-    return mask(
-        values,
-        offsets,
-        example_keys(seed, np.arange(len(offsets) - 1)),
-        Masking(TOKENIZER, **GOOGLES_MASKS | settings),
-    )
+    keys = example_keys(seed, np.arange(len(offsets) - 1))
+    return mask(values, offsets, keys, Masking(TOKENIZER, **GOOGLES_MASKS | settings))
 
 
 def words_of(tokens, whole_words):

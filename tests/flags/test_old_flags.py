@@ -45,7 +45,7 @@ SCRIPTS = {
 
 def rows_of_page():
     """The flags that docs/flags.md lists under each heading."""
-    sections = (ROOT / "docs" / "flags.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    sections = (ROOT / "docs" / "flags.md").read_text().split("\n## ")[1:]
     rows = {
         part.partition("\n")[0]: re.findall(r"^\| (`--.*?) \|", part, re.MULTILINE)
         for part in sections
@@ -62,9 +62,8 @@ def test_every_flag_of_the_scripts_is_known_and_listed_and_has_its_default(comma
     assert set(defaults) <= listed <= known
     found = parsed(command, *LEAST[command])
     found["do_train"] = False  # which had to be given
-    assert [
-        name for name, value in defaults.items() if value and str(found[name]) != str(read(value))
-    ] == []
+    for name, value in defaults.items():
+        assert not value or str(found[name]) == str(read(value)), name
 
 
 def read(text):
@@ -135,9 +134,8 @@ def test_the_commands_of_the_old_readmes_say_the_same_here(line, capsys):
     found = parsed(command, *argv)
     found["output_file"] = found.get("output_file", found.get("output_dir"))
     ignored = [flag for flag in given if flag in rows_of_page()["All programs"]]
-    assert [
-        flag for flag in given if flag not in ignored and found[flag] != read(given[flag])
-    ] == []
+    for flag in given.keys() - set(ignored):
+        assert found[flag] == read(given[flag]), flag
     notes = [line.partition(" is ignored: ")[0] for line in capsys.readouterr().err.splitlines()]
     assert notes == [f"--{flag}" for flag in ignored]
 

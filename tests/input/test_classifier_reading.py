@@ -219,10 +219,8 @@ def test_rows_of_all_small_lengths_are_google_s(tmp_path, run, max_seq_length):
             assert np.isnan(row["label"])
 
 
-def test_labels_are_numbered_in_the_order_given_and_unknown_words_are_refused(
-    tmp_path, run, monkeypatch
-):
-    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("cache")
+def test_labels_are_numbered_in_the_order_given_and_unknown_words_are_refused(tmp_path, run):
     path = write_lines(tmp_path / "a.csv", "text,label", "a b c,x", "한국어 영화,y", "c,x")
     source = own_source(path)
     words, settings = letters_tokenizer(tmp_path), ExampleSettings(max_seq_length=8)

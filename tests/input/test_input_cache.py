@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import pytest
 from harness.classifier_files import own_source
 from harness.squad_files import GOOD, SMALL, write_squad
 from harness.texts import letters_tokenizer, write_lines
@@ -15,12 +14,6 @@ from tasks.runs.task import open_set
 from tasks.runs.texts import Preparation
 from tasks.squad.reading import Source
 from tasks.squad.task import SpanTask
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def test_other_data_or_settings_make_other_windows_and_nothing_else_does(cache, tmp_path, run):
@@ -53,7 +46,7 @@ def test_other_data_or_settings_make_other_windows_and_nothing_else_does(cache, 
     assert sum(build(**change).is_new for change in ({}, *changes)) == 1
 
 
-def test_other_data_or_settings_make_other_rows_and_nothing_else_does(tmp_path, run):
+def test_other_data_or_settings_make_other_rows_and_nothing_else_does(cache, tmp_path, run):
     letters, good = letters_tokenizer(tmp_path), ["a,b,x", "c,d,y"]
     cased = tokenizer.load(letters.source, do_lower_case=False)
 

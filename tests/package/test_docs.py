@@ -62,13 +62,13 @@ def test_links_lead_somewhere(page):
 
 def test_readme_fits_on_a_front_page_and_the_version_is_the_same_everywhere():
     assert len((ROOT / "README.md").read_text()) <= 9_000
-    lines = {
-        "README.md": "Version {} ",
-        "CHANGELOG.md": "## [{}] ",
-        "CITATION.cff": "version: {}\n",
-    }
-    for page, line in lines.items():
-        assert line.format(PROJECT["version"]) in (ROOT / page).read_text()
+    version = PROJECT["version"]
+    for page, line in (
+        ("README.md", f"Version {version} "),
+        ("CHANGELOG.md", f"## [{version}] "),
+        ("CITATION.cff", f"version: {version}\n"),
+    ):
+        assert line in (ROOT / page).read_text()
 
 
 @each([*PAGES, *RECIPES])

@@ -102,10 +102,8 @@ def test_the_mpi_that_srun_offers_or_that_is_given_or_mpirun(stubs):
     assert stubs.calls("srun")[-1] == "--mpi=pmi2 --export=ALL --cpus-per-task=1 true"
     assert stubs.run("true", "--flag", RINGBERT_LAUNCHER="mpirun", SLURM_NTASKS="8")[0] == 0
     assert stubs.calls("bert-launch") == ["-np 8 -- true --flag"]
-    assert (
-        stubs.run("true", "--seed", "%a", "--output_dir=out/seed-%a", SLURM_ARRAY_TASK_ID="3")[0]
-        == 0
-    )
+    seeded = ("true", "--seed", "%a", "--output_dir=out/seed-%a")
+    assert stubs.run(*seeded, SLURM_ARRAY_TASK_ID="3")[0] == 0
     assert stubs.calls("srun")[-1].endswith(" true --seed 3 --output_dir=out/seed-3")
 
 

@@ -112,19 +112,6 @@ def test_the_folder_says_what_sentence_transformers_reads(trained, tmp_path):
     np.testing.assert_allclose(found["vector"][0], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_vectors_are_those_of_features(pooling, tmp_path):
-    """Of texts of unequal lengths, the mean over their own tokens or that of [CLS]."""
-    model = save_model(tmp_path, "features")
-    texts = ["red", "the red fox saw a dull axe", "fox axe"]
-    expected = ringbert.Features(model, pooling=pooling).pooled(texts)
-    embedder = ringbert.Embedder(model, pooling=pooling, normalize=False)
-    np.testing.assert_allclose(embedder(texts), expected, atol=1e-5)
-    units = ringbert.Embedder(model, pooling=pooling)(texts)
-    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(units, expected / lengths, atol=1e-5)
-
-
 def newer_folder(folder, pooling, *more):
     """The files of sentence-transformers 6 beside a model: other names of classes and keys than
     before, and the length of texts as the tokenizer's. Vectors are not made unit vectors."""
@@ -148,6 +135,7 @@ def newer_folder(folder, pooling, *more):
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_a_folder_of_newer_sentence_transformers_gives_its_vectors(pooling, tmp_path):
+    """Those of `Features`, of texts of unequal lengths, as from a folder that says nothing."""
     model = newer_folder(tmp_path, pooling)
     texts = ["red", "the red fox saw a dull axe", "fox axe"]
     with pytest.warns(UserWarning, match="beyond max_seq_length 6 are cut off"):
@@ -162,6 +150,14 @@ def test_a_folder_of_newer_sentence_transformers_gives_its_vectors(pooling, tmp_
     units = ringbert.Embedder(model, normalize=True, max_seq_length=32)(texts)
     np.testing.assert_allclose(np.load(tmp_path / "units/vectors.npy"), units, atol=1e-5)
     assert np.abs(units - vectors).max() > 0.1
+    (model / "modules.json").unlink()  # a folder of other programs'
+    given = {"pooling": pooling, "max_seq_length": 6}
+    found = ringbert.Embedder(model, normalize=False, **given)(texts)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(
+        ringbert.Embedder(model, **given)(texts), expected / lengths, atol=1e-5
+    )
 
 
 def test_folders_with_other_modules_are_refused(tmp_path):

@@ -29,8 +29,8 @@ def write_reviews(path, number):
 
 
 @pytest.mark.slow
-def test_a_task_of_ones_own_has_all_that_ours_have(tmp_path, monkeypatch):
-    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("cache")
+def test_a_task_of_ones_own_has_all_that_ours_have(tmp_path):
     given = model_flags(write_data(tmp_path / "model"))
     model = dict(flag.removeprefix("--").split("=") for flag in given)
     (tmp_path / "new.csv").write_text("\n".join(["text", *NEW]))

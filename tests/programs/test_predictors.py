@@ -258,9 +258,8 @@ def test_frames_of_entities_repeat_the_index_of_their_text(tmp_path):
 
 
 @pytest.fixture
-def store(goldens, tmp_path, monkeypatch):
+def store(goldens, cache):
     """Runs of bert-classifier in a store."""
-    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
     store = fsspec.filesystem("memory")
     store.put(str(goldens / "runs/classifier"), "/bucket", recursive=True)
     (checkpoint,) = store.glob("/bucket/interrupted/checkpoints/*")[-1:]
@@ -269,12 +268,12 @@ def store(goldens, tmp_path, monkeypatch):
     store.store.clear()
 
 
-def test_models_in_a_store(store, goldens, tmp_path):
+def test_models_in_a_store(store, cache, goldens, tmp_path):
     """Of a run its model/ alone is copied; before there is one, its newest checkpoint is used."""
     pairs, runs = [("the cat", "a saw"), ("two red", "axe")], goldens / "runs/classifier"
     classifier = ringbert.Classifier(f"{store}/finished")
     assert classifier(pairs) == ringbert.Classifier(runs / "finished")(pairs)
-    (copy,) = (tmp_path / "cache/remote").iterdir()
+    (copy,) = (cache / "remote").iterdir()
     assert files_in(copy) == files_in(runs / "finished/model")
     # with task.json, the settings of the run
     assert classifier.settings == ringbert.Classifier(runs / "finished").settings

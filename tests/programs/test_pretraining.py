@@ -173,13 +173,9 @@ def test_tfrecord_shards_train_as_the_same_examples_in_arrow_shards(corpus, tmp_
 def test_masks_are_drawn_again_in_each_epoch_or_read_from_the_shards(corpus, tmp_path):
     """At a rate of 0 and without dropout a loss changes only with the masks. A step is an epoch."""
     for shards in ("dynamic", "static"):
-        flags = (
-            "--do_train",
-            f"--global_batch_size={rows_in(corpus / shards)}",
-            "--num_train_epochs=2",
-            *SIZES,
-        )
-        pretrain(corpus, tmp_path / shards, shards, *flags, "--learning_rate=0", "--log_steps=1")
+        epoch = f"--global_batch_size={rows_in(corpus / shards)}"
+        flags = ("--do_train", epoch, "--num_train_epochs=2", "--learning_rate=0", "--log_steps=1")
+        pretrain(corpus, tmp_path / shards, shards, *flags, *SIZES)
         one, again = losses(tmp_path / shards)
         assert (one == pytest.approx(again, rel=1e-4)) == (shards == "static")
 
@@ -265,12 +261,8 @@ def test_bad_shards_are_one_line(corpus, trained, tmp_path, capsys, shards, flag
         (corpus / "vocab.txt").read_text().replace("cat\n", "cats\n")
     )
     given = [flag.format(tmp=tmp_path, trained=trained) for flag in flags]
-    refusal(
-        capsys,
-        "bert-pretraining",
-        lambda: pretrain(corpus, tmp_path / "out", shards, *TRAIN, *given),
-        *named,
-    )
+    call = functools.partial(pretrain, corpus, tmp_path / "out", shards, *TRAIN, *given)
+    refusal(capsys, "bert-pretraining", call, *named)
     assert not list((tmp_path / "out").iterdir())
 
 

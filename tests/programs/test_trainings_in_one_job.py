@@ -1,6 +1,5 @@
 """Several trainings in one process: each has its own loss, data and compiled parts."""
 
-import json
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -8,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+from harness.program_runs import metrics_in
 
 from bert.configuration import BertConfig
 from distributed.collectives import Collectives
@@ -65,8 +65,7 @@ def train(tmp_path):
     def train(training, name, seed):
         with closing(Run(tmp_path / name, world)) as run:
             training.run(Start(CONFIG), replace(job, run=run), seed)
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        return [line["loss"] for line in map(json.loads, lines)]
+        return [line["loss"] for line in metrics_in(tmp_path / name)]
 
     def training(task, data, **settings):
         model = Start(CONFIG).model(task.head)
