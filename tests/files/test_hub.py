@@ -100,7 +100,15 @@ def test_data_are_those_of_the_revision_or_refused(data_sets):
         assert hub.cached_commit("someone/texts", revision) == commit
 
 
-def hub_that_answers(status, code):
+@pytest.mark.parametrize(
+    ("status", "code", "reason"),
+    [
+        (401, "RepoNotFound", "no such public repository"),
+        (403, "GatedRepo", "its owner must admit you"),
+        (404, "RevisionNotFound", "no such revision"),
+    ],
+)
+def test_what_the_hub_refuses_is_told_in_one_line(status, code, reason):
     class Hub(BaseHTTPRequestHandler):
         """Refuses as the real hub does."""
 
@@ -115,20 +123,8 @@ def hub_that_answers(status, code):
         def log_message(self, *_):
             pass
 
-    return Hub
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "reason"),
-    [
-        (401, "RepoNotFound", "no such public repository"),
-        (403, "GatedRepo", "its owner must admit you"),
-        (404, "RevisionNotFound", "no such revision"),
-    ],
-)
-def test_what_the_hub_refuses_is_told_in_one_line(status, code, reason):
     find = "from bert.hub import find; find('someone/something', 'v2')"
-    with ThreadingHTTPServer(("127.0.0.1", 0), hub_that_answers(status, code)) as hub:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
         threading.Thread(target=hub.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{hub.server_port}"
         command = (sys.executable, "-c", find)

@@ -1,8 +1,6 @@
 """The classifier's files and rows: the one place of the tests that knows which functions read
 them."""
 
-from typing import Any
-
 from tasks.classifier.labels import labels_of_file
 from tasks.classifier.named_tasks import FILE_FLAGS, find_task, task_of
 from tasks.classifier.reading import Source, read
@@ -11,7 +9,7 @@ from tasks.classifier.settings import TextSettings
 
 def own_source(path, pair=None, split="train", **settings):
     """A file of one's own, with the columns `text`, `label` and perhaps a second text."""
-    values: dict[str, Any] = {FILE_FLAGS[split]: str(path), "text_pair_column": pair, **settings}
+    values = {FILE_FLAGS[split]: str(path), "text_pair_column": pair, **settings}
     given = TextSettings(**values)
     return Source(given, task_of(given), split)
 

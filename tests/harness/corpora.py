@@ -38,9 +38,8 @@ def write(folder, texts, name="a.txt.part"):
 def open_table(patterns, flag="--input_file"):
     """All rows of the shards, each record batch checked, and the manifest."""
     shards, manifest = open_shards(find_shards(patterns, flag))
-    return pa.Table.from_batches(
-        [s.batch(n) for s in shards for n in range(len(s.starts) - 1)]
-    ), manifest
+    batches = [shard.batch(n) for shard in shards for n in range(len(shard.starts) - 1)]
+    return pa.Table.from_batches(batches), manifest
 
 
 def build(folder, output="shards", *, workers=1, **settings):

@@ -21,20 +21,13 @@ def machine(gpus):
         ]
         return [SimpleNamespace(physical_device_desc=text) for text in ["", *texts]]
 
+    experimental = tf.config.experimental
     with contextlib.ExitStack() as stack:
         for owner, name, fake in [
             (tf.config, "list_physical_devices", lambda kind=None: gpus if kind == "GPU" else []),
             (tf.config, "set_visible_devices", lambda gpus, kind: seen.update(visible=gpus)),
-            (
-                tf.config.experimental,
-                "set_memory_growth",
-                lambda gpu, grows: seen.update(grows=[gpu]),
-            ),
-            (
-                tf.config.experimental,
-                "enable_op_determinism",
-                lambda: seen.update(deterministic=True),
-            ),
+            (experimental, "set_memory_growth", lambda gpu, grows: seen.update(grows=[gpu])),
+            (experimental, "enable_op_determinism", lambda: seen.update(deterministic=True)),
             (tf.config.threading, "set_intra_op_parallelism_threads", lambda threads: None),
             (tf.config.threading, "set_inter_op_parallelism_threads", lambda threads: None),
             (device_lib, "list_local_devices", described),

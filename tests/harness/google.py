@@ -52,13 +52,8 @@ def google_s_features(tokenize, context, question, answer, settings):
     features, start_offset = [], 0
     while start_offset < len(all_doc_tokens):
         length = min(len(all_doc_tokens) - start_offset, room)
-        tokens = [
-            "[CLS]",
-            *query_tokens,
-            "[SEP]",
-            *all_doc_tokens[start_offset : start_offset + length],
-            "[SEP]",
-        ]
+        doc_tokens = all_doc_tokens[start_offset : start_offset + length]
+        tokens = ["[CLS]", *query_tokens, "[SEP]", *doc_tokens, "[SEP]"]
         types = [0] * (len(query_tokens) + 2) + [1] * (length + 1)
         doc_offset = len(query_tokens) + 2 - start_offset
         is_inside = tok_start >= start_offset and tok_end <= start_offset + length - 1

@@ -5,7 +5,7 @@ import json
 import random
 
 from harness.google import google_s_features
-from harness.texts import FILLING, WORDS
+from harness.texts import ALL_WORDS, FILLING, WORDS
 
 from distributed.world import World
 from tasks.runs.cache import in_memory
@@ -26,34 +26,24 @@ def make_entries(number, seed):
     entries = []
     for _ in range(number):
         kind = chance.choice(list(WORDS))
-        others = [
-            word for other, words in WORDS.items() if other != kind for word in words
-        ] + FILLING
+        others = [word for word in ALL_WORDS if word not in WORDS[kind]] + FILLING
         words = chance.choices(others, k=chance.randint(11, 39))
         before = chance.randint(0, len(words))
         answer = chance.choice(WORDS[kind])
         start = sum(len(word) + 1 for word in words[:before])
-        entries.append(
-            (" ".join([*words[:before], answer, *words[before:]]), f"the {kind}", answer, start)
-        )
+        context = " ".join([*words[:before], answer, *words[before:]])
+        entries.append((context, f"the {kind}", answer, start))
     return entries
 
 
 def squad_json(entries, **others):
     """SQuAD data with one paragraph and one question per entry; `others` is added to each
     question."""
-    questions = [
-        {
-            "id": f"q{number}",
-            "question": question,
-            "answers": [{"text": text, "answer_start": start}],
-        }
-        | others
-        for number, (_, question, text, start) in enumerate(entries)
-    ]
-    paragraphs = [
-        {"context": entry[0], "qas": [qa]} for entry, qa in zip(entries, questions, strict=True)
-    ]
+    paragraphs = []
+    for number, (context, question, text, start) in enumerate(entries):
+        answers = [{"text": text, "answer_start": start}]
+        asked = {"id": f"q{number}", "question": question, "answers": answers} | others
+        paragraphs.append({"context": context, "qas": [asked]})
     return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
 
 
@@ -68,9 +58,8 @@ def read_file(path, is_training=True, allow_impossible=False, limit=None):
 
 
 def open_windows(settings, examples, tokenizer, run):
-    return in_memory(
-        SpanTask(settings).tables(examples, Preparation(World(), run, tokenizer))
-    ).tables
+    preparation = Preparation(World(), run, tokenizer)
+    return in_memory(SpanTask(settings).tables(examples, preparation)).tables
 
 
 def compare_windows(settings, examples, tokenizer, run, step=1):

@@ -66,11 +66,8 @@ def scores_there(there, rows):
 
 def gradients_off(found, there, model):
     """How far each gradient is from PyTorch's, as a share of its norm."""
-    theirs = {
-        key.removeprefix("gradient."): value
-        for key, value in there.items()
-        if key.startswith("gradient.")
-    }
+    mark = "gradient."
+    theirs = {key.removeprefix(mark): there[key] for key in there if key.startswith(mark)}
     largest, off = max(map(np.linalg.norm, theirs.values())), {}
     for key, ours in found.items():
         assert ours.dtype == np.float32

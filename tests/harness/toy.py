@@ -5,7 +5,6 @@ training.
 """
 
 from functools import partial
-from typing import Any
 
 import keras
 import numpy as np
@@ -92,7 +91,7 @@ class Toy:
             "global_batch_size": GLOBAL_BATCH,
             "save_checkpoints_minutes": 0,
         }
-        self.settings: Any = made(ToySettings, defaults | flags)
+        self.settings = made(ToySettings, defaults | flags)
         self.model = make_model(seed)
         self.optimizer = make_optimizer(self.model, world, collectives)
         self.checkpoints = make_checkpoints(folder, world, self.model, self.settings.loop)
@@ -107,7 +106,7 @@ class Toy:
     def save(self, position, **changes):
         """A checkpoint after `position` rows, 10 in each step; `changes` are those of its
         `State`."""
-        given: Any = {"step": position // 10, "steps": 100, "global_batch_size": 10} | changes
+        given = {"step": position // 10, "steps": 100, "global_batch_size": 10} | changes
         self.checkpoints.save(self.optimizer, State(position, settings={}, **given))
         self.checkpoints.finish()
         return self.folder / folder_name(position)

@@ -31,22 +31,23 @@ def pairs(sentences):
 
 
 PARIS, ROME = [("Paris", "B-LOC"), ("is", "O")], [("Rome", "B-LOC"), ("was", "O")]
+BOTH = [PARIS, ROME]
 CITIES = "Paris\tB-LOC\nis\tO\n\nRome\tB-LOC\nwas\tO\n"
 READ = {  # by what the line of the format's description says
-    "line feeds": (CITIES, [PARIS, ROME]),
-    "Windows": (CITIES.replace("\n", "\r\n"), [PARIS, ROME]),
-    "an old Mac": (CITIES.replace("\n", "\r"), [PARIS, ROME]),
-    "copied twice to Windows": (CITIES.replace("\n", "\r\r\n"), [PARIS, ROME]),
-    "runs of blanks": (CITIES.replace("\t", "  "), [PARIS, ROME]),
-    "blanks at the ends": (" " + CITIES.replace("\t", " ").replace("O\n", "O \n"), [PARIS, ROME]),
-    "a blank behind a tag": (CITIES.replace("LOC\n", "LOC \n"), [PARIS, ROME]),
+    "line feeds": (CITIES, BOTH),
+    "Windows": (CITIES.replace("\n", "\r\n"), BOTH),
+    "an old Mac": (CITIES.replace("\n", "\r"), BOTH),
+    "copied twice to Windows": (CITIES.replace("\n", "\r\r\n"), BOTH),
+    "runs of blanks": (CITIES.replace("\t", "  "), BOTH),
+    "blanks at the ends": (" " + CITIES.replace("\t", " ").replace("O\n", "O \n"), BOTH),
+    "a blank behind a tag": (CITIES.replace("LOC\n", "LOC \n"), BOTH),
     # "the comments … start with # id" (MultiCoNER's description of its format)
     "MultiCoNER": (
         (
             "# id 1\tdomain=en\nParis _ _ B-LOC\nis _ _ O\n\n# id 2\tdomain=en\nRome _ _ B-LOC\nwas"
             " _ _ O\n"
         ),
-        [PARIS, ROME],
+        BOTH,
     ),
     # "Comment lines starting with hash … must be in the beginning of a sentence" (CoNLL-U)
     "CoNLL-U's comments": (

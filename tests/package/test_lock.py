@@ -45,7 +45,7 @@ def test_a_lock_file_has_what_pyproject_asks_for_and_nothing_that_it_no_longer_d
             "python_version": python,
             "python_full_version": f"{python}.0",
         }
-        versions: dict[str, str] = {}
+        versions = {}
         for name, version, marker, text in entries(lock):
             if marker.evaluate(environment):
                 assert versions.setdefault(name, version) == version, (

@@ -21,7 +21,7 @@ exec "$@"  # so that it gets SIGUSR1, which srun hands on
 LOGS = '#!/bin/sh\necho "$*" >> "$STUBS/${0##*/}.log"\nexit "${SCONTROL_STATUS:-0}"\n'
 OFFERED = {  # by `srun --mpi=list` of Slurm 22, of Slurm 20 and others
     "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\n"
-    "specific pmix plugin versions available: pmix_v4\n": ("pmix"),
+    "specific pmix plugin versions available: pmix_v4\n": "pmix",
     "srun: MPI types are...\nsrun: none\nsrun: pmi2\nsrun: pmix_v2\nsrun: pmix_v10\n": "pmix_v10",
     "MPI plugin types are...\n\tnone\n\tcray_shasta\n\tpmi2\n": "pmi2",
 }

@@ -97,11 +97,12 @@ def test_tags_in_memory_are_read_as_a_file(tmp_path):
 
     def pairs(path):
         found = read(Source(FileSettings(train_file=str(path)), "train"), False)
-        return [(list(each.words), list(each.tags or ())) for each in found]
+        return [(list(each.words), list(each.tags)) for each in found]
 
+    frame = pandas.DataFrame(data)
     for each in (
-        pandas.DataFrame(data),
-        pandas.DataFrame(data).to_dict("records"),
+        frame,
+        frame.to_dict("records"),
         datasets.Dataset.from_dict({"tokens": words, "ner_tags": numbers}, classes),
     ):
         assert pairs(file_of(each, ringbert.Tagging)) == pairs(file)
@@ -190,7 +191,7 @@ def test_the_snippet_of_the_documentation_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "google-bert").mkdir()
     save_model(tmp_path / "made", "pretraining").rename(tmp_path / "google-bert/bert-base-uncased")
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
+    names = {}
     exec(textwrap.dedent(section[1]), names)  # what a reader pastes
     accuracy, *table = capsys.readouterr().out.splitlines()
     found, mistakes = names["frame"], names["mistakes"]

@@ -23,13 +23,6 @@ from ringbase.files import read_json
 
 squad = partial(ringbert.Squad, output_dir="out", device="cpu")
 JOB = squad(train_file="a.json")
-SIZES = {
-    "max_seq_length": 40,
-    "doc_stride": 9,
-    "max_query_length": 9,
-    "global_batch_size": 16,
-    "device": "cpu",
-}
 WAIT_S = 200
 
 
@@ -168,11 +161,16 @@ def test_the_ranks_end_with_a_killed_parent(tmp_path):
 def arguments(tmp_path):
     """Those of a training, whose file and folder have names that a shell would cut."""
     write_model(tmp_path, num_layers=1)
-    return SIZES | {
+    return {
         "vocab_file": f"{tmp_path}/vocab.txt",
         "bert_config_file": f"{tmp_path}/bert_config.json",
         "train_file": str(write_squad(tmp_path / "it's; $HOME.json", make_entries(200, 1))),
         "output_dir": f"{tmp_path}/나의 폴더",
+        "max_seq_length": 40,
+        "doc_stride": 9,
+        "max_query_length": 9,
+        "global_batch_size": 16,
+        "device": "cpu",
     }
 
 

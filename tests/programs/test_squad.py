@@ -17,7 +17,7 @@ from harness.program_runs import (
     written_scores,
 )
 from harness.squad_files import make_entries, write_squad
-from harness.texts import write_model
+from harness.texts import write_lines, write_model
 from harness.weight_files import write_tf1
 
 from bert import weights
@@ -183,10 +183,9 @@ def test_what_changed_the_training_data_is_named(squad_refused, data, trained, t
     """A flag or a file, not a digest."""
     before, train = files_in(trained), data / "train.json"
     other = write_squad(tmp_path / "other.json", make_entries(600, 3))
-    words = (data / "vocab.txt").read_text().split("\n")
-    (tmp_path / "vocab.txt").write_text(
-        "\n".join([*words[:-4], *words[-4:-1][::-1], ""])
-    )  # the last three swapped
+    words = (data / "vocab.txt").read_text().splitlines()
+    # the last three swapped
+    write_lines(tmp_path / "vocab.txt", *words[:-3], *words[-3:][::-1])
     for flags, named in (
         (["--nodo_lower_case"], ["--do_lower_case was True, now it is False"]),
         ([f"--vocab_file={tmp_path}/vocab.txt"], [f"{tmp_path}/vocab.txt", "vocabulary"]),
@@ -230,12 +229,9 @@ def test_resume_takes_another_runs_progress_or_none(squad, trained, tmp_path, co
     (copy / "predict_result.json").touch()
     squad(copy, *TRAIN, "--resume=never", "--num_train_steps=1")
     assert not (copy / "predict_result.json").exists()  # it was about the old model
-    folders = {
-        path.name: sorted(folder.name for folder in path.iterdir())
-        for path in copy.glob("checkpoints*")
-    }
-    assert folders.pop("checkpoints") == [checkpoint(1)]
-    assert list(folders.values()) == [[checkpoint(8), checkpoint(16), checkpoint(24)]]
+    new, old = sorted(copy.glob("checkpoints*"))
+    assert [path.name for path in new.iterdir()] == [checkpoint(1)]
+    assert {path.name for path in old.iterdir()} == {*map(checkpoint, (8, 16, 24))}
 
 
 BAD = {

@@ -123,7 +123,7 @@ def test_no_word_of_a_long_sentence_is_lost(data, tmp_path):
     settings = SentenceSettings(max_seq_length=16, doc_stride=5)
     task = TagTask(settings, labels)
     rows = task.tables(sentences, Preparation(World(), Unwritten(), words))["rows"].to_pydict()
-    found: dict[tuple[int, int], str] = {}
+    found = {}
     assert len(rows["words"]) > len(sentences)
     for number, ids, at, tags in zip(
         *(rows[n] for n in ("sentence", "input_ids", "words", "tags")), strict=True

@@ -112,7 +112,7 @@ class Ranks:
 
 
 if FOLDER not in os.environ:
-    ranks: Ranks | None = None
+    ranks = None
 
     def pytest_runtest_protocol(item, nextitem):
         global ranks

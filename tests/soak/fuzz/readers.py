@@ -98,7 +98,7 @@ def read_records(folder, name):
     return rows
 
 
-NUM_RECORDS: list[int] = []  # of the file that `corpus_readers` makes
+NUM_RECORDS = []  # of the file that `corpus_readers` makes
 
 
 def read_texts(folder, name):

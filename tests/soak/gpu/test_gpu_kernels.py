@@ -57,7 +57,7 @@ ARGUMENTS = ("Placeholder", "_Arg", "NoOp")
 def without_kernel(graph):
     """Counts of "operation, dtypes", in a graph and in the functions that it calls; once in each
     loop. XLA says itself what it cannot compile."""
-    found: Counter = Counter()
+    found = Counter()
     for operation in graph.get_operations():
         if operation.type in CALLS:
             for value in operation.node_def.attr.values():
@@ -148,7 +148,7 @@ def main():
         tf.TensorSpec([3], tf.int8)
     )
     assert [name[:6] for name in without_kernel(split.graph)] == ["SplitV"]
-    found: Counter = Counter()
+    found = Counter()
     number = 0
     gpus = [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")]
     visible = tf.config.get_visible_devices
