@@ -270,12 +270,6 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("changes", WRONG, ids=str)
-def test_a_wrong_value_is_named(tmp_path, changes):
-    named = tmp_path / "config.json", next(iter(changes)), "--bert_config_file"
-    refused(lambda: configured(tmp_path, GOOGLE | MORE | changes), *named)
-
-
 MODERN = SIZES | {"model_type": "modernbert", "pad_token_id": 0, "num_hidden_layers": 4}
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -297,22 +291,25 @@ def test_both_spellings_of_modernberts_configuration_are_read_and_written(tmp_pa
     assert published.local_rope_theta == 10_000
 
 
+WRONG_IN_MODERN = [
+    {"attention_bias": True},
+    {"mlp_dropout": 0.1},
+    {"is_causal": True},
+    {"classifier_pooling": "max"},
+    {"layer_types": [FULL]},
+    {"layer_types": [FULL, "chunked", FULL, FULL]},
+    {"global_attn_every_n_layers": 0},
+    {"local_attention": 1},
+    {"rope_parameters": {FULL: {"rope_type": "yarn"}}},
+    {"local_rope_theta": -1.0},
+]
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"attention_bias": True},
-        {"mlp_dropout": 0.1},
-        {"is_causal": True},
-        {"classifier_pooling": "max"},
-        {"layer_types": [FULL]},
-        {"layer_types": [FULL, "chunked", FULL, FULL]},
-        {"global_attn_every_n_layers": 0},
-        {"local_attention": 1},
-        {"rope_parameters": {FULL: {"rope_type": "yarn"}}},
-        {"local_rope_theta": -1.0},
-    ],
+    ("base", "changes"),
+    [*((GOOGLE | MORE, each) for each in WRONG), *((MODERN, each) for each in WRONG_IN_MODERN)],
     ids=str,
 )
-def test_what_no_modernbert_has_is_named(tmp_path, changes):
+def test_a_wrong_value_is_named(tmp_path, base, changes):
     named = tmp_path / "config.json", next(iter(changes)), "--bert_config_file"
-    refused(lambda: configured(tmp_path, MODERN | changes), *named)
+    refused(lambda: configured(tmp_path, base | changes), *named)

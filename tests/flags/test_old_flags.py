@@ -21,13 +21,14 @@ SCRIPTS = {
         max_query_length=64 predict_batch_size=8 num_train_epochs=3.0 warmup_proportion=0.1
         n_best_size=20
         max_answer_length=30 version_2_with_negative=False null_score_diff_threshold=0.0""",
-    "bert-classifier": f"""{MODEL} {TRAINING} do_eval=False do_predict=False data_dir task_name max_seq_length=128
-        eval_batch_size=8 predict_batch_size=8 num_train_epochs=3.0 warmup_proportion=0.1""",
-    "bert-pretraining": f"""{TRAINING} bert_config_file init_checkpoint do_eval=False input_file max_seq_length=128
-        eval_batch_size=8 max_eval_steps=100 max_predictions_per_seq num_train_steps
-        num_warmup_steps""",
-    "bert-corpus build": """vocab_file do_lower_case do_whole_word_mask=False dupe_factor input_file output_file
-        masked_lm_prob max_predictions_per_seq max_seq_length=128 random_seed=12345
+    "bert-classifier": f"""{MODEL} {TRAINING} do_eval=False do_predict=False data_dir task_name
+        max_seq_length=128 eval_batch_size=8 predict_batch_size=8 num_train_epochs=3.0
+        warmup_proportion=0.1""",
+    "bert-pretraining": f"""{TRAINING} bert_config_file init_checkpoint do_eval=False input_file
+        max_seq_length=128 eval_batch_size=8 max_eval_steps=100 max_predictions_per_seq
+        num_train_steps num_warmup_steps""",
+    "bert-corpus build": """vocab_file do_lower_case do_whole_word_mask=False dupe_factor input_file
+        output_file masked_lm_prob max_predictions_per_seq max_seq_length=128 random_seed=12345
         short_seq_prob=0.1""",
     "bert-features": (
         f"{MODEL} input_file output_file layers=-1,-2,-3,-4 max_seq_length=128 batch_size=32"

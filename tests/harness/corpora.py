@@ -94,10 +94,9 @@ def write_records(path, examples):
     with tf.io.TFRecordWriter(str(path)) as writer:
         for example in examples:
             if isinstance(example, dict):
-                made = {
-                    key: {lists[type(values[0])]: {"value": values}}
-                    for key, values in example.items()
-                }
+                made = {}
+                for key, values in example.items():
+                    made[key] = {lists[type(values[0])]: {"value": values}}
                 example = tf.train.Example(features={"feature": made}).SerializeToString()
             writer.write(example)
     return path.read_bytes()

@@ -37,13 +37,8 @@ def letters_tokenizer(folder):
     from bert.text import tokenizer
 
     letters, digits = "abcdefghijklmnopqrstuvwxyz", "0123456789"
-    words = [
-        *SPECIAL_TOKENS,
-        *letters,
-        *"?.,'()",
-        *(f"##{letter}" for letter in letters + digits),
-        *digits,
-    ]
+    inner = [f"##{letter}" for letter in letters + digits]
+    words = [*SPECIAL_TOKENS, *letters, *"?.,'()", *inner, *digits]
     return tokenizer.load(write_lines(folder / "letters.txt", *words))
 
 

@@ -1,12 +1,11 @@
 """Small checkpoints and folders of weights, in the formats of the field, for several test files."""
 
-import json
-
 import numpy as np
 import tensorflow as tf
 from safetensors.numpy import save_file
 
 from bert.configuration import BertConfig, unnamed_labels
+from ringbase.files import write_json
 
 SIZES = {
     "vocab_size": 60,
@@ -90,6 +89,5 @@ def write_hf(folder, tensors, shards=0):
     }
     for file in set(file_of.values()):
         save_file({name: tensors[name] for name in tensors if file_of[name] == file}, folder / file)
-    index = {"metadata": {}, "weight_map": file_of}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": file_of})
     return folder
