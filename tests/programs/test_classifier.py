@@ -59,7 +59,7 @@ def test_a_run_learns_and_leaves_its_files(trained):
     assert scores == returned == read_json(folder / "result.json")["scores"]
     assert set(scores) == {"eval_accuracy", "eval_mcc", "eval_macro_f1", "eval_loss"}
     assert scores["eval_accuracy"] > 0.8  # chance: 0.33; measured 0.93
-    probabilities = np.loadtxt(folder / "test_results.tsv", delimiter="\t")
+    probabilities = np.loadtxt(folder / "test_results.tsv")
     assert probabilities.shape == (len(TEST), len(KINDS))
     np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-12)  # a softmax in float64
     header, *rows = table_in(folder / "predictions.tsv")
@@ -312,7 +312,7 @@ def test_mnli_scores_and_submits_both_sets(data, tmp_path):
         write_rows(glue / f"MNLI/test_{kind}.tsv", columns, rows)
     scores = classify(out, *glue_flags(data, glue, "mnli", 16), "--do_eval", "--do_predict")
     for suffix, _, submission, examples in SETS:
-        probabilities = np.loadtxt(out / f"test_results{suffix}.tsv", delimiter="\t")
+        probabilities = np.loadtxt(out / f"test_results{suffix}.tsv")
         labels = np.array([KINDS.index(e.kind) for e in examples])
         assert scores[f"eval{suffix}_accuracy"] == np.mean(probabilities.argmax(1) == labels)
         loss = -np.log(probabilities[np.arange(len(labels)), labels]).mean()

@@ -56,7 +56,7 @@ def test_a_job_shows_its_command():
     ("call", "named"),
     [
         (lambda: squad(trian_file="a"), ["trian_file", "train_file"]),
-        (lambda: squad(), ["nothing to do"]),
+        (squad, ["nothing to do"]),
         (lambda: squad(train_file="a", learning_rate="fast"), ["learning_rate", "fast"]),
         (lambda: squad(train_file=["a", "b"]), ["train_file", "a", "b"]),
         (lambda: squad(train_file="a", max_seq_length=[9]), ["max_seq_length", "[9]"]),

@@ -115,7 +115,7 @@ def test_labels_are_those_of_bert_classifier(label_model, tmp_path):
     write_json(tmp_path / "run/run.json", {"config": config})
     classifier = ringbert.Classifier(tmp_path / "run")
     found = warned(lambda: classifier(pairs), "max_seq_length 12")
-    written = np.loadtxt(tmp_path / "out/test_results.tsv", delimiter="\t").tolist()
+    written = np.loadtxt(tmp_path / "out/test_results.tsv").tolist()
     assert [one.probabilities for one in found] == [
         dict(zip(LABELS, row, strict=True)) for row in written
     ]

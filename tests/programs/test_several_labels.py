@@ -72,7 +72,7 @@ def test_a_run_learns_chooses_thresholds_and_predicts_with_them(trained):
     result, task = read_json(folder / "result.json"), read_json(folder / "model/task.json")
     assert task["thresholds"] == result["thresholds"]
     limits = [task["thresholds"][kind] for kind in sorted(KINDS)]
-    probabilities = np.loadtxt(folder / "test_results.tsv", delimiter="\t")
+    probabilities = np.loadtxt(folder / "test_results.tsv")
     expected = [np.array(sorted(KINDS))[row].tolist() for row in probabilities > limits]
     predicted = [line[1] for line in table_in(folder / "predictions.tsv")[1:]]
     assert predicted == [",".join(each) for each in expected]

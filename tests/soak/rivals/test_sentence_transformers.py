@@ -12,7 +12,7 @@ from harness.classifier_runs import model_flags, write_data
 from harness.jobs import shell
 from harness.mpi import ENVIRONMENT
 from harness.program_runs import bert
-from harness.texts import write_lines
+from harness.texts import ALL_WORDS, write_lines
 
 import ringbert
 from distributed.joint import InBatchLoss, Texts, Vectors
