@@ -59,7 +59,7 @@ def test_a_run_learns_and_leaves_its_files(trained):
     assert scores == returned == read_json(folder / "result.json")["scores"]
     assert set(scores) == {"eval_accuracy", "eval_mcc", "eval_macro_f1", "eval_loss"}
     assert scores["eval_accuracy"] > 0.8  # chance: 0.33; measured 0.93
-    probabilities = np.loadtxt(folder / "test_results.tsv")
+    probabilities = np.loadtxt(folder / "test_results.tsv", delimiter="\t")
     assert probabilities.shape == (len(TEST), len(KINDS))
     np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-12)  # a softmax in float64
     header, *rows = table_in(folder / "predictions.tsv")
