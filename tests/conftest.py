@@ -34,13 +34,13 @@ LONGER = {  # jobs of several ranks that start more than once; a wheel that is b
 }
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(collection_path, config):
     """tests/soak runs only when it is named: scripts/soak.sh does."""
     is_named = any("soak" in str(argument) for argument in config.args)
     return True if collection_path == HERE / "soak" and not is_named else None
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+def pytest_itemcollected(item):
     if SPMD in item.path.parents:
         item.add_marker("slow")
         item.add_marker(pytest.mark.timeout(0))  # tests/spmd/conftest.py has limits of its own
@@ -49,13 +49,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object):
+def pytest_xdist_make_scheduler(config, log):
     """Each worker of pytest-xdist gets whole files, and one of them all of tests/spmd for one
     session of ranks."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
+        def _split_scope(self, nodeid):
             file = nodeid.split("::")[0]
             return "tests/spmd" if file.startswith("tests/spmd/") else file
 
@@ -63,9 +63,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object):
 
 
 @pytest.fixture
-def goldens() -> Path:
+def goldens():
     """The folder that scripts/make_goldens.py writes."""
     return HERE / "goldens"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The folder of an empty cache of our own."""
+    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Checkpoints are whole or not there, and training goes on from them at the exact row."""
 
-import json
 import os
 import resource
 import shutil
@@ -23,6 +22,7 @@ from distributed.checkpoint import (
 from distributed.collectives import Collectives
 from distributed.order import Order
 from distributed.world import World
+from ringbase.files import read_json, write_json
 from ringbase.manifest import seal
 
 WORLD, COLLECTIVES = World(), Collectives()
@@ -40,6 +40,12 @@ def variables_of(saver):
 def change_variables(saver):
     for number, variable in enumerate(variables_of(saver)):
         variable.assign(variable.value + 1.0 + number)
+
+
+def replace_state(path, state):
+    (path / "manifest.json").unlink()
+    write_json(path / "state.json", state)
+    seal(path, state["position"])
 
 
 def flip_a_byte(path):
@@ -75,9 +81,8 @@ def test_a_checkpoint_holds_what_stood_at_the_save_while_training_goes_on(saver,
     for expected, restored in zip(kept, variables_of(other), strict=True):
         np.testing.assert_array_equal(restored.numpy(), expected, err_msg=restored.path)
     wider = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-    refused(
-        lambda: saver.checkpoints.restore(path, toy.make_optimizer(wider, WORLD, COLLECTIVES)), path
-    )
+    optimizer = toy.make_optimizer(wider, WORLD, COLLECTIVES)
+    refused(lambda: saver.checkpoints.restore(path, optimizer), path)
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):
@@ -114,10 +119,8 @@ def test_another_batch_goes_on_at_the_same_row(tmp_path):
     assert read_checkpoint(before).step == 6, (
         "a checkpoint comes after some time, whatever the steps"
     )
-    state = asdict(read_checkpoint(newest)) | {"steps": 20}  # the middle of a longer training
-    (newest / "manifest.json").unlink()
-    (newest / "state.json").write_text(json.dumps(state))
-    seal(newest, 98)
+    # the middle of a longer training
+    replace_state(newest, asdict(read_checkpoint(newest)) | {"steps": 20})
     flags = {"num_train_steps": 28, "global_batch_size": 10, "save_checkpoints_steps": 4}
     _, state = toy.train(WORLD, COLLECTIVES, tmp_path, collate, **flags)
     # 98 rows are done, which is 9.8 steps of 10: 18 of 28 are left.
@@ -125,17 +128,16 @@ def test_another_batch_goes_on_at_the_same_row(tmp_path):
         "rows are lost or seen again"
     )
     assert (state.step, state.position, state.global_batch_size) == (28, 278, 10)
-    positions = [
-        read_checkpoint(path).position for path in complete_checkpoints(tmp_path / "checkpoints")
-    ]
+    written = complete_checkpoints(tmp_path / "checkpoints")
+    positions = [read_checkpoint(path).position for path in written]
     assert positions == [98 + 10 * (step - 10) for step in (12, 16, 20, 24, 28)]
 
 
 def entry(path, name, value):
     """Puts an entry into the manifest beside a file."""
-    manifest = json.loads((path.parent / "manifest.json").read_text())
+    manifest = read_json(path.parent / "manifest.json")
     manifest["files"][name] = value
-    (path.parent / "manifest.json").write_text(json.dumps(manifest))
+    write_json(path.parent / "manifest.json", manifest)
 
 
 def link(path):
@@ -183,11 +185,8 @@ def test_a_state_of_another_version_is_passed_over_and_refused_when_none_is_left
     """One with a field that this version does not know, and one without a field that it needs."""
     older, newest = saver.save(10), saver.save(20)
     for path in (newest, older):
-        state = json.loads((path / "state.json").read_text()) | change
-        known = {name: value for name, value in state.items() if value is not None}
-        (path / "manifest.json").unlink()
-        (path / "state.json").write_text(json.dumps(known))
-        seal(path, state["position"])
+        state = read_json(path / "state.json") | change
+        replace_state(path, {name: value for name, value in state.items() if value is not None})
         if path == newest:
             warnings = []
             assert newest_intact(saver.folder, warnings.append)[0] == older

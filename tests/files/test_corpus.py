@@ -15,7 +15,7 @@ from harness import corpora, texts
 from harness.jobs import assert_gone, shell, started
 from harness.program_runs import command, files_in, refusal
 from harness.real_data import real
-from harness.real_tokenizers import albert, multilingual
+from harness.real_tokenizers import albert, multilingual, nsmc
 from harness.refusals import refused
 
 from bert.corpus.read import split_sentences
@@ -30,6 +30,7 @@ TEXTS = [
     ["last", "of all"],
 ]
 PLAIN = "\n".join("".join(f"{sentence}\n" for sentence in text) for text in TEXTS)
+EMMA = "text/british_fiction/Austen_Emma.txt"
 UNIT_BYTES = "bert.corpus.units.LARGEST_UNIT_BYTES"  # small, so that a small corpus has many units
 
 
@@ -44,36 +45,28 @@ def test_every_form_of_text_gives_the_same_documents(tmp_path, monkeypatch):
     with pa.CompressedOutputStream(pa.OSFile(str(tmp_path / "d.txt.zst"), "wb"), "zstd") as file:
         file.write(PLAIN.encode())
     rows = [{"body": text} for text in (*map("\n".join, TEXTS), None)]
-    (tmp_path / "e.jsonl").write_text(
-        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    )
+    texts.write_lines(tmp_path / "e.jsonl", *(json.dumps(row, ensure_ascii=False) for row in rows))
     for name in ("f.parquet", "set/train.parquet"):
         pa.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / name, row_group_size=2)
     for name in ("[ab].txt", "c.txt.gz", "d.txt.zst", "e.jsonl", "f.parquet"):
         expected = TEXTS * (2 if name == "[ab].txt" else 1)
-        assert (
-            corpora.read_documents(input_file=str(tmp_path / name), text_column="body") == expected
-        ), name
-    assert corpora.read_documents(dataset_name=str(tmp_path / "set"), text_column="body") == TEXTS
-    for source in (
-        {"input_file": str(tmp_path / "f.parquet")},
-        {"dataset_name": str(tmp_path / "set")},
-    ):
-        refused(
-            partial(corpora.read_documents, **source), *source.values(), "--text_column", "body"
-        )
+        found = corpora.read_documents(input_file=str(tmp_path / name), text_column="body")
+        assert found == expected, name
+    data_set = str(tmp_path / "set")
+    assert corpora.read_documents(dataset_name=data_set, text_column="body") == TEXTS
+    for flag, source in ("input_file", str(tmp_path / "f.parquet")), ("dataset_name", data_set):
+        call = partial(corpora.read_documents, **{flag: source})
+        refused(call, source, "--text_column", "body")
 
 
 @pytest.mark.parametrize("unit_bytes", [1, 50, 5000])
 def test_units_of_any_size_hold_each_document_once(tmp_path, monkeypatch, unit_bytes):
     draw = random.Random(unit_bytes)
-    texts = [
-        [
-            "x".join(draw.choices("abé한 ", k=draw.randint(2, 20))).strip()
-            for _ in range(draw.randint(1, 6))
-        ]
-        for _ in range(60)
-    ]
+
+    def sentence():
+        return "x".join(draw.choices("abé한 ", k=draw.randint(2, 20))).strip()
+
+    texts = [[sentence() for _ in range(draw.randint(1, 6))] for _ in range(60)]
     documents = ["\n".join(text) for text in texts]
     (tmp_path / "a.txt").write_text("\n\n".join(documents) + "\n")
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
@@ -91,10 +84,8 @@ def test_running_text_with_a_document_in_each_line(tmp_path):
         tmp_path / "a.txt", "It was good. We liked it.", "", "Bad.", "We left early. Why stay?"
     )
     expected = [["It was good.", "We liked it."], ["Bad."], ["We left early.", "Why stay?"]]
-    found = corpora.read_documents(
-        input_file=str(path), document_separator="line", split_sentences=True
-    )
-    assert found == expected
+    options = {"document_separator": "line", "split_sentences": True}
+    assert corpora.read_documents(input_file=path, **options) == expected
 
 
 @pytest.mark.parametrize(
@@ -152,26 +143,14 @@ def test_words_are_encoded_as_the_tokenizer_does():
         "㈜ 北京 don't--x",
         "中文，测试。x “é”—ы  、\u3400龥豈",
     ]
-    novel = (
-        (real("text/british_fiction") / "Austen_Emma.txt")
-        .read_text(encoding="utf-8")
-        .split("\n")[:500]
-    )
-    lines = [
-        *odd,
-        *novel,
-        "",
-        *real("nsmc/ratings_test.txt").read_text(encoding="utf-8").split("\n")[1:300],
-    ]
+    novel = real(EMMA).read_text().split("\n")[:500]
+    lines = [*odd, *novel, "", *nsmc(300)]
     for words in (multilingual(), albert()):
         expected, encode = words.encode(lines)[0], Encoder(words)
         parts = [encode(lines[at : at + 100]) for at in range(0, len(lines), 100)]
-        assert np.concatenate([lengths for _, lengths in parts]).tolist() == [
-            len(ids) for ids in expected
-        ]
-        assert np.array_equal(
-            np.concatenate([values for values, _ in parts]), np.concatenate(expected)
-        )
+        values, lengths = map(np.concatenate, zip(*parts, strict=True))
+        assert lengths.tolist() == [len(ids) for ids in expected]
+        np.testing.assert_array_equal(values, np.concatenate(expected))
 
 
 def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stays(
@@ -190,12 +169,8 @@ def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stay
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("*")}
     corpora.build(tmp_path, "one", num_shards=3, dupe_factor=2)
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    refused(
-        lambda: corpora.build(tmp_path, "one", num_shards=3, max_seq_length=32),
-        "max_seq_length",
-        128,
-        32,
-    )
+    other = partial(corpora.build, tmp_path, "one", num_shards=3, max_seq_length=32)
+    refused(other, "max_seq_length", 128, 32)
 
 
 @pytest.mark.slow
@@ -205,12 +180,8 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
     corpora.write(tmp_path, corpora.make_texts(200), "a.txt")
     one = (tmp_path / "a.txt").read_bytes() + b"\n\n"
     (tmp_path / "a.txt").write_bytes(one * (9_000_000 // len(one)))
-    flags = [
-        "build",
-        f"--input_file={tmp_path}/a.txt",
-        f"--vocab_file={tmp_path}/vocab.txt",
-        "--num_shards=8",
-    ]
+    files = f"--input_file={tmp_path}/a.txt", f"--vocab_file={tmp_path}/vocab.txt"
+    flags = ["build", *files, "--num_shards=8"]
     build, cut = partial(command, "tasks.corpus", *flags, "--num_workers=2"), tmp_path / "cut"
     shell(*build(f"--output_dir={tmp_path}/whole"))
     with started(build(f"--output_dir={cut}")) as job:
@@ -222,17 +193,12 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
         job.process.kill()
     assert len(workers) >= 2
     assert_gone(*workers)
-    others = partial(bert_corpus, [*flags, f"--output_dir={cut}", "--short_seq_prob=0.2"])
+    flags += [f"--output_dir={cut}"]
+    others = partial(bert_corpus, [*flags, "--short_seq_prob=0.2"])
     refusal(capsys, "bert-corpus build", others, cut, "short_seq_prob", 0.1, 0.2)
     texts.write_lines(tmp_path / "b.txt", "w7 w8")
-    more = [flag.replace("a.txt", "?.txt") for flag in flags]
-    refusal(
-        capsys,
-        "bert-corpus build",
-        lambda: bert_corpus([*more, f"--output_dir={cut}"]),
-        cut,
-        "input file",
-    )
+    more = partial(bert_corpus, [flag.replace("a.txt", "?.txt") for flag in flags])
+    refusal(capsys, "bert-corpus build", more, cut, "input file")
     refused(lambda: corpora.open_table(str(cut)), cut, "bert-corpus build")
     shell(*build(f"--output_dir={cut}", ranks=2))
     assert files_in(cut) == files_in(tmp_path / "whole")
@@ -240,18 +206,17 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
 
 def test_a_refused_build_leaves_nothing_that_refuses_the_corrected_command(tmp_path, monkeypatch):
     corpora.write(tmp_path, corpora.make_texts(40))
-    expected, _ = corpora.build(tmp_path, "expected", num_shards=3, short_seq_prob=0.2)
-    with (tmp_path / "a.txt.part").open("ab") as file:
-        file.write(b"\n\nbad \xff")  # found in the last unit
+    build = partial(corpora.build, tmp_path, short_seq_prob=0.2)
+    expected, _ = build("expected", num_shards=3)
+    path = tmp_path / "a.txt.part"
+    good = path.read_bytes()
+    path.write_bytes(good + b"\n\nbad \xff")  # found in the last unit
     with monkeypatch.context() as patch:
         patch.setattr(UNIT_BYTES, 1 << 14)
         refused(lambda: corpora.build(tmp_path), "a.txt.part")
-    bad = (tmp_path / "a.txt.part").read_bytes()
-    (tmp_path / "a.txt.part").write_bytes(bad.partition(b"\n\nbad")[0])
-    refused(
-        lambda: corpora.build(tmp_path, num_shards=5000, short_seq_prob=0.2), "--num_shards is 5000"
-    )
-    assert corpora.build(tmp_path, num_shards=3, short_seq_prob=0.2)[0] == expected
+    path.write_bytes(good)
+    refused(lambda: build(num_shards=5000), "--num_shards is 5000")
+    assert build(num_shards=3)[0] == expected
     verify(tmp_path / "shards")  # also that there is no other shard
 
 
@@ -264,24 +229,14 @@ def test_what_a_build_cuts_off_and_lines_that_may_be_documents_are_said(tmp_path
     texts.write_lines(tmp_path / "short.txt", *short, "", *short[:1000])
 
     def build(name, *flags):
-        given = [
-            f"--input_file={tmp_path}/{name}.txt",
-            f"--vocab_file={tmp_path}/vocab.txt",
-            *flags,
-        ]
-        output = tmp_path / f"shards {name} {len(list(tmp_path.iterdir()))}"
-        bert_corpus(
-            ["build", *given, f"--output_dir={output}", "--max_seq_length=16", "--num_workers=1"]
-        )
+        files = f"--input_file={tmp_path}/{name}.txt", f"--vocab_file={tmp_path}/vocab.txt"
+        output = f"--output_dir={tmp_path}/shards {name} {len(list(tmp_path.iterdir()))}"
+        bert_corpus(["build", *files, output, "--max_seq_length=16", "--num_workers=1", *flags])
         return capsys.readouterr().err
 
     said = build("long")
-    for part in (
-        "1,350 of 2,000 tokens (68%)",
-        "50 of 50 lines",
-        "--split_sentences",
-        "1,350 cut off",
-    ):
+    cut = "1,350 of 2,000 tokens (68%)", "1,350 cut off"
+    for part in (*cut, "50 of 50 lines", "--split_sentences"):
         assert part in said
     assert "cut off" not in build("long", "--nonext_sentence")
     said = build("short")
@@ -298,12 +253,11 @@ def test_what_a_build_cuts_off_and_lines_that_may_be_documents_are_said(tmp_path
 def test_a_vocabulary_of_the_corpus(tmp_path, monkeypatch):
     """With names of files as in google-research/bert's README."""
     monkeypatch.chdir(tmp_path)
-    novel = (real("text/british_fiction") / "Austen_Emma.txt").read_text(encoding="utf-8")[:100_000]
+    novel = real(EMMA).read_text()[:100_000]
     Path("sample_text.txt").write_text(novel.replace(".\n", ".\n\n"))
     bert_corpus(["vocab", "--input_file=*.txt", "--output_dir=v", "--vocab_size=1000"])
-    bert_corpus(
-        ["build", "--input_file=*.txt", "--output_file=a.tfrecord", "--vocab_file=v/vocab.txt"]
-    )
+    files = "--input_file=*.txt", "--output_file=a.tfrecord", "--vocab_file=v/vocab.txt"
+    bert_corpus(["build", *files])
     manifest = corpora.open_table("a.tfrecord")[1]
     assert manifest["vocab_size"] == 1000
     assert manifest["counts"]["unknown_share"] < 0.01
@@ -322,13 +276,11 @@ def test_a_damaged_shard_is_named_and_the_others_are_read(shards, damage, capsys
     path = shards / "shard-00001-of-00003.arrow"
     data = path.read_bytes()
     path.unlink()
+    flipped = data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
     if damage != "missing":
-        path.write_bytes(
-            data[:-100] if damage == "cut" else data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
-        )
-    refusal(
-        capsys, "bert-corpus verify", lambda: bert_corpus(["verify", f"--input_dir={shards}"]), path
-    )
+        path.write_bytes(data[:-100] if damage == "cut" else flipped)
+    checks = partial(bert_corpus, ["verify", f"--input_dir={shards}"])
+    refusal(capsys, "bert-corpus verify", checks, path)
     for patterns in (str(shards), f"{shards}/shard-*.arrow"):
         refused(partial(corpora.open_table, patterns), path)
     assert corpora.open_table(f"{shards}/shard-00000-*,{shards}/shard-00002-*")[0].num_rows > 0
@@ -336,21 +288,16 @@ def test_a_damaged_shard_is_named_and_the_others_are_read(shards, damage, capsys
 
 def test_shards_and_files_that_do_not_belong_together_are_refused(tmp_path, shards):
     corpora.build(tmp_path, "other", max_seq_length=64)
-    refused(
-        lambda: corpora.open_table(f"{shards}/*.arrow,{tmp_path}/other/*.arrow"),
-        "max_seq_length",
-        128,
-        64,
-    )
+    both = partial(corpora.open_table, f"{shards}/*.arrow,{tmp_path}/other/*.arrow")
+    refused(both, "max_seq_length", 128, 64)
     corpora.build(tmp_path, "more", num_shards=2)
     table, manifest = corpora.open_table(f"{shards},{tmp_path}/more")
     assert table.num_rows == 2 * manifest["counts"]["examples"]
-    (tmp_path / "other" / "shard-00000-of-00001.arrow").rename(
-        shards / "shard-00000-of-00001.arrow"
-    )
-    refused(lambda: corpora.open_table(f"{shards}/*"), "shard-00000-of-00001.arrow")
+    foreign = "shard-00000-of-00001.arrow"
+    (tmp_path / "other" / foreign).rename(shards / foreign)
+    refused(lambda: corpora.open_table(f"{shards}/*"), foreign)
     (shards / "tokenizer/vocab.txt").write_text("w7")
-    refused(lambda: verify(shards), "shard-00000-of-00001.arrow", "tokenizer/vocab.txt")
+    refused(lambda: verify(shards), foreign, "tokenizer/vocab.txt")
     (shards / "manifest.json").unlink()
     refused(lambda: corpora.open_table(f"{shards}/*"), "manifest.json")
     refused(lambda: corpora.open_table(f"{tmp_path}/nowhere/*"), f"{tmp_path}/nowhere/*")

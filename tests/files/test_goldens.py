@@ -6,10 +6,8 @@ anew: `PYTHONPATH=.:tests python scripts/make_goldens.py --only runs`.
 """
 
 import contextlib
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +16,13 @@ import tensorflow as tf
 from harness import golden_runs
 from harness.golden_runs import FOLDER as GOLDEN
 from harness.golden_runs import call, run
+from harness.program_runs import metrics_in, objects_in
 from safetensors import safe_open
 from safetensors.numpy import load_file
 from transformers import AutoTokenizer
 
 import ringbert
+from ringbase.files import read_json
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def copy(tmp_path_factory):
         yield folder
 
 
-def shape_of(value: Any) -> Any:
+def shape_of(value):
     """A value of JSON as its keys and types; of a list each kind of element once."""
     if isinstance(value, dict):
         return {name: shape_of(part) for name, part in value.items() if name not in OF_NO_FORMAT}
@@ -48,12 +48,12 @@ def shape_of(value: Any) -> Any:
     return "number" if type(value) in (int, float) else type(value).__name__
 
 
-def format_of(path: Path) -> Any:
+def format_of(path):
     """What a file holds besides its values; None where we decide nothing about it."""
     if path.suffix == ".json" and path.name != "tokenizer.json":
-        return shape_of(json.loads(path.read_text()))
+        return shape_of(read_json(path))
     if path.suffix == ".jsonl":
-        return shape_of([*map(json.loads, path.read_text().splitlines())])
+        return shape_of(objects_in(path))
     if path.suffix == ".safetensors":
         with safe_open(path, "numpy") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
@@ -91,13 +91,10 @@ def test_what_is_written_has_the_golden_formats(tmp_path):
 def test_a_resumed_run_ends_as_one_without_a_break(copy, kind, of_model):
     run(kind, f"{kind}/interrupted")
     broken, finished = copy / kind / "interrupted" / of_model, GOLDEN / kind / "finished" / of_model
-    first_lines = [
-        (each / "metrics.jsonl").read_text().split("\n")[0] for each in (broken, finished)
-    ]
-    assert first_lines[0] == first_lines[1]  # with its time: the run did not begin anew
-    found, expected = (
-        load_file(each / "model" / "model.safetensors") for each in (broken, finished)
-    )
+    # with its time: the run did not begin anew
+    assert metrics_in(broken)[0] == metrics_in(finished)[0]
+    found = load_file(broken / "model" / "model.safetensors")
+    expected = load_file(finished / "model" / "model.safetensors")
     for name in found.keys() | expected.keys():
         # The gradients of the keys' biases are 0 but for rounding, of which Adam makes whole steps.
         atol = 5e-3 if name.endswith("key.bias") else 1e-3
@@ -112,9 +109,9 @@ def test_a_trained_model_answers_as_before(copy):
     run("squad", "squad/predicted", "--nodo_train", "--init_checkpoint=squad/finished/model")
     for name in ("null_odds.json", "predictions.json"):
         folders = copy / "squad/predicted", GOLDEN / "squad/finished"
-        found, expected = (json.loads((folder / name).read_text()) for folder in folders)
+        found, expected = (read_json(folder / name) for folder in folders)
         assert found == pytest.approx(expected, abs=1e-4)  # strings must be equal
-    paragraphs = json.loads(Path("data/squad_dev.json").read_text())["data"][0]["paragraphs"]
+    paragraphs = read_json(Path("data/squad_dev.json"))["data"][0]["paragraphs"]
     asked = [
         (question["question"], each["context"]) for each in paragraphs for question in each["qas"]
     ]
@@ -124,8 +121,7 @@ def test_a_trained_model_answers_as_before(copy):
 
 @pytest.mark.parametrize("folder", ["classifier/finished", "exported"])
 def test_a_trained_model_labels_as_before(folder):
-    lines = map(json.loads, Path("data/test.jsonl").read_text().splitlines())
-    pairs = [(line["text"], line["more"]) for line in lines]
+    pairs = [(line["text"], line["more"]) for line in objects_in(Path("data/test.jsonl"))]
     if folder == "exported":
         tokenizer = AutoTokenizer.from_pretrained(f"{folder}/assets.extra")
         ids = {

@@ -2,15 +2,15 @@
 writes."""
 
 import hashlib
-import os
 import shutil
-import subprocess
 import sys
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from harness.corpora import read_documents
+from harness.jobs import shell
 from harness.refusals import refused
 from harness.texts import write_model
 
@@ -73,10 +73,8 @@ def data_sets(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     load_data_set.cache_clear()
-    (tmp_path / "texts").mkdir()
-    datasets.Dataset.from_dict({"text": ["one", "two"]}).to_parquet(
-        tmp_path / "texts" / "train.parquet"
-    )
+    texts = datasets.Dataset.from_dict({"text": ["one", "two"]})
+    texts.to_parquet(tmp_path / "texts" / "train.parquet")
     datasets.load_dataset(str(tmp_path / "texts"), split="train", cache_dir=str(tmp_path / "made"))
     (made,) = (path.parent for path in (tmp_path / "made").rglob("dataset_info.json"))
     shutil.copytree(made, tmp_path / "datasets" / "someone___texts" / "default" / "0.0.0" / NEW)
@@ -94,19 +92,23 @@ def test_data_are_those_of_the_revision_or_refused(data_sets):
     for revision in (None, "main", NEW):
         assert read("someone/texts", revision) == [["one"], ["two"]]
     for revision in ("v1", OLD, "v2"):
-        line = refused(
-            lambda revision=revision: read("someone/texts", revision), "someone/texts", revision
-        )
-        assert "--dataset_revision" in line
+        call = partial(read, "someone/texts", revision)
+        refused(call, "someone/texts", revision, "--dataset_revision")
     assert read(data_sets) == [["one"], ["two"]]
     refused(lambda: read(data_sets, "v1"), "--dataset_revision", data_sets)
-    commits = [
-        hub.cached_commit("someone/texts", revision) for revision in (None, "v1", OTHER, "v2")
-    ]
-    assert commits == [NEW, OLD, OTHER, None]
+    for revision, commit in (None, NEW), ("v1", OLD), (OTHER, OTHER), ("v2", None):
+        assert hub.cached_commit("someone/texts", revision) == commit
 
 
-def hub_that_answers(status: int, code: str) -> type[BaseHTTPRequestHandler]:
+@pytest.mark.parametrize(
+    ("status", "code", "reason"),
+    [
+        (401, "RepoNotFound", "no such public repository"),
+        (403, "GatedRepo", "its owner must admit you"),
+        (404, "RevisionNotFound", "no such revision"),
+    ],
+)
+def test_what_the_hub_refuses_is_told_in_one_line(status, code, reason):
     class Hub(BaseHTTPRequestHandler):
         """Refuses as the real hub does."""
 
@@ -121,31 +123,14 @@ def hub_that_answers(status: int, code: str) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_):
             pass
 
-    return Hub
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "reason"),
-    [
-        (401, "RepoNotFound", "no such public repository"),
-        (403, "GatedRepo", "its owner must admit you"),
-        (404, "RevisionNotFound", "no such revision"),
-    ],
-)
-def test_what_the_hub_refuses_is_told_in_one_line(status, code, reason):
     find = "from bert.hub import find; find('someone/something', 'v2')"
-    with ThreadingHTTPServer(("127.0.0.1", 0), hub_that_answers(status, code)) as hub:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
         threading.Thread(target=hub.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{hub.server_port}"
-        done = subprocess.run(
-            [sys.executable, "-c", find],
-            env=os.environ | {"HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        command = (sys.executable, "-c", find)
+        done = shell(*command, status=1, wait_s=60, HF_ENDPOINT=url, HF_HUB_OFFLINE="0")
         hub.shutdown()
-    error = done.stderr.strip().splitlines()[-1]
+    error = done.stderr.splitlines()[-1]
     assert error.startswith("ringbase.errors.InputError: --model someone/something")
     assert reason in error.partition("it cannot be downloaded from the hub: ")[2]
     assert len(error) < 250

@@ -21,21 +21,15 @@ def examples(lengths, seed=0):
     a word."""
     chance, offsets = np.random.default_rng(seed), np.cumsum([0, *lengths])
     values = chance.integers(4, VOCAB, offsets[-1]).astype(np.int32)
-    values[offsets[:-1]], values[offsets[:-1] + np.array(lengths) // 2], values[offsets[1:] - 1] = (
-        CLS,
-        SEP,
-        SEP,
-    )
+    values[offsets[:-1]] = CLS
+    values[offsets[:-1] + np.array(lengths) // 2] = SEP
+    values[offsets[1:] - 1] = SEP
     return values, offsets
 
 
 def masked(values, offsets, seed, **settings):
-    return mask(
-        values,
-        offsets,
-        example_keys(seed, np.arange(len(offsets) - 1)),
-        Masking(TOKENIZER, **GOOGLES_MASKS | settings),
-    )
+    keys = example_keys(seed, np.arange(len(offsets) - 1))
+    return mask(values, offsets, keys, Masking(TOKENIZER, **GOOGLES_MASKS | settings))
 
 
 def words_of(tokens, whole_words):

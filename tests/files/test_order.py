@@ -38,40 +38,18 @@ def test_a_position_holds_the_same_row_however_it_is_reached(kind):
     num_rows = 333  # 21 blocks, the last of 13 rows
     whole = kind(num_rows, seed=9).rows_at(0, 10 * num_rows)
     order, chance = kind(num_rows, seed=9), np.random.default_rng(0)
-    for start, length in zip(
-        chance.integers(0, 2000, 100), chance.integers(0, 700, 100), strict=True
-    ):
-        np.testing.assert_array_equal(
-            order.rows_at(start, start + length), whole[start : start + length]
-        )
+    for _ in range(100):
+        start, stop = np.sort(chance.integers(0, 2700, 2))
+        np.testing.assert_array_equal(order.rows_at(start, stop), whole[start:stop])
 
 
 def test_the_order_is_the_same_on_every_machine():
     """Else a run that is resumed under another NumPy would lose rows."""
-    blocks = [10, 9, 3, 5, 4, 6, 7, 8, 1, 0, 2, 2, 0, 1, 9, 10, 4, 5, 3, 8, 7, 6]
-    assert Order(10, 42).rows_at(0, 20).tolist() == [
-        2,
-        4,
-        5,
-        0,
-        9,
-        8,
-        1,
-        7,
-        3,
-        6,
-        7,
-        1,
-        4,
-        9,
-        8,
-        3,
-        5,
-        0,
-        2,
-        6,
-    ]
-    assert BlockOrder(11, 42, 3).rows_at(0, 22).tolist() == blocks
+    rows = "2 4 5 0 9 8 1 7 3 6 7 1 4 9 8 3 5 0 2 6"
+    blocks = "10 9 3 5 4 6 7 8 1 0 2 2 0 1 9 10 4 5 3 8 7 6"
+    for order, expected in (Order(10, 42), rows), (BlockOrder(11, 42, 3), blocks):
+        numbers = expected.split()
+        assert [*map(str, order.rows_at(0, len(numbers)))] == numbers
 
 
 def test_a_billion_rows_take_no_memory():

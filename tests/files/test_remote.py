@@ -16,8 +16,7 @@ URL = "memory://bucket"
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch):
-    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
+def store(cache):
     store = fsspec.filesystem("memory")
     store.store.clear()
     for name, text in {"train.csv": "a", "shards/0.arrow": "b", "shards/more.txt": "d"}.items():
@@ -81,7 +80,7 @@ def test_a_run_s_folder_is_uploaded_and_comes_back_on_another_machine(store, tmp
     manifest.check_intact(other / "checkpoints/rows-2")
 
 
-def write_checkpoint(folder: Path, position: int) -> None:
+def write_checkpoint(folder, position):
     folder = folder / f"checkpoints/rows-{position}"
     folder.mkdir(parents=True)
     (folder / "weights").write_text(str(position))
@@ -123,12 +122,9 @@ def test_a_checkpoint_whose_upload_failed_is_kept_and_uploaded_by_the_next_start
     again.upload(folder)
     third = tmp_path / "third"
     assert Mirror(url).download(third) == []
-    assert sorted(path.name for path in third.rglob("checkpoints/*")) == [
-        "rows-1",
-        "rows-2",
-        "rows-2",
-    ]
-    for path in third.rglob("checkpoints/*"):
+    paths = [*third.rglob("checkpoints/*")]
+    assert sorted(path.name for path in paths) == ["rows-1", "rows-2", "rows-2"]
+    for path in paths:
         manifest.check_intact(path)
     assert Mirror(url).download(folder) == []
 

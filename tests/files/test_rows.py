@@ -18,22 +18,19 @@ def table_of(num_rows, seed=0):
     lists = [
         chance.integers(0, 99, size).astype(np.int32) for size in chance.integers(0, 6, num_rows)
     ]
-    return pa.table(
-        {
-            "ids": ragged(lists, pa.int32()),
-            "small": ragged([values.astype(np.uint8) for values in lists], pa.uint8()),
-            "label": pa.array(chance.integers(-9, 9, num_rows), pa.int8()),
-            "score": pa.array(chance.random(num_rows, np.float32)),
-        }
-    )
+    columns = {
+        "ids": ragged(lists, pa.int32()),
+        "small": ragged([values.astype(np.uint8) for values in lists], pa.uint8()),
+        "label": pa.array(chance.integers(-9, 9, num_rows), pa.int8()),
+        "score": chance.random(num_rows, np.float32),
+    }
+    return pa.table(columns)
 
 
 @pytest.mark.parametrize("in_file", [False, True])
 def test_rows_are_those_that_pyarrow_takes_in_their_stored_types(in_file, tmp_path):
-    chance, lengths = (
-        np.random.default_rng(1),
-        [*np.random.default_rng(0).integers(0, 40, 200), 0, 1, 500],
-    )
+    chance = np.random.default_rng(1)
+    lengths = [*np.random.default_rng(0).integers(0, 40, 200), 0, 1, 500]
     if in_file:
         write_rows(tmp_path / "rows.arrow", table_of(20_000))
         rows = Rows.open(tmp_path / "rows.arrow")
@@ -43,13 +40,7 @@ def test_rows_are_those_that_pyarrow_takes_in_their_stored_types(in_file, tmp_pa
         )
     n, one = len(rows), rows.table.combine_chunks()
     assert rows.table.column("ids").num_chunks > 1, "the case is about chunk boundaries"
-    wanted = [
-        np.array([]),
-        [3],
-        [n - 1, 0, 0, n - 1],
-        np.arange(n)[::-1],
-        chance.integers(0, n, 3000),
-    ]
+    wanted = [[], [3], [n - 1, 0, 0, n - 1], np.arange(n)[::-1], chance.integers(0, n, 3000)]
     wanted += [BlockOrder(n, seed=0).rows_at(start, start + 32) for start in range(0, n, n // 9)]
     for indices in wanted:
         indices = np.array(indices, np.int64)
@@ -62,9 +53,8 @@ def test_rows_are_those_that_pyarrow_takes_in_their_stored_types(in_file, tmp_pa
             assert (values.dtype, offsets.dtype) == (dtype, np.int64)
             assert values.tolist() == [value for values in lists for value in values]
             assert offsets.tolist() == np.cumsum([0, *map(len, lists)]).tolist()
-        assert rows.lengths_at("ids", indices).tolist() == [
-            len(ids) for ids in expected["ids"].to_pylist()
-        ]
+        lengths_of_ids = [len(ids) for ids in expected["ids"].to_pylist()]
+        assert rows.lengths_at("ids", indices).tolist() == lengths_of_ids
     np.testing.assert_array_equal(rows.column("label"), one["label"].to_numpy())
     assert np.diff(rows.column("ids")[1]).tolist() == [len(ids) for ids in one["ids"].to_pylist()]
     for outside in (-1, n):
@@ -80,18 +70,11 @@ def test_ranks_and_micro_batches_share_a_step_out(has_lengths, size, accumulatio
     lengths = np.random.default_rng(1).integers(1, 30, 50)
     lists, order = [np.ones(length, np.int32) for length in lengths], Order(50, 3)
     rows = Rows(pa.table({"input_ids": ragged(lists, pa.int32())}))
-    feed = Feed(
-        rows=rows,
-        order=order,
-        collate=dict,
-        **({"lengths": lengths.__getitem__} if has_lengths else {}),
-    )
-    flags = {
-        "global_batch_size": 14,
-        "num_train_steps": 9,
-        "gradient_accumulation_steps": accumulation,
-    }
-    plan = make_plan(PlanSettings(**flags), 50, size)
+    more = {"lengths": lengths.__getitem__} if has_lengths else {}
+    feed = Feed(rows=rows, order=order, collate=dict, **more)
+    flags = {"global_batch_size": 14, "num_train_steps": 9}
+    settings = PlanSettings(**flags, gradient_accumulation_steps=accumulation)
+    plan = make_plan(settings, 50, size)
     # position 42 begins the step with the end of the first epoch
     for position in range(0, 9 * 14, 14):
         ranks = [feed.micro_batches(plan, rank, position) for rank in range(size)]
@@ -101,9 +84,8 @@ def test_ranks_and_micro_batches_share_a_step_out(has_lengths, size, accumulatio
             pair for batch in batches for pair in zip(batch["row"], batch["epoch"], strict=True)
         ]
         epochs = np.arange(position, position + 14) // 50
-        assert sorted(found) == sorted(
-            zip(order.rows_at(position, position + 14), epochs, strict=True)
-        )
+        expected = zip(order.rows_at(position, position + 14), epochs, strict=True)
+        assert sorted(found) == sorted(expected)
         for batch in batches:
             assert np.diff(batch["input_ids"][1]).tolist() == lengths[batch["row"]].tolist()
         assert np.ptp([sum(len(batch["row"]) for batch in of_rank) for of_rank in ranks]) <= 1

@@ -56,10 +56,8 @@ def test_events_are_what_tensorboard_reads(run):
     (_, hparams), *scalars = [
         (event.step, value) for event in events for value in event.summary.value
     ]
-    assert [(step, tensor_util.make_ndarray(value.tensor)) for step, value in scalars] == [
-        (1, 0.5),
-        (2, 1.0),
-    ]
+    values = [(step, tensor_util.make_ndarray(value.tensor)) for step, value in scalars]
+    assert values == [(1, 0.5), (2, 1.0)]
     data = plugin_data_pb2.HParamsPluginData.FromString(hparams.metadata.plugin_data.content)
     found = data.session_start_info.hparams
     assert (found["learning_rate"].number_value, found["do_train"].bool_value) == (3e-5, True)
@@ -67,11 +65,11 @@ def test_events_are_what_tensorboard_reads(run):
 
 
 def test_two_jobs_do_not_write_one_folder(run):
-    code = "import sys, time; from pathlib import Path;"
-    code += "from distributed.run import Run; from distributed.world import World;"
-    code += (
+    code = (
+        "import sys, time; from pathlib import Path;"
+        "from distributed.run import Run; from distributed.world import World;"
         "run = Run(Path(sys.argv[1]), World()); run.lock(); print('locked', flush=True);"
-        " time.sleep(60)"
+        "time.sleep(60)"
     )
     command = [sys.executable, "-c", code, str(run.folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as other:
@@ -114,9 +112,8 @@ def test_without_a_terminal_a_line_comes_every_30_seconds(run, monkeypatch, caps
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == (4 if total > 2 else 0)
     for line, step in zip(lines, (30, 60, 90, 100), strict=False):
-        assert all(
-            part in line for part in (f"{done + step}/{total}", f"{100 - step} s left", "loss=0.25")
-        )
+        for part in (f"{done + step}/{total}", f"{100 - step} s left", "loss=0.25"):
+            assert part in line
 
 
 @pytest.mark.parametrize(("told", "columns"), [("60", 60), ("1", 110), ("200", 110)])

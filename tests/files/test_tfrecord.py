@@ -16,12 +16,7 @@ from tasks.pretraining.shards import Limits, converted
 
 SIZES = {"max_seq_length": 48, "max_predictions_per_seq": 6}
 VOCAB = 5000
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +24,9 @@ def rows(tmp_path_factory):
     """Rows of an Arrow corpus with masks."""
     folder = tmp_path_factory.mktemp("corpus")
     corpora.write(folder, corpora.make_texts(10))
-    return corpora.build(folder, "arrow", masking="static", dupe_factor=2, num_shards=2, **SIZES)[
-        0
-    ][:70]
+    options = {"masking": "static", "dupe_factor": 2, "num_shards": 2}
+    examples, _ = corpora.build(folder, "arrow", **options, **SIZES)
+    return examples[:70]
 
 
 def read(patterns, flag="--input_file", **limits):
@@ -123,7 +118,6 @@ def test_a_cache_without_room_is_named_before_it_is_filled(tmp_path, rows, cache
 )
 def test_an_example_that_does_not_fit_is_named(tmp_path, rows, named, changes, limits):
     example = padded(rows[2]) | changes
-    write_records(
-        tmp_path / "file", [{key: value for key, value in example.items() if value is not None}]
-    )
+    kept = {key: value for key, value in example.items() if value is not None}
+    write_records(tmp_path / "file", [kept])
     refused(lambda: read(tmp_path / "file", **limits), "--input_file", tmp_path / "file", named)

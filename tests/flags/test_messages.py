@@ -9,6 +9,8 @@ from harness.program_runs import bert
 from harness.squad_files import make_entries, write_squad
 from harness.texts import write_lines
 
+from ringbase.files import read_json
+
 SQUAD = (
     "squad --max_seq_length=60 --max_query_length=16 --vocab_file={vocab.txt}"
     " --train_file={squad.json}"
@@ -92,11 +94,9 @@ def data(tmp_path_factory):
     (folder / "runs/seed-1/model").mkdir(parents=True)
     (folder / "runs/seed-1/model/config.json").touch()
     write_lines(folder / "cut.json", '{"data": [')
-    config = json.loads((folder / "bert_config.json").read_text()) | {
-        "model_type": "roberta",
-        "pad_token_id": 1,
-    }
-    write_lines(folder / "roberta.json", json.dumps(config))
+    config = read_json(folder / "bert_config.json")
+    of_roberta = {"model_type": "roberta", "pad_token_id": 1}
+    write_lines(folder / "roberta.json", json.dumps(config | of_roberta))
     write_lines(folder / "more.txt", *(folder / "vocab.txt").read_text().splitlines(), "more")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RINGBERT_CACHE", str(folder / "cache"))
@@ -105,18 +105,13 @@ def data(tmp_path_factory):
 
 @pytest.mark.parametrize("line", [*FLAGS, *INPUT])
 def test_messages(line, data, tmp_path, capsys):
-    def filled(text: str) -> str:
+    def filled(text):
         return text.replace("{", f"{data}/").replace("}", "")
 
     program, *argv = filled(line).split()
+    model = f"--bert_config_file={data}/bert_config.json"
     with pytest.raises(SystemExit) as stop:
-        bert(
-            program,
-            tmp_path / "out",
-            "--do_train",
-            f"--bert_config_file={data}/bert_config.json",
-            *argv,
-        )
+        bert(program, tmp_path / "out", "--do_train", model, *argv)
     assert stop.value.code == (2 if line in FLAGS else 1)
     expected = filled(f"bert-{program}: error: {(FLAGS | INPUT)[line]}")
     out, err = capsys.readouterr()

@@ -16,36 +16,29 @@ TRAINING = (
 # The flags of each script except those of TPUs, and the defaults of google-research/bert that are
 # ours too.
 SCRIPTS = {
-    "bert-squad": (
-        f"""{MODEL} {TRAINING} train_file predict_file do_predict=False max_seq_length=384
+    "bert-squad": f"""{MODEL} {TRAINING} train_file predict_file do_predict=False max_seq_length=384
             doc_stride=128
         max_query_length=64 predict_batch_size=8 num_train_epochs=3.0 warmup_proportion=0.1
         n_best_size=20
-        max_answer_length=30 version_2_with_negative=False null_score_diff_threshold=0.0"""
-    ),
-    "bert-classifier": (
-        f"""{MODEL} {TRAINING} do_eval=False do_predict=False data_dir task_name max_seq_length=128
-        eval_batch_size=8 predict_batch_size=8 num_train_epochs=3.0 warmup_proportion=0.1"""
-    ),
-    "bert-pretraining": (
-        f"""{TRAINING} bert_config_file init_checkpoint do_eval=False input_file max_seq_length=128
-        eval_batch_size=8 max_eval_steps=100 max_predictions_per_seq num_train_steps
-        num_warmup_steps"""
-    ),
-    "bert-corpus build": (
-        """vocab_file do_lower_case do_whole_word_mask=False dupe_factor input_file output_file
-        masked_lm_prob max_predictions_per_seq max_seq_length=128 random_seed=12345
-        short_seq_prob=0.1"""
-    ),
+        max_answer_length=30 version_2_with_negative=False null_score_diff_threshold=0.0""",
+    "bert-classifier": f"""{MODEL} {TRAINING} do_eval=False do_predict=False data_dir task_name
+        max_seq_length=128 eval_batch_size=8 predict_batch_size=8 num_train_epochs=3.0
+        warmup_proportion=0.1""",
+    "bert-pretraining": f"""{TRAINING} bert_config_file init_checkpoint do_eval=False input_file
+        max_seq_length=128 eval_batch_size=8 max_eval_steps=100 max_predictions_per_seq
+        num_train_steps num_warmup_steps""",
+    "bert-corpus build": """vocab_file do_lower_case do_whole_word_mask=False dupe_factor input_file
+        output_file masked_lm_prob max_predictions_per_seq max_seq_length=128 random_seed=12345
+        short_seq_prob=0.1""",
     "bert-features": (
         f"{MODEL} input_file output_file layers=-1,-2,-3,-4 max_seq_length=128 batch_size=32"
     ),
 }
 
 
-def rows_of_page() -> dict[str, set[str]]:
+def rows_of_page():
     """The flags that docs/flags.md lists under each heading."""
-    sections = (ROOT / "docs" / "flags.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    sections = (ROOT / "docs" / "flags.md").read_text().split("\n## ")[1:]
     rows = {
         part.partition("\n")[0]: re.findall(r"^\| (`--.*?) \|", part, re.MULTILINE)
         for part in sections
@@ -62,12 +55,11 @@ def test_every_flag_of_the_scripts_is_known_and_listed_and_has_its_default(comma
     assert set(defaults) <= listed <= known
     found = parsed(command, *LEAST[command])
     found["do_train"] = False  # which had to be given
-    assert [
-        name for name, value in defaults.items() if value and str(found[name]) != str(read(value))
-    ] == []
+    for name, value in defaults.items():
+        assert not value or str(found[name]) == str(read(value)), name
 
 
-def read(text: str) -> object:
+def read(text):
     """A number, truth or text as absl reads it."""
     try:
         return json.loads(text.lower())
@@ -135,9 +127,8 @@ def test_the_commands_of_the_old_readmes_say_the_same_here(line, capsys):
     found = parsed(command, *argv)
     found["output_file"] = found.get("output_file", found.get("output_dir"))
     ignored = [flag for flag in given if flag in rows_of_page()["All programs"]]
-    assert [
-        flag for flag in given if flag not in ignored and found[flag] != read(given[flag])
-    ] == []
+    for flag in given.keys() - set(ignored):
+        assert found[flag] == read(given[flag]), flag
     notes = [line.partition(" is ignored: ")[0] for line in capsys.readouterr().err.splitlines()]
     assert notes == [f"--{flag}" for flag in ignored]
 

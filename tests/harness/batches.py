@@ -11,7 +11,7 @@ import tensorflow as tf
 from bert import batch as batches
 from bert.batch import by_length, in_one_group, rounded_up
 from bert.heads import MASKED_WORDS
-from bert.model import Bert, Tracing
+from bert.model import Tracing
 from distributed.gradient import traced_once
 from ringbase.ragged import joined
 from tasks.classifier.task import LabelTask
@@ -51,7 +51,7 @@ class Computed:
     gradients: dict[str, np.ndarray]  # by Google's names; empty without a head
 
 
-def random_rows(lengths: Sequence[int], vocab_size: int) -> list[Row]:
+def random_rows(lengths, vocab_size):
     chance = np.random.default_rng(len(lengths))
     made = []
     for length in lengths:
@@ -65,7 +65,7 @@ def random_rows(lengths: Sequence[int], vocab_size: int) -> list[Row]:
     return made
 
 
-def grouping_of(name: str):
+def grouping_of(name):
     """Row lengths -> the order of the rows in the batch, and its groups: "padded", "by length", or
     "compiled" by XLA, in shapes with room to spare."""
 
@@ -74,20 +74,16 @@ def grouping_of(name: str):
         order = np.argsort(-np.asarray(lengths), kind="stable")
         return order, ((1, int(longest)), (len(lengths), int(second)))  # the last row is empty
 
-    return {
-        "padded": in_one_group,
-        "by length": by_length,
-        "compiled": fixed,
-    }[name]
+    return {"padded": in_one_group, "by length": by_length, "compiled": fixed}[name]
 
 
-def batch_of(head: str, rows: Sequence[Row], grouping: str = "padded") -> dict:
+def batch_of(head, rows, grouping="padded"):
     """The batch of a task with this head, with targets."""
 
-    def array(values) -> np.ndarray:
+    def array(values):
         return np.array(list(values), np.int32)
 
-    def ragged(lists) -> tuple[np.ndarray, np.ndarray]:
+    def ragged(lists):
         return joined(map(array, lists))
 
     heads = array(row.num_first for row in rows)
@@ -113,12 +109,12 @@ class Computer:
     """Computes scores, loss and gradients of a model in graphs, as training does; `more` is added
     to batches."""
 
-    def __init__(self, model: Bert, tracing: Tracing | None = None, **more):
+    def __init__(self, model, tracing=None, **more):
         self.model, self.head, self.more = model, model.head.name, more
         self._tracing = tracing or Tracing()
         self._functions: dict = {}
 
-    def __call__(self, rows: Sequence[Row], grouping: str = "padded", key=None) -> Computed:
+    def __call__(self, rows, grouping="padded", key=None):
         """`key` is that of dropout, int32 [2]; with None the model predicts."""
         batch = batch_of(self.head, rows, grouping)
         weights = {} if self.head == "features" else TASKS[self.head].weights(batch)
@@ -153,7 +149,7 @@ class Computer:
         variables = [variable.value for variable in self.model.named_tensors().values()]
         return scores, total, tape.gradient(total, variables, unconnected_gradients="zero")
 
-    def _by_row(self, rows: Sequence[Row], scores, batch: dict, grouping: str) -> list[np.ndarray]:
+    def _by_row(self, rows, scores, batch, grouping):
         order, _ = grouping_of(grouping)(np.array([len(row.input_ids) for row in rows]))
         found: dict[int, np.ndarray] = {}
         masked = 0

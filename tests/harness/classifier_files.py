@@ -1,34 +1,29 @@
 """The classifier's files and rows: the one place of the tests that knows which functions read
 them."""
 
-from pathlib import Path
-from typing import Any
-
 from tasks.classifier.labels import labels_of_file
 from tasks.classifier.named_tasks import FILE_FLAGS, find_task, task_of
-from tasks.classifier.reading import Source, Texts, read
+from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import TextSettings
 
 
-def own_source(
-    path: Path | str, pair: str | None = None, split: str = "train", **settings
-) -> Source:
+def own_source(path, pair=None, split="train", **settings):
     """A file of one's own, with the columns `text`, `label` and perhaps a second text."""
-    values: dict[str, Any] = {FILE_FLAGS[split]: str(path), "text_pair_column": pair, **settings}
+    values = {FILE_FLAGS[split]: str(path), "text_pair_column": pair, **settings}
     given = TextSettings(**values)
     return Source(given, task_of(given), split)
 
 
-def read_own(path: Path | str, pair: str | None = None, split: str = "train", **settings) -> Texts:
+def read_own(path, pair=None, split="train", **settings):
     return read(own_source(path, pair, split, **settings))
 
 
-def labels_in(path: Path | str) -> tuple[str, ...]:
+def labels_in(path):
     """The labels of a file to train on."""
     return labels_of_file(own_source(path))
 
 
-def read_glue(task: str, folder: Path | str, split: str, language: str = "en") -> Texts:
+def read_glue(task, folder, split, language="en"):
     """A named task's set, as --task_name and --data_dir name it."""
     settings = TextSettings(task_name=task, data_dir=str(folder), language=language)
     return read(Source(settings, find_task(task), split))

@@ -3,16 +3,13 @@
 import csv
 import json
 from functools import partial
-from pathlib import Path
 
 from harness import texts
-from harness.program_runs import bert
+from harness.program_runs import bert, written_scores
 
-TRAIN, DEV, TEST = (
-    texts.make_examples(960, 1),
-    texts.make_examples(90, 2),
-    texts.make_examples(50, 3),
-)
+TRAIN = texts.make_examples(960, 1)
+DEV = texts.make_examples(90, 2)
+TEST = texts.make_examples(50, 3)
 LEARN = (
     "--do_train",
     "--learning_rate=1e-3",
@@ -24,24 +21,24 @@ COLUMNS = ["body", "more", "kind"]
 classify = partial(bert, "classifier")  # the program in this process; it returns its scores
 
 
-def write_rows(path: Path, header: list[str], rows: list, delimiter: str = "\t") -> None:
+def write_rows(path, header, rows, delimiter="\t"):
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows([header, *rows])
 
 
-def write_data(folder: Path) -> Path:
+def write_data(folder):
     """Vocabulary and configuration, train.csv, dev.tsv, test.jsonl."""
     texts.write_model(folder, num_layers=1)
-    write_rows(folder / "train.csv", COLUMNS, [(e.first, e.second, e.kind) for e in TRAIN], ",")
-    write_rows(folder / "dev.tsv", COLUMNS, [(e.first, e.second, e.kind) for e in DEV])
+    write_rows(folder / "train.csv", COLUMNS, TRAIN, ",")
+    write_rows(folder / "dev.tsv", COLUMNS, DEV)
     texts.write_lines(
         folder / "test.jsonl", *(json.dumps({"more": e.second, "body": e.first}) for e in TEST)
     )
     return folder
 
 
-def model_flags(data: Path) -> list[str]:
+def model_flags(data):
     return [
         f"--vocab_file={data}/vocab.txt",
         f"--bert_config_file={data}/bert_config.json",
@@ -49,35 +46,29 @@ def model_flags(data: Path) -> list[str]:
     ]
 
 
-def own_files(data: Path) -> list[str]:
+def own_files(data):
     return [
-        *(
-            f"--train_file={data}/train.csv",
-            f"--dev_file={data}/dev.tsv",
-            f"--predict_file={data}/test.jsonl",
-        ),
-        *("--text_column=body", "--text_pair_column=more", "--label_column=kind"),
+        f"--train_file={data}/train.csv",
+        f"--dev_file={data}/dev.tsv",
+        f"--predict_file={data}/test.jsonl",
+        "--text_column=body",
+        "--text_pair_column=more",
+        "--label_column=kind",
     ]
 
 
-def glue_flags(data: Path, glue: Path, task: str, steps: int = 4) -> list[str]:
-    return [
-        *model_flags(data),
-        f"--data_dir={glue}",
-        f"--task_name={task}",
-        *LEARN,
-        f"--num_train_steps={steps}",
-    ]
+def glue_flags(data, glue, task, steps=4):
+    files = [f"--data_dir={glue}", f"--task_name={task}"]
+    return [*model_flags(data), *files, *LEARN, f"--num_train_steps={steps}"]
 
 
-def scores_in(folder: Path) -> dict[str, float]:
+def scores_in(folder):
     """Without what only Google's form of the file has."""
-    lines = (folder / "eval_results.txt").read_text().splitlines()
-    scores = {name: float(value) for name, value in (line.split(" = ") for line in lines)}
+    scores = written_scores(folder)
     assert scores.pop("loss") == scores["eval_loss"]
     assert scores.pop("global_step", 1) > 0
     return scores
 
 
-def table_in(path: Path) -> list[list[str]]:
+def table_in(path):
     return [line.split("\t") for line in path.read_text().splitlines()]

@@ -2,8 +2,6 @@
 
 import itertools
 import random
-from collections.abc import Iterable
-from pathlib import Path
 
 import pyarrow as pa
 from harness.texts import SPECIAL_TOKENS, write_vocabulary
@@ -19,17 +17,17 @@ from ringbase.settings import made
 CLS, SEP, MASK = 2, 3, 4
 
 
-def make_texts(num_documents: int) -> list[list[list[int]]]:
+def make_texts(num_documents):
     """Documents of sentences of token ids. No id occurs twice."""
     draw, number = random.Random(0), itertools.count(len(SPECIAL_TOKENS))
 
-    def sentence() -> list[int]:
+    def sentence():
         return list(itertools.islice(number, draw.randint(1, 25)))
 
     return [[sentence() for _ in range(draw.randint(1, 40))] for _ in range(num_documents)]
 
 
-def write(folder: Path, texts: list[list[list[int]]], name: str = "a.txt.part") -> None:
+def write(folder, texts, name="a.txt.part"):
     """Writes the texts, each id as a word, and their vocabulary, vocab.txt."""
     last = texts[-1][-1][-1]
     write_vocabulary(folder, *(f"w{n}" for n in range(5, last + 1)), "!")
@@ -37,17 +35,14 @@ def write(folder: Path, texts: list[list[list[int]]], name: str = "a.txt.part") 
     (folder / name).write_text("\n\n".join(lines))
 
 
-def open_table(patterns: str, flag: str = "--input_file") -> tuple[pa.Table, dict]:
+def open_table(patterns, flag="--input_file"):
     """All rows of the shards, each record batch checked, and the manifest."""
     shards, manifest = open_shards(find_shards(patterns, flag))
-    return pa.Table.from_batches(
-        [s.batch(n) for s in shards for n in range(len(s.starts) - 1)]
-    ), manifest
+    batches = [shard.batch(n) for shard in shards for n in range(len(shard.starts) - 1)]
+    return pa.Table.from_batches(batches), manifest
 
 
-def build(
-    folder: Path, output: str = "shards", *, workers: int = 1, **settings
-) -> tuple[list[dict], dict]:
+def build(folder, output="shards", *, workers=1, **settings):
     """Builds the corpus that `write` wrote; its examples and its manifest."""
     files = {"input_file": f"{folder}/*.txt.part", "output_dir": str(folder / output)}
     words = tokenizer.load(str(folder / "vocab.txt"))
@@ -57,7 +52,7 @@ def build(
     return table.to_pylist(), manifest
 
 
-def halves(row: dict) -> tuple[list[int], list[int]]:
+def halves(row):
     """A and B before static masks were applied, without [CLS] and [SEP], which must be where they
     belong."""
     ids, a = list(row["input_ids"]), row["sentence_a_tokens"]
@@ -69,13 +64,13 @@ def halves(row: dict) -> tuple[list[int], list[int]]:
     return ids[1 : a - 1], ids[a:-1]
 
 
-def read_documents(**settings) -> list[list[str]]:
+def read_documents(**settings):
     """The documents of all units, as lists of sentences."""
     text = TextSettings(**settings)
     return [document for unit in find_units(text) for document in documents(unit, text)]
 
 
-def padded(row: dict, length: int = 48, most: int = 6) -> dict[str, list]:
+def padded(row, length=48, most=6):
     """An example as create_pretraining_data.py's write_instance_to_example_files pads it, written
     out."""
     ids, first, used = row["input_ids"], row["sentence_a_tokens"], len(row["masked_lm_ids"])
@@ -91,7 +86,7 @@ def padded(row: dict, length: int = 48, most: int = 6) -> dict[str, list]:
     }
 
 
-def write_records(path: Path, examples: Iterable) -> bytes:
+def write_records(path, examples):
     """Writes records, or features as a tf.train.Example; returns the bytes of the file."""
     import tensorflow as tf
 
@@ -99,10 +94,9 @@ def write_records(path: Path, examples: Iterable) -> bytes:
     with tf.io.TFRecordWriter(str(path)) as writer:
         for example in examples:
             if isinstance(example, dict):
-                made = {
-                    key: {lists[type(values[0])]: {"value": values}}
-                    for key, values in example.items()
-                }
+                made = {}
+                for key, values in example.items():
+                    made[key] = {lists[type(values[0])]: {"value": values}}
                 example = tf.train.Example(features={"feature": made}).SerializeToString()
             writer.write(example)
     return path.read_bytes()

@@ -30,7 +30,7 @@ OF_BROKEN_RUN = ("checkpoints", "metrics.jsonl", "run.json")
 NOT_KEPT = shutil.ignore_patterns("tensorboard", ".lock", "report.html", "step_times.json")
 
 
-def run(kind: str, output_dir: str, *more: str) -> None:
+def run(kind, output_dir, *more):
     """A run with the flags of KIND.toml, in the working folder."""
     policy = keras.config.dtype_policy()
     set_precision("fp16" if kind == "seeds" else "fp32")
@@ -38,7 +38,7 @@ def run(kind: str, output_dir: str, *more: str) -> None:
     keras.config.set_dtype_policy(policy)
 
 
-def call(program: str, *argv: str) -> None:
+def call(program, *argv):
     """A program that returns its status or ends with it."""
     try:
         status = main_of(program)(list(argv))
@@ -47,7 +47,7 @@ def call(program: str, *argv: str) -> None:
     assert not status, (program, status)
 
 
-def make(folder: Path) -> None:
+def make(folder):
     """Makes a folder of what was written by hand, and of what the programs make of it."""
     with tempfile.TemporaryDirectory() as work, contextlib.chdir(work):
         shutil.copytree(FOLDER / "data", "data")
@@ -79,7 +79,7 @@ def make(folder: Path) -> None:
         shutil.copytree(".", folder, ignore=NOT_KEPT)
 
 
-def break_off(folder: Path) -> None:
+def break_off(folder):
     """Makes a finished run one that was killed after the checkpoint before its last; one with
     several seeds in the last of them."""
     (folder / "result.json").unlink()
@@ -92,7 +92,7 @@ def break_off(folder: Path) -> None:
             path.unlink()
 
 
-def without_machine(path: Path) -> None:
+def without_machine(path):
     """Takes out of a run.json what belongs to the machine and the moment."""
     facts = json.loads(path.read_text())
     unknown: dict[str, object] = {
@@ -107,7 +107,7 @@ def without_machine(path: Path) -> None:
     path.write_text(json.dumps(facts | {"environment": unknown}, indent=4) + "\n")
 
 
-def write() -> None:
+def write():
     """Makes FOLDER anew."""
     with tempfile.TemporaryDirectory() as work:
         made = Path(work, "runs")

@@ -9,7 +9,7 @@ from scipy.special import softmax
 # -- read_squad_examples and convert_examples_to_features ------------------------------------------
 
 
-def google_s_words(text: str) -> tuple[list[str], list[int]]:
+def google_s_words(text):
     """doc_tokens and char_to_word_offset."""
     words, word_of_char, after_space = [], [], True
     for c in text:
@@ -52,13 +52,8 @@ def google_s_features(tokenize, context, question, answer, settings):
     features, start_offset = [], 0
     while start_offset < len(all_doc_tokens):
         length = min(len(all_doc_tokens) - start_offset, room)
-        tokens = [
-            "[CLS]",
-            *query_tokens,
-            "[SEP]",
-            *all_doc_tokens[start_offset : start_offset + length],
-            "[SEP]",
-        ]
+        doc_tokens = all_doc_tokens[start_offset : start_offset + length]
+        tokens = ["[CLS]", *query_tokens, "[SEP]", *doc_tokens, "[SEP]"]
         types = [0] * (len(query_tokens) + 2) + [1] * (length + 1)
         doc_offset = len(query_tokens) + 2 - start_offset
         is_inside = tok_start >= start_offset and tok_end <= start_offset + length - 1
@@ -73,7 +68,7 @@ def google_s_features(tokenize, context, question, answer, settings):
 # -- write_predictions -----------------------------------------------------------------------------
 
 
-def google_s_is_max_context(doc_spans, cur_span_index, position) -> bool:
+def google_s_is_max_context(doc_spans, cur_span_index, position):
     best_score, best_span_index = None, None
     for span_index, (start, length) in enumerate(doc_spans):
         end = start + length - 1
@@ -161,7 +156,7 @@ def google_s_example(a, b, max_seq_length):
     return (tokens, types) if b is None else ([*tokens, *b, "[SEP]"], types + [1] * (len(b) + 1))
 
 
-def preprocessed(text: str) -> str:
+def preprocessed(text):
     """google-research/albert tokenization.py, preprocess_text(lower=True), written out."""
     text = unicodedata.normalize("NFKD", " ".join(text.strip().split()))
     return "".join(c for c in text if not unicodedata.combining(c)).lower()
@@ -170,7 +165,7 @@ def preprocessed(text: str) -> str:
 # -- optimization.py -------------------------------------------------------------------------------
 
 
-def google_rate(step: int, rate: float, train_steps: int, warmup_steps: int) -> np.float32:
+def google_rate(step, rate, train_steps, warmup_steps):
     """`create_optimizer`: polynomial decay of power 1 to 0 without cycles, warmup in front of
     it."""
     global_step = np.float32(min(step, train_steps))
@@ -180,7 +175,7 @@ def google_rate(step: int, rate: float, train_steps: int, warmup_steps: int) -> 
     return decayed
 
 
-def google_step(param, gradient, m, v, rate, decays: bool):
+def google_step(param, gradient, m, v, rate, decays):
     """`AdamWeightDecayOptimizer.apply_gradients`, in float32."""
     f = np.float32
     next_m = f(0.9) * m + f(1.0 - 0.9) * gradient

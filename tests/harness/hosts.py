@@ -11,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +74,7 @@ for process in /proc/[0-9]*; do
 done 2> /dev/null"""
 
 
-def available() -> str | None:
+def available():
     """Why this machine cannot have several hosts, or None if it can."""
     if not (shutil.which("ip") and shutil.which("hostname")):
         return "several hosts need the commands ip and hostname: apt-get install iproute2 hostname"
@@ -94,16 +93,10 @@ class Hosts:
     number: int
 
     @property
-    def addresses(self) -> list[str]:
+    def addresses(self):
         return [f"{NETWORK}.{number}" for number in range(1, self.number + 1)]
 
-    def run(
-        self,
-        host: int,
-        command: Sequence[str],
-        timeout: float = 300,
-        env: Mapping[str, str] = VARIABLES,
-    ) -> Done:
+    def run(self, host, command, timeout=300, env=VARIABLES):
         """Runs a command on a host, from 0, in this folder. What it starts on any host is killed
         with its end."""
         # The daemons name their folders by process id, which is the same small number in every run.
@@ -120,13 +113,7 @@ class Hosts:
         )
         return Done(done.returncode, done.stdout, done.stderr)
 
-    def launch(
-        self,
-        np_per_host: int,
-        *command: str,
-        flags: Sequence[str] = (),
-        num_hosts: int | None = None,
-    ) -> list[str]:
+    def launch(self, np_per_host, *command, flags=(), num_hosts=None):
         """The command line of bert-launch with so many ranks on each host, or on each of the first
         `num_hosts`."""
         hosts = [f"{address}:{np_per_host}" for address in self.addresses[:num_hosts]]
@@ -135,7 +122,7 @@ class Hosts:
             np_per_host * len(hosts), *command, flags=("-H", ",".join(hosts), mpi_args, *flags)
         )
 
-    def lose(self, host: int, is_cut: bool) -> None:
+    def lose(self, host, is_cut):
         """The host answers no more: everything on it is killed, or the link to it is cut
         (`is_cut`)."""
         (self.folder / f"host{host + 1}.lost").touch()
@@ -145,13 +132,13 @@ class Hosts:
         else:
             self.kill(host)
 
-    def kill(self, host: int, variable: str = "") -> None:
+    def kill(self, host, variable=""):
         """Kills the processes of a host, or those that have a variable in their environment."""
         subprocess.run(
             [*self._enter(), "sh", "-c", KILL, f"{self.folder}/host{host + 1}.net", variable]
         )
 
-    def _enter(self, host: int | None = None) -> list[str]:
+    def _enter(self, host=None):
         """The command that enters a host, or the hosts' common mount namespace."""
         if host is None:
             return ["nsenter", f"--mount=/proc/{self.holder_pid}/ns/mnt"]
@@ -160,7 +147,7 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def simulated_hosts(number: int) -> Iterator[Hosts]:
+def simulated_hosts(number):
     """Makes hosts; at the end removes them. Needs `available()` to be None."""
     folder = Path(tempfile.mkdtemp(prefix="hosts-"))
     agent = folder / "agent"

@@ -13,10 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from harness.mpi import ENVIRONMENT, ROOT
@@ -33,31 +31,24 @@ class Done:
     stdout: str
     stderr: str
 
-    def json(self) -> Any:
+    def json(self):
         """The result of a program that succeeded; fails with all that it printed if it did not."""
         assert self.status == 0, self
         return json.loads(self.stdout.splitlines()[-1])
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"exit status {self.status}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
 
 
-def launch(num_ranks: int, *command: object, flags: tuple[str, ...] = ()) -> list[str]:
+def launch(num_ranks, *command, flags=()):
     """The command line of bert-launch; of the command itself for one rank."""
     if num_ranks == 1:
         return list(map(str, command))
-    return [
-        sys.executable,
-        "-m",
-        "distributed.launch",
-        f"-np={num_ranks}",
-        *flags,
-        "--",
-        *map(str, command),
-    ]
+    launcher = [sys.executable, "-m", "distributed.launch", f"-np={num_ranks}", *flags]
+    return [*launcher, "--", *map(str, command)]
 
 
-def program(name: str, *arguments: object) -> list[str]:
+def program(name, *arguments):
     """The command line of a program of tests/jobs/programs."""
     return [sys.executable, str(ROOT / "tests/jobs/programs" / name), *map(str, arguments)]
 
@@ -65,9 +56,7 @@ def program(name: str, *arguments: object) -> list[str]:
 class Job:
     """A command that runs, with what it has printed in files."""
 
-    def __init__(
-        self, command: Sequence[object], folder: Path, cwd: Path, variables: dict[str, str]
-    ):
+    def __init__(self, command, folder, cwd, variables):
         self._printed = [folder / "stdout", folder / "stderr"]
         with self._printed[0].open("w") as stdout, self._printed[1].open("w") as stderr:
             self.process = subprocess.Popen(
@@ -80,38 +69,36 @@ class Job:
                 stderr=stderr,
             )
 
-    def done(self) -> Done:
+    def done(self):
         """What is known by now; the status is 0 while it runs."""
-        return Done(
-            self.process.returncode or 0,
-            *(path.read_text(errors="replace") for path in self._printed),
-        )
+        printed = [path.read_text(errors="replace") for path in self._printed]
+        return Done(self.process.returncode or 0, *printed)
 
-    def wait_for(self, condition: Callable[[], object]) -> None:
+    def wait_for(self, condition):
         deadline = time.monotonic() + WAIT_S
         while not condition():
             assert self.process.poll() is None, f"it has ended\n{self.done()}"
             assert time.monotonic() < deadline, f"waited in vain\n{self.done()}"
             time.sleep(0.02)
 
-    def strike(self, file: Path, number: signal.Signals = signal.SIGKILL) -> None:
+    def strike(self, file, number=signal.SIGKILL):
         """Sends a signal to the rank that writes its process id to this file, as soon as it
         does."""
         self.wait_for(lambda: file.exists() and file.read_text())
         os.kill(int(file.read_text()), number)
 
-    def press_ctrl_c(self) -> None:
+    def press_ctrl_c(self):
         """As a terminal does: to the whole group of processes in the foreground."""
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def end(self, wait_s: float = WAIT_S) -> Done:
+    def end(self, wait_s=WAIT_S):
         try:
             self.process.wait(wait_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it does not end\n{self.done()}") from None
         return self.done()
 
-    def fail(self) -> Done:
+    def fail(self):
         """Waits for the end of a job that must neither succeed nor say that it has saved."""
         done = self.end()
         assert done.status not in (0, 75), done
@@ -119,7 +106,7 @@ class Job:
 
 
 @contextlib.contextmanager
-def started(command: Sequence[object], cwd: Path = ROOT, **variables: str) -> Iterator[Job]:
+def started(command, cwd=ROOT, **variables):
     """The running job. On the way out it is killed, and mpirun ends its ranks."""
     with tempfile.TemporaryDirectory() as folder:
         job = Job(command, Path(folder), cwd, variables)
@@ -130,41 +117,38 @@ def started(command: Sequence[object], cwd: Path = ROOT, **variables: str) -> It
             job.process.wait()
 
 
-def run(
-    command: Sequence[object], cwd: Path = ROOT, wait_s: float = WAIT_S, **variables: str
-) -> Done:
+def run(command, cwd=ROOT, wait_s=WAIT_S, **variables):
     with started(command, cwd, **variables) as job:
         return job.end(wait_s)
 
 
-def shell(*command: object, status: int = 0, **more: Any) -> Done:
+def shell(*command, status=0, **more):
     """Runs a command, which must end with this status; `more` is for `run`."""
     done = run(command, **more)
     assert done.status == status, done
     return done
 
 
-def isolated(*command: object, path: object = "", **more: Any) -> Done:
+def isolated(*command, path="", **more):
     """As `shell`, with nothing but `path` in PYTHONPATH, by which commands may see the checkout."""
     return shell(*command, PYTHONPATH=str(path), PIP_DISABLE_PIP_VERSION_CHECK="1", **more)
 
 
-def install(*packages: object, into: Path) -> None:
+def install(*packages, into):
     """Downloads packages, which may take long, into a folder."""
-    isolated(
-        sys.executable, "-m", "pip", "install", "-q", f"--target={into}", *packages, wait_s=1200
-    )
+    pip = (sys.executable, "-m", "pip", "install", "-q", f"--target={into}")
+    isolated(*pip, *packages, wait_s=1200)
 
 
 @contextlib.contextmanager
-def held(folder: Path, num_ranks: int, *flags: str) -> Iterator[Job]:
+def held(folder, num_ranks, *flags):
     """The job of programs/work.py, whose ranks have come to where they stay."""
     with started(launch(num_ranks, *program("work.py", folder, "hold"), flags=flags)) as job:
         job.wait_for((folder / "holding").exists)
         yield job
 
 
-def pids(folder: Path) -> list[int]:
+def pids(folder):
     """The process ids that the ranks of a program of tests/jobs/programs have written."""
     return [int(path.read_text()) for path in sorted(folder.glob("rank-*"))]
 
@@ -177,17 +161,14 @@ def ranks_of(output_dir):
             arguments, variables = (
                 (process / name).read_text().split("\0") for name in ("cmdline", "environ")
             )
-            numbers = [
-                line.partition("=")[2]
-                for line in variables
-                if line.startswith("OMPI_COMM_WORLD_RANK=")
-            ]
-            if numbers and f"--output_dir={output_dir}" in arguments:
-                ranks[int(numbers[0])] = int(process.name)
+            environment = dict(line.partition("=")[::2] for line in variables)
+            rank = environment.get("OMPI_COMM_WORLD_RANK")
+            if rank and f"--output_dir={output_dir}" in arguments:
+                ranks[int(rank)] = int(process.name)
     return ranks
 
 
-def assert_gone(*process_ids: int) -> None:
+def assert_gone(*process_ids):
     """All these processes have ended, or do so soon."""
     deadline = time.monotonic() + 60
     for number in process_ids:
@@ -198,23 +179,19 @@ def assert_gone(*process_ids: int) -> None:
                 time.sleep(0.05)
 
 
-# by programs/training.py: weights, logged steps and losses
-Trained = tuple[list[float], list[tuple[int, float]]]
-
-
-def losses(folder: Path) -> list[tuple[int, float]]:
+def losses(folder):
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return [(line["step"], line["loss"]) for line in lines if "loss" in line]
 
 
-def trained_alone(folder: Path) -> Trained:
-    """One rank's training, which nobody disturbs."""
+def trained_alone(folder):
+    """One rank's training, which nobody disturbs: its weights, and its losses with their steps."""
     folder.mkdir(exist_ok=True)
     (folder / "fast").touch()
     return run(program("training.py", folder)).json()["weights"], losses(folder)
 
 
-def killed(folder: Path, num_ranks: int, *names: str, flag: str = "--elastic") -> Done:
+def killed(folder, num_ranks, *names, flag="--elastic"):
     """The end of a training whose rank RANK is killed when it comes to PLACE, for each name
     RANK@PLACE@STEP."""
     with started(launch(num_ranks, *program("training.py", folder, *names), flags=(flag,))) as job:
@@ -224,9 +201,7 @@ def killed(folder: Path, num_ranks: int, *names: str, flag: str = "--elastic") -
         return job.end()
 
 
-def assert_same_training(
-    done: Done, folder: Path, undisturbed: Trained, survivors: int, lost: int = 0
-) -> None:
+def assert_same_training(done, folder, undisturbed, survivors, lost=0):
     """With each step logged once, but at most `lost`, in which a rank 0 died; nothing half-written
     is left."""
     result = done.json()

@@ -6,11 +6,8 @@ import importlib
 import io
 import re
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
 from harness import refusals
 
 from ringbase.settings import flat
@@ -55,18 +52,18 @@ SETTINGS = {command: settings for command, (settings, _) in COMMANDS.items()}
 LEAST = {command: tuple(flags.split()) for command, (_, flags) in COMMANDS.items()}
 
 
-def named(place: str) -> Any:
+def named(place):
     """What `module:name` names."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-def parsed(command: str, *argv: str) -> dict[str, Any]:
+def parsed(command, *argv):
     """The value of every setting of `command`, a program with its subcommand."""
     return flat(flags.parse(named(SETTINGS[command]), argv, prog=command))
 
 
-def refusal(capsys: pytest.CaptureFixture[str], command: str, *argv: str) -> str:
+def refusal(capsys, command, *argv):
     """The one line, without the program's name, with which it ends with status 2 because of its
     flags."""
     return refusals.refusal(
@@ -74,12 +71,12 @@ def refusal(capsys: pytest.CaptureFixture[str], command: str, *argv: str) -> str
     )
 
 
-def main_of(program: str) -> Callable:
+def main_of(program):
     """The function that pyproject.toml names for a program."""
     return named(PROJECT["scripts"][program])
 
 
-def help_of(command: str, main: Callable | None = None) -> str:
+def help_of(command, main=None):
     """What `command --help` prints."""
     program, *words = command.split()
     output = io.StringIO()
@@ -88,7 +85,7 @@ def help_of(command: str, main: Callable | None = None) -> str:
     return output.getvalue()
 
 
-def flags_of(command: str) -> dict[str, str]:
+def flags_of(command):
     """The flags in a command's help, and what stands there for the value: `N`, `X`, a choice; ""
     for a boolean."""
     # "--a X, --b X"; in Python 3.13 "--a, --b X"

@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 from harness import jobs
 from harness.mpi import ROOT as ROOT
@@ -21,12 +20,12 @@ from tasks.runs import flags
 from tasks.runs.job import Job, flags_of_data
 
 
-def bert(program: str, output_dir: Path, *argv: str) -> Any:
+def bert(program, output_dir, *argv):
     """bert-PROGRAM in this process, which writes `output_dir`; what it returns."""
     return in_process(program, output_dir, *argv, f"--output_dir={output_dir}")
 
 
-def in_process(program: str, folder: Path, *argv: str) -> Any:
+def in_process(program, folder, *argv):
     """What `run_on_ranks` does, without MPI; what the program returns. `folder` is the run's.
 
     An error of the user's ends it as from the shell: one line, SystemExit.
@@ -35,7 +34,7 @@ def in_process(program: str, folder: Path, *argv: str) -> Any:
         return in_world(world, Collectives(), program, folder, *argv)
 
 
-def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: str) -> Any:
+def in_world(world, collectives, program, folder, *argv):
     """What bert-PROGRAM does after it has joined its ranks; what it returns."""
     function = named(f"tasks.{program}.program:run_{program}")
     config = flags.parse(named(SETTINGS[f"bert-{program}"]), argv, prog=f"bert-{program}")
@@ -43,31 +42,37 @@ def in_world(world: Any, collectives: Any, program: str, folder: Path, *argv: st
         return function(config, Job(world, collectives, run, flat(config), flags_of_data(config)))
 
 
-def command(module: str, *argv: str, ranks: int = 1) -> list[str]:
+def command(module, *argv, ranks=1):
     """The command line of a program, under bert-launch when there are several ranks."""
     return jobs.launch(ranks, sys.executable, "-m", module, *argv)
 
 
-def objects_in(path: Path) -> list[dict]:
+def objects_in(path):
     """The objects in the lines of a file."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def metrics_in(folder: Path) -> list[dict]:
+def metrics_in(folder):
     return objects_in(folder / "metrics.jsonl")
 
 
-def weights_in(folder: Path) -> bytes:
+def written_scores(folder):
+    """The numbers in eval_results.txt."""
+    lines = (folder / "eval_results.txt").read_text().splitlines()
+    return {name: float(value) for name, value in (line.split(" = ") for line in lines)}
+
+
+def weights_in(folder):
     return (folder / "model.safetensors").read_bytes()
 
 
-def files_in(folder: Path, *but: str) -> dict[str, bytes]:
+def files_in(folder, *but):
     """The content of each file, without the lock and the files named `but`."""
     files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
     return {name: path.read_bytes() for name, path in files.items() if name not in (".lock", *but)}
 
 
-def without_newest_checkpoint(run: Path, into: Path) -> Path:
+def without_newest_checkpoint(run, into):
     """A copy of a finished run, broken off after the checkpoint before the last."""
     shutil.copytree(run, into)
     shutil.rmtree(sorted((into / "checkpoints").iterdir())[-1])

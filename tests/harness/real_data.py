@@ -17,7 +17,7 @@ UNPACK = Path(__file__).resolve().parents[3] / "shared" / "data" / "unpack.sh"
 
 
 @functools.cache
-def _folder() -> tuple[Path, str]:
+def _folder():
     """The folder of all data sets, and what a skipped test says about it."""
     if given := os.environ.get("RINGBERT_DATA"):
         return Path(given), f"RINGBERT_DATA is {given}"
@@ -36,7 +36,7 @@ def _folder() -> tuple[Path, str]:
     return folder, f"unpack.sh --model: exit status {done.returncode} {done.stderr[-200:]}"
 
 
-def real(name: str) -> Path:
+def real(name):
     """The file or folder `name` of the real data; skips the test when it is absent."""
     folder, reason = _folder()
     if not (folder / name).exists():

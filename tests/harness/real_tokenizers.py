@@ -29,24 +29,20 @@ PLAIN = "abc the ,. ", " \t\u00a0\u3000\u200b\x07", "한국어ㅋ①ﬁ½"  # wo
 
 
 @functools.cache
-def nsmc(lines: int = 2000) -> list[str]:
-    rows = real("nsmc/ratings_train.txt").read_text(encoding="utf-8").split("\n")[1 : lines + 1]
+def nsmc(lines=2000):
+    rows = real("nsmc/ratings_train.txt").read_text().split("\n")[1 : lines + 1]
     return [row.split("\t")[1] for row in rows]
 
 
 @functools.cache
-def contexts() -> list[str]:
+def contexts():
     """500 contexts of SQuAD and 3,000 lines of a novel."""
     squad = read(Source(str(real("squad/dev-v1.1.json")), is_training=False, limit=3000))
-    novel = (
-        sorted(real("text/british_fiction").glob("*.txt"))[0]
-        .read_text(encoding="utf-8")
-        .split("\n")
-    )
-    return [*squad.paragraphs[:500], *novel[:3000]]
+    novel = min(real("text/british_fiction").glob("*.txt"))
+    return [*squad.paragraphs[:500], *novel.read_text().split("\n")[:3000]]
 
 
-def strings(number: int, *pools: str) -> list[str]:
+def strings(number, *pools):
     """Random ones of the planes of Unicode that have blanks, beside characters of these pools."""
     draw, planes = random.Random(1), "".join(map(chr, (*range(1, 0xD800), *range(0xE000, 0x20000))))
     pools = (planes, *(pools or PLAIN))
@@ -57,12 +53,12 @@ def strings(number: int, *pools: str) -> list[str]:
 
 
 @functools.cache
-def uncased() -> tokenizer.Tokenizer:
+def uncased():
     return tokenizer.load(str(real("vocab/bert-base-uncased.txt")))
 
 
 @functools.cache
-def multilingual(do_lower_case: bool = False) -> tokenizer.Tokenizer:
+def multilingual(do_lower_case=False):
     """Of a vocabulary with capital letters and whole Hangul syllables."""
     return tokenizer.load(
         str(real("vocab/bert-base-multilingual-cased.txt")), do_lower_case=do_lower_case
@@ -70,25 +66,25 @@ def multilingual(do_lower_case: bool = False) -> tokenizer.Tokenizer:
 
 
 @functools.cache
-def kobert() -> tokenizer.Tokenizer:
+def kobert():
     return tokenizer.load(
         str(real("vocab/kobert_vocab.json")), spm_model_file=str(real("vocab/kobert.model"))
     )
 
 
 @functools.cache
-def albert(do_lower_case: bool = False) -> tokenizer.Tokenizer:
+def albert(do_lower_case=False):
     path = str(real("vocab/albert_base_v1.model"))
     return tokenizer.load(spm_model_file=path, do_lower_case=do_lower_case)
 
 
 @functools.cache
-def processor(name: str) -> library.SentencePieceProcessor:
+def processor(name):
     """The library's own tokenizer of a real model."""
     return library.SentencePieceProcessor(model_file=str(real(f"vocab/{name}.model")))
 
 
-def train(folder: Path, kind: str = "unigram", vocab_size: int = 1600, **options) -> Path:
+def train(folder, kind="unigram", vocab_size=1600, **options):
     """Trains a model with the library on 300 lines of NSMC and 600 of a novel; its path."""
     options = {"control_symbols": ["[CLS]", "[SEP]", "[MASK]"], **CONTROLS, **options}
     model = io.BytesIO()
@@ -106,7 +102,7 @@ def train(folder: Path, kind: str = "unigram", vocab_size: int = 1600, **options
 
 
 @functools.cache
-def byte_level() -> tokenizer.Tokenizer:
+def byte_level():
     """A small one with the parts of roberta-base's tokenizer.json."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,13 +1,11 @@
 """What a refusal of bad input must look like, whatever its words are."""
 
-from collections.abc import Callable
-
 import pytest
 
 from ringbase.errors import InputError, one_line
 
 
-def refused(call: Callable[[], object], *parts: object) -> str:
+def refused(call, *parts):
     """The one short line of the error that `call` raises; the line holds all `parts`: flags, files,
     values."""
     with pytest.raises(InputError) as caught:
@@ -15,14 +13,7 @@ def refused(call: Callable[[], object], *parts: object) -> str:
     return checked(one_line(caught.value), parts)
 
 
-def refusal(
-    capsys: pytest.CaptureFixture[str],
-    prog: str,
-    call: Callable[[], object],
-    *parts: object,
-    status: int = 1,
-    is_alone: bool = False,
-) -> str:
+def refusal(capsys, prog, call, *parts, status=1, is_alone=False):
     """The one line of error with which a program ends, without its name; the line holds all
     `parts`. Beside it may be notes, unless it `is_alone`."""
     with pytest.raises(SystemExit) as stop:
@@ -36,7 +27,7 @@ def refusal(
     return checked(line.removeprefix(f"{prog}: error: "), parts)
 
 
-def checked(line: str, parts: tuple[object, ...]) -> str:
+def checked(line, parts):
     assert len(line) <= 1500
     missing = [str(part) for part in parts if str(part) not in line]
     assert not missing, f"{missing} missing in: {line}"

@@ -3,19 +3,14 @@
 import functools
 import json
 import random
-from collections.abc import Mapping
-from pathlib import Path
 
 from harness.google import google_s_features
-from harness.texts import FILLING, WORDS
+from harness.texts import ALL_WORDS, FILLING, WORDS
 
-from bert.text.tokenizer import Tokenizer
-from distributed.rows import Rows
-from distributed.run import Run
 from distributed.world import World
 from tasks.runs.cache import in_memory
 from tasks.runs.texts import Preparation
-from tasks.squad.reading import Examples, Source, read
+from tasks.squad.reading import Source, read
 from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
 
@@ -24,65 +19,50 @@ GOOD = [("the cat sat", "who?", "cat", 4), ("a dog ran", "who?", "dog", 2)]
 SMALL = WindowSettings(max_seq_length=32, doc_stride=9, max_query_length=9, allow_unknown=True)
 
 
-def make_entries(number: int, seed: int) -> list[tuple[str, str, str, int]]:
+def make_entries(number, seed):
     """Contexts of 12 to 40 words of which one is of the kind that the question asks for: its
     answer."""
     chance = random.Random(seed)
     entries = []
     for _ in range(number):
         kind = chance.choice(list(WORDS))
-        others = [
-            word for other, words in WORDS.items() if other != kind for word in words
-        ] + FILLING
+        others = [word for word in ALL_WORDS if word not in WORDS[kind]] + FILLING
         words = chance.choices(others, k=chance.randint(11, 39))
         before = chance.randint(0, len(words))
         answer = chance.choice(WORDS[kind])
         start = sum(len(word) + 1 for word in words[:before])
-        entries.append(
-            (" ".join([*words[:before], answer, *words[before:]]), f"the {kind}", answer, start)
-        )
+        context = " ".join([*words[:before], answer, *words[before:]])
+        entries.append((context, f"the {kind}", answer, start))
     return entries
 
 
-def squad_json(entries, **others) -> dict:
+def squad_json(entries, **others):
     """SQuAD data with one paragraph and one question per entry; `others` is added to each
     question."""
-    questions = [
-        {
-            "id": f"q{number}",
-            "question": question,
-            "answers": [{"text": text, "answer_start": start}],
-        }
-        | others
-        for number, (_, question, text, start) in enumerate(entries)
-    ]
-    paragraphs = [
-        {"context": entry[0], "qas": [qa]} for entry, qa in zip(entries, questions, strict=True)
-    ]
+    paragraphs = []
+    for number, (context, question, text, start) in enumerate(entries):
+        answers = [{"text": text, "answer_start": start}]
+        asked = {"id": f"q{number}", "question": question, "answers": answers} | others
+        paragraphs.append({"context": context, "qas": [asked]})
     return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
 
 
-def write_squad(path: Path, entries, **others) -> Path:
+def write_squad(path, entries, **others):
     """A file of `squad_json`."""
     path.write_text(json.dumps(squad_json(entries, **others)))
     return path
 
 
-def read_file(path: Path, is_training=True, allow_impossible=False, limit=None) -> Examples:
+def read_file(path, is_training=True, allow_impossible=False, limit=None):
     return read(Source(str(path), is_training, limit), allow_impossible)
 
 
-def open_windows(
-    settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run
-) -> Mapping[str, Rows]:
-    return in_memory(
-        SpanTask(settings).tables(examples, Preparation(World(), run, tokenizer))
-    ).tables
+def open_windows(settings, examples, tokenizer, run):
+    preparation = Preparation(World(), run, tokenizer)
+    return in_memory(SpanTask(settings).tables(examples, preparation)).tables
 
 
-def compare_windows(
-    settings: WindowSettings, examples, tokenizer: Tokenizer, run: Run, step: int = 1
-) -> tuple[int, list[tuple[str, str, str]]]:
+def compare_windows(settings, examples, tokenizer, run, step=1):
     """Compares the windows of every `step`-th question with Google's, all but the places of
     answers.
 

@@ -3,54 +3,43 @@ kind's words, and up to two of the second half."""
 
 import json
 import random
-from pathlib import Path
 
 from harness import texts
+from harness.classifier_runs import model_flags
 
-Tagged = list[tuple[str, str]]  # words and their tags
 
-
-def sentences(number: int, seed: int, longest: int = 14) -> list[Tagged]:
-    chance, made = random.Random(seed), list[Tagged]()
+def sentences(number, seed, longest=14):
+    """Lists of words and their tags."""
+    chance, made = random.Random(seed), []
     for _ in range(number):
-        rows: Tagged = []
+        rows = []
         for _ in range(chance.randint(2, longest // 2)):
             kind = chance.choice(["animal", "tool"])
-            first, more = (
-                chance.choice(texts.WORDS[kind][:4]),
-                chance.choices(texts.WORDS[kind][4:], k=2),
-            )
+            first = chance.choice(texts.WORDS[kind][:4])
+            more = chance.choices(texts.WORDS[kind][4:], k=2)
             rows += [(word, "O") for word in chance.choices(texts.FILLING, k=chance.randint(0, 3))]
-            rows += [
-                (first, f"B-{kind}"),
-                *((word, f"I-{kind}") for word in more[: chance.randint(0, 2)]),
-            ]
+            rows += [(first, f"B-{kind}")]
+            rows += [(word, f"I-{kind}") for word in more[: chance.randint(0, 2)]]
         made.append(rows)
     return made
 
 
-def write_data(folder: Path) -> list[str]:
-    """train.conll, dev.conll, test.jsonl and a model's files; `flags` of them."""
+def write_data(folder):
+    """train.conll, dev.conll, test.jsonl and a model's files."""
     texts.write_model(folder, num_layers=1)
-    train, dev = sentences(240, 1), sentences(60, 2, longest=28)
-    for name, tagged in ("train", train), ("dev", dev):
+    dev = sentences(60, 2, longest=28)
+    for name, tagged in ("train", sentences(240, 1)), ("dev", dev):
         blocks = ("".join(f"{word}\t{tag}\n" for word, tag in rows) for rows in tagged)
         (folder / f"{name}.conll").write_text("\n".join(blocks))
-    texts.write_lines(
-        folder / "test.jsonl", *(json.dumps({"tokens": [word for word, _ in rows]}) for rows in dev)
-    )
-    return flags(folder)
+    lines = [json.dumps({"tokens": [word for word, _ in rows]}) for rows in dev]
+    texts.write_lines(folder / "test.jsonl", *lines)
+    return folder
 
 
-def flags(data: Path) -> list[str]:
+def flags(data):
     files = (
-        "train_file=train.conll",
-        "dev_file=dev.conll",
-        "predict_file=test.jsonl",
-        "vocab_file=vocab.txt",
+        f"--train_file={data}/train.conll",
+        f"--dev_file={data}/dev.conll",
+        f"--predict_file={data}/test.jsonl",
     )
-    named = [
-        f"--{each.replace('=', f'={data}/')}"
-        for each in (*files, "bert_config_file=bert_config.json")
-    ]
-    return [*named, "--max_seq_length=32", "--doc_stride=12"]
+    return [*files, *model_flags(data), "--doc_stride=12"]

@@ -6,9 +6,8 @@ The label of a text is the kind of word, of three, that prevails in it.
 
 import json
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 WORDS = {
     "animal": ["bear", "cat", "cow", "crow", "dog", "fox", "goat", "hare"],
@@ -16,6 +15,7 @@ WORDS = {
     "tool": ["axe", "drill", "hammer", "pliers", "rake", "saw", "spade", "wrench"],
 }
 KINDS = tuple(WORDS)
+ALL_WORDS = [word for kind in WORDS.values() for word in kind]
 FILLING = ["a", "and", "by", "in", "near", "of", "on", "the", "two", "with"]
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # No dropout, and wider initial values than the published 0.02: it learns in a few dozen steps.
@@ -32,51 +32,44 @@ BERT_CONFIG = {
 }
 
 
-def letters_tokenizer(folder: Path):
+def letters_tokenizer(folder):
     """A tokenizer whose tokens are single letters and digits: no real vocabulary is needed."""
     from bert.text import tokenizer
 
     letters, digits = "abcdefghijklmnopqrstuvwxyz", "0123456789"
-    words = [
-        *SPECIAL_TOKENS,
-        *letters,
-        *"?.,'()",
-        *(f"##{letter}" for letter in letters + digits),
-        *digits,
-    ]
+    inner = [f"##{letter}" for letter in letters + digits]
+    words = [*SPECIAL_TOKENS, *letters, *"?.,'()", *inner, *digits]
     return tokenizer.load(write_lines(folder / "letters.txt", *words))
 
 
-def write_lines(path: Path, *lines: str) -> str:
+def write_lines(path, *lines):
     """A file of these lines; its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes("".join(f"{line}\n" for line in lines).encode())
     return str(path)
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     first: str
     second: str
     kind: str
 
 
-def write_vocabulary(folder: Path, *words: str, special: Sequence[str] = SPECIAL_TOKENS) -> Path:
+def write_vocabulary(folder, *words, special=SPECIAL_TOKENS):
     """Writes a WordPiece vocabulary: the special tokens and these words."""
     return Path(write_lines(folder / "vocab.txt", *special, *words))
 
 
-def write_model(folder: Path, num_layers: int = 2) -> None:
+def write_model(folder, num_layers=2):
     """vocab.txt (whole words and letters) and bert_config.json."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
-    words = [word for kind in KINDS for word in WORDS[kind]]
-    words = [*letters, *(f"##{letter}" for letter in letters), *FILLING[1:], *words]
+    words = [*letters, *(f"##{letter}" for letter in letters), *FILLING[1:], *ALL_WORDS]
     write_vocabulary(folder, *words)
     sizes = {"vocab_size": len(SPECIAL_TOKENS) + len(words), "num_hidden_layers": num_layers}
     (folder / "bert_config.json").write_text(json.dumps(BERT_CONFIG | sizes))
 
 
-def make_examples(number: int, seed: int) -> list[Example]:
+def make_examples(number, seed):
     """Pairs of texts, of 4 to 18 words together; 4 of them or more are of the kind that is the
     label, 2 at most of each other kind."""
     chance = random.Random(seed)

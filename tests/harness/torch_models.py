@@ -2,7 +2,6 @@
 ours are from them."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -10,7 +9,7 @@ from harness.batches import Row
 from safetensors.numpy import load_file
 
 from bert import configuration, weights
-from bert.heads import HEADS, Head
+from bert.heads import HEADS
 from bert.model import Bert
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -21,9 +20,7 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 TOLERANCES = {"float32": (2e-5, 2e-5), "mixed_bfloat16": (0.02, 0.1)}
 
 
-def loaded(
-    folder: Path, precision: str = "float32", head: Head | None = None
-) -> tuple[Bert, dict[str, np.ndarray], list[Row]]:
+def loaded(folder, precision="float32", head=None):
     """The model as we load it, PyTorch's numbers, and the rows of which they are. The folder's name
     begins with that of the head."""
     there = load_file(folder / "golden.safetensors")
@@ -55,7 +52,7 @@ def loaded(
     return model, there, rows
 
 
-def scores_there(there: dict[str, np.ndarray], rows: list[Row]) -> list[np.ndarray]:
+def scores_there(there, rows):
     """PyTorch's scores of each row, as in `Computed`."""
     if "mlm" not in there:
         per_token = there["scores"].ndim > 2
@@ -67,13 +64,10 @@ def scores_there(there: dict[str, np.ndarray], rows: list[Row]) -> list[np.ndarr
     return [np.concatenate([part.ravel(), of_row]) for part, of_row in zip(mlm, nsp, strict=True)]
 
 
-def gradients_off(found: dict[str, np.ndarray], there: dict, model: Bert) -> dict[str, float]:
+def gradients_off(found, there, model):
     """How far each gradient is from PyTorch's, as a share of its norm."""
-    theirs = {
-        key.removeprefix("gradient."): value
-        for key, value in there.items()
-        if key.startswith("gradient.")
-    }
+    mark = "gradient."
+    theirs = {key.removeprefix(mark): there[key] for key in there if key.startswith(mark)}
     largest, off = max(map(np.linalg.norm, theirs.values())), {}
     for key, ours in found.items():
         assert ours.dtype == np.float32

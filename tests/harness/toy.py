@@ -4,10 +4,7 @@ training.
 `train` does on a toy what an entry point of tasks/ does: plan, model, optimizer, resume, train.
 """
 
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -23,7 +20,6 @@ from distributed.checkpoint import (
     newest_intact,
     read_checkpoint,
 )
-from distributed.collectives import Collectives
 from distributed.elastic import surviving
 from distributed.gradient import TrainingStep
 from distributed.optimizer import AllreduceOptimizer
@@ -31,38 +27,31 @@ from distributed.order import Order
 from distributed.plan import LoopSettings, PlanSettings, first_state, make_plan
 from distributed.rows import Feed, Rows, ragged
 from distributed.run import Run
-from distributed.train import HeldOut
 from distributed.train import train as train_loop
-from distributed.world import World
 from ringbase.settings import Settings, made
 
 NUM_ROWS, NUM_INPUTS = 50, 4
 STEPS, GLOBAL_BATCH = 20, 14  # 5.6 epochs; 14 rows are 5, 5, 4 on three ranks
 
 
-def rows() -> Rows:
+def rows():
     """50 rows of 4 inputs and a target that the model cannot quite reach."""
-    inputs, number = (
-        np.random.default_rng(0).standard_normal((NUM_ROWS, NUM_INPUTS)),
-        np.arange(NUM_ROWS),
-    )
+    inputs = np.random.default_rng(0).standard_normal((NUM_ROWS, NUM_INPUTS))
+    number = np.arange(NUM_ROWS)
     targets = np.sin(inputs @ np.arange(1.0, 5.0)) + 0.1 * number % 3
-    return Rows(
-        pa.table(
-            {"x": ragged(inputs, pa.float64()), "y": pa.array(targets), "row": pa.array(number)}
-        )
-    )
+    columns = {"x": ragged(inputs, pa.float64()), "y": targets, "row": number}
+    return Rows(pa.table(columns))
 
 
-def collate(fields: dict) -> dict[str, np.ndarray]:
+def collate(fields):
     return {"x": fields["x"][0].reshape(-1, NUM_INPUTS), "y": fields["y"], "row": fields["row"]}
 
 
-def weights(batch: dict[str, np.ndarray]) -> dict[str, float]:
+def weights(batch):
     return {"loss": float(len(batch["y"]))}
 
 
-def make_model(seed: int) -> keras.Model:
+def make_model(seed):
     model = keras.Sequential([keras.Input((NUM_INPUTS,), dtype="float64")])
     for number, (width, activation) in enumerate(((8, "tanh"), (1, None)), 1000 * seed + 1):
         init = keras.initializers.GlorotUniform(number)
@@ -70,21 +59,17 @@ def make_model(seed: int) -> keras.Model:
     return model
 
 
-def errors(model: keras.Model, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+def errors(model, batch):
     return model(batch["x"])[:, 0] - batch["y"]
 
 
-def make_optimizer(
-    model: keras.Model, world: World, collectives: Collectives, **options
-) -> AllreduceOptimizer:
+def make_optimizer(model, world, collectives, **options):
     inner = keras.optimizers.Adam(0.01)
     return AllreduceOptimizer(inner, model.trainable_variables, world, collectives, **options)
 
 
-def make_checkpoints(
-    folder: Path, world: World, model: keras.Model, settings: LoopSettings
-) -> Checkpoints:
-    def copy_model() -> Callable[[Path], None]:
+def make_checkpoints(folder, world, model, settings):
+    def copy_model():
         values = {f"{number:03d}": v.numpy() for number, v in enumerate(model.trainable_variables)}
         return lambda into: save_file(values, into / "model.safetensors")
 
@@ -100,65 +85,48 @@ class Toy:
     """A model, its optimizer, and their checkpoints in a folder. `flags` are those of
     `ToySettings`."""
 
-    def __init__(
-        self, world: World, collectives: Collectives, folder: Path, seed: int = 1, **flags
-    ):
+    def __init__(self, world, collectives, folder, seed=1, **flags):
         defaults = {
             "num_train_steps": STEPS,
             "global_batch_size": GLOBAL_BATCH,
             "save_checkpoints_minutes": 0,
         }
-        self.settings: Any = made(ToySettings, defaults | flags)
+        self.settings = made(ToySettings, defaults | flags)
         self.model = make_model(seed)
         self.optimizer = make_optimizer(self.model, world, collectives)
         self.checkpoints = make_checkpoints(folder, world, self.model, self.settings.loop)
         self.folder = folder / "checkpoints"
 
-    def restore(self, checkpoint: Path) -> None:
+    def restore(self, checkpoint):
         saved = load_file(checkpoint / "model.safetensors")
         for variable, name in zip(self.model.trainable_variables, sorted(saved), strict=True):
             variable.assign(saved[name])
         self.checkpoints.restore(checkpoint, self.optimizer)
 
-    def save(self, position: int, **changes) -> Path:
+    def save(self, position, **changes):
         """A checkpoint after `position` rows, 10 in each step; `changes` are those of its
         `State`."""
-        values: dict[str, Any] = {
-            "step": position // 10,
-            "steps": 100,
-            "global_batch_size": 10,
-            "settings": {},
-        }
-        self.checkpoints.save(self.optimizer, State(position, **(values | changes)))
+        given = {"step": position // 10, "steps": 100, "global_batch_size": 10} | changes
+        self.checkpoints.save(self.optimizer, State(position, settings={}, **given))
         self.checkpoints.finish()
         return self.folder / folder_name(position)
 
-    def positions(self) -> list[int]:
+    def positions(self):
         return [read_checkpoint(path).position for path in complete_checkpoints(self.folder)]
 
 
-def train(
-    world: World,
-    collectives: Collectives,
-    folder: Path,
-    collate: Callable = collate,
-    weights: Callable = weights,
-    held_out: HeldOut | None = None,
-    **flags,
-) -> tuple[AllreduceOptimizer, State]:
+def train(world, collectives, folder, collate=collate, weights=weights, held_out=None, **flags):
     """Trains from the newest intact checkpoint of the folder, or from values that rank 0 alone
     starts with."""
-    run, feed = (
-        Run(folder, world),
-        Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate),
-    )
+    run = Run(folder, world)
+    feed = Feed(rows=rows(), order=Order(NUM_ROWS, 7), collate=collate)
     toy = Toy(world, collectives, folder, world.rank, **flags)
     plan = make_plan(toy.settings.plan, NUM_ROWS, world.size)
 
-    def loss(batch: dict, key: tf.Tensor) -> dict:
+    def loss(batch, key):
         return {"loss": tf.reduce_sum(tf.square(errors(toy.model, batch)))}
 
-    def restored() -> State:
+    def restored():
         path, state = newest_intact(toy.folder, run.say) or (None, None)
         if path:
             toy.restore(path)
@@ -166,12 +134,11 @@ def train(
 
     step = TrainingStep(loss, weights, toy.optimizer, seed=7)
     step.state = world.on_first(restored)
-    work = partial(
-        train_loop, step, feed, plan, toy.checkpoints, run, LoopSettings(log_steps=1), held_out
-    )
+    loop = LoopSettings(log_steps=1)
+    work = partial(train_loop, step, feed, plan, toy.checkpoints, run, loop, held_out)
     return toy.optimizer, surviving(world, "training", work)
 
 
-def flat(optimizer: AllreduceOptimizer) -> np.ndarray:
+def flat(optimizer):
     """All trainable values as one vector."""
     return np.concatenate([variable.numpy().reshape(-1) for variable in optimizer.trainable])

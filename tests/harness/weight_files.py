@@ -1,13 +1,11 @@
 """Small checkpoints and folders of weights, in the formats of the field, for several test files."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import tensorflow as tf
 from safetensors.numpy import save_file
 
 from bert.configuration import BertConfig, unnamed_labels
+from ringbase.files import write_json
 
 SIZES = {
     "vocab_size": 60,
@@ -28,11 +26,11 @@ PRETRAINING_HEAD = {
 }
 
 
-def config(num_labels: int = 3, **others) -> BertConfig:
+def config(num_labels=3, **others):
     return BertConfig(**SIZES | others, labels=unnamed_labels(num_labels))
 
 
-def published_shapes() -> dict[str, tuple[int, ...]]:
+def published_shapes():
     """The names and shapes of a `bert_model.ckpt` without its heads, as google-research/bert makes
     them."""
     shapes = {
@@ -45,46 +43,43 @@ def published_shapes() -> dict[str, tuple[int, ...]]:
         "bert/pooler/dense/bias": (32,),
     }
     for layer in ("bert/encoder/layer_0", "bert/encoder/layer_1"):
-        for part in ("self/query", "self/key", "self/value", "output/dense"):
-            shapes |= {
-                f"{layer}/attention/{part}/kernel": (32, 32),
-                f"{layer}/attention/{part}/bias": (32,),
-            }
-        shapes |= {
-            f"{layer}/intermediate/dense/kernel": (32, 64),
-            f"{layer}/intermediate/dense/bias": (64,),
-        }
-        shapes |= {f"{layer}/output/dense/kernel": (64, 32), f"{layer}/output/dense/bias": (32,)}
+        for part, *size in (
+            ("attention/self/query", 32, 32),
+            ("attention/self/key", 32, 32),
+            ("attention/self/value", 32, 32),
+            ("attention/output/dense", 32, 32),
+            ("intermediate/dense", 32, 64),
+            ("output/dense", 64, 32),
+        ):
+            shapes |= {f"{layer}/{part}/kernel": (*size,), f"{layer}/{part}/bias": (size[1],)}
         for part in ("attention/output", "output"):
             shapes |= {f"{layer}/{part}/LayerNorm/{end}": (32,) for end in ("beta", "gamma")}
     return shapes
 
 
-def values_of(shapes) -> dict[str, np.ndarray]:
+def values_of(shapes):
     generator = np.random.default_rng(11)
     return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def write_tf1(prefix: Path, tensors, moments: bool = True) -> Path:
+def write_tf1(prefix, tensors, moments=True):
     """Writes a checkpoint with TensorFlow 1's own Saver; `moments` as a training run leaves
     them."""
+    values = dict(tensors)
+    if moments:
+        for name, value in tensors.items():
+            values |= {f"{name}/{moment}": value + 1 for moment in ("adam_m", "adam_v")}
+        values["global_step"] = np.int64(123)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = [
-            tf.compat.v1.get_variable(name, initializer=value) for name, value in tensors.items()
+            tf.compat.v1.get_variable(name, initializer=value) for name, value in values.items()
         ]
-        if moments:
-            for name, value in tensors.items():
-                for moment in ("adam_m", "adam_v"):
-                    variables.append(
-                        tf.compat.v1.get_variable(f"{name}/{moment}", initializer=value + 1)
-                    )
-            variables.append(tf.compat.v1.get_variable("global_step", initializer=np.int64(123)))
         session.run(tf.compat.v1.global_variables_initializer())
         tf.compat.v1.train.Saver(variables).save(session, str(prefix), write_meta_graph=False)
     return prefix
 
 
-def write_hf(folder: Path, tensors, shards: int = 0) -> Path:
+def write_hf(folder, tensors, shards=0):
     folder.mkdir(parents=True, exist_ok=True)
     if not shards:
         save_file(tensors, folder / "model.safetensors")
@@ -94,6 +89,5 @@ def write_hf(folder: Path, tensors, shards: int = 0) -> Path:
     }
     for file in set(file_of.values()):
         save_file({name: tensors[name] for name in tensors if file_of[name] == file}, folder / file)
-    index = {"metadata": {}, "weight_map": file_of}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": file_of})
     return folder

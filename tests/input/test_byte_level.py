@@ -5,7 +5,6 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from harness.real_tokenizers import byte_level, strings
 from transformers import AutoTokenizer
@@ -22,10 +21,8 @@ def both():
 
 
 def test_ids_and_spans(both):
-    (ours, theirs), texts = (
-        both,
-        ["a\0b", *strings(1000, "abe THE  \n\t,.'1é한国語▁😀\u200d\u0301")],
-    )
+    (ours, theirs) = both
+    texts = ["a\0b", *strings(1000, "abe THE  \n\t,.'1é한国語▁😀\u200d\u0301")]
     for text, ids, spans in zip(texts, *ours.encode(texts), strict=True):
         expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
         assert ids.tolist() == expected["input_ids"]
@@ -55,19 +52,12 @@ def test_special_tokens_and_pairs(both, tmp_path, run):
     pair = ("A rusty fox", "the End, 한국")
     assert again(*pair)["input_ids"] == theirs(*pair)["input_ids"]
     assert "token_type_ids" not in again(*pair)
-    columns, fit = rows_of_texts(
-        Preparation(World(), run, tokenizer.load(None, tmp_path)),
-        [pair[0]] * 2,
-        [pair[1], None],
-        64,
-    )
-    assert columns["input_ids"].to_pylist() == [
-        theirs(*pair)["input_ids"],
-        theirs(pair[0])["input_ids"],
-    ]
+    first, second = pair
+    saved = Preparation(World(), run, tokenizer.load(None, tmp_path))
+    columns, fit = rows_of_texts(saved, [first, first], [second, None], 64)
+    expected = [theirs(*texts)["input_ids"] for texts in (pair, [first])]
+    assert columns["input_ids"].to_pylist() == expected
     assert fit["unknown_share"] == 0
-    (cut,) = rows_of_texts(Preparation(World(), run, ours), [pair[0]], [pair[1]], 9)[0][
-        "input_ids"
-    ].to_pylist()
-    assert len(cut) == 9
-    assert np.array(cut).tolist().count(2) == 3
+    columns, _ = rows_of_texts(Preparation(World(), run, ours), [first], [second], 9)
+    (cut,) = columns["input_ids"].to_pylist()
+    assert (len(cut), cut.count(2)) == (9, 3)

@@ -16,7 +16,7 @@ from tasks.tagger.settings import SentenceSettings
 from tasks.tagger.task import TagTask
 
 
-def nfd(text: str) -> str:
+def nfd(text):
     return unicodedata.normalize("NFD", text)
 
 

@@ -14,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from harness.classifier_files import labels_in, own_source, read_glue, read_own
+from harness.classifier_runs import write_rows
 from harness.google import google_s_example
 from harness.real_data import real
 from harness.refusals import refused
@@ -67,14 +68,9 @@ def test_labels_are_sorted_as_numbers_where_all_are_numbers(tmp_path):
     assert read_own(path, regression=True).labels == [10.0, 2.0]
     for score in ("three", "nan", "inf", ""):
         scored = write_lines(tmp_path / "b.csv", "text,label", "a,1.5", f"b,{score}")
-        refused(
-            lambda scored=scored: read_own(scored, regression=True), scored, "line 3", repr(score)
-        )
-    assert labels_in(write_lines(tmp_path / "b.csv", "text,label", "a,10", "b,x", "c,2")) == (
-        "10",
-        "2",
-        "x",
-    )
+        refused(partial(read_own, scored, regression=True), scored, "line 3", repr(score))
+    mixed = write_lines(tmp_path / "b.csv", "text,label", "a,10", "b,x", "c,2")
+    assert labels_in(mixed) == ("10", "2", "x")
 
 
 def test_lines_of_tsv_end_in_any_way(tmp_path):
@@ -91,35 +87,20 @@ def test_lines_of_tsv_end_in_any_way(tmp_path):
 def test_quotes_and_blank_lines_that_another_program_wrote_are_counted(tmp_path):
     cells = ["plain", 'he said "no"', '"', '""', 'a "" b', ""]
     # as pandas' to_csv(sep="\t"), which quotes four
-    with (tmp_path / "a.tsv").open("w", newline="") as file:
-        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(
-            [["text", "n"], *((c, 1) for c in cells)]
-        )
+    write_rows(tmp_path / "a.tsv", ["text", "n"], [(cell, 1) for cell in cells])
     found = read_own(tmp_path / "a.tsv", split="test")
     assert found.first[1] == '"he said ""no"""'
     assert [*found.counts.values()] == [4]
-    assert (
-        read_own(
-            write_lines(tmp_path / "b.tsv", "text\tn", '"a" "b"\t1', '""\t1'), split="test"
-        ).counts
-        == {}
-    )
-    only = read_own(
-        write_lines(tmp_path / "a.csv", "", "text", "a", "", '""', "", "b"), split="test"
-    )
+    unquoted = write_lines(tmp_path / "b.tsv", "text\tn", '"a" "b"\t1', '""\t1')
+    assert read_own(unquoted, split="test").counts == {}
+    blank = write_lines(tmp_path / "a.csv", "", "text", "a", "", '""', "", "b")
+    only = read_own(blank, split="test")
     assert (only.first, only.counts) == (["a", "", "b"], {"blank lines left out": 3})
     for text in ("two\nlines", "a\ttab"):
-        with (tmp_path / "c.tsv").open("w", newline="") as file:
-            csv.writer(file, delimiter="\t", lineterminator="\n").writerows(
-                [["text", "n"], ["a", 1], [text, 2]]
-            )
-        refused(
-            lambda: read_own(tmp_path / "c.tsv", split="test"),
-            "c.tsv: line 3",
-            "columns",
-            "quotes",
-            ".csv",
-        )
+        path = tmp_path / "c.tsv"
+        write_rows(path, ["text", "n"], [["a", 1], [text, 2]])
+        call = partial(read_own, path, split="test")
+        refused(call, "c.tsv: line 3", "columns", "quotes", ".csv")
 
 
 NO_LABELS = ["", "?", "-1", None, -1, float("nan")]
@@ -135,20 +116,14 @@ def test_a_set_to_predict_may_have_marks_instead_of_labels(tmp_path, mark):
         )
         found = read(own_source(path, split="test"), ("no", "yes"))
         assert (found.labels, [*found.counts.values()]) == (None, [labels.count(mark)])
-        refused(
-            lambda path=path: read(own_source(path), ("no", "yes")), f"{name}.jsonl: line", "label"
-        )
+        call = partial(read, own_source(path), ("no", "yes"))
+        refused(call, f"{name}.jsonl: line", "label")
     signs = write_lines(tmp_path / "c.csv", "text,label", "a,-1", "b,1")
     assert read(own_source(signs, split="test"), ("-1", "1")).labels == ["-1", "1"]
     numbers = write_lines(tmp_path / "d.csv", "text,label", "a,-1", "b,2.5")
     assert read_own(numbers, split="test", regression=True).labels == [-1, 2.5]
-    refused(
-        lambda: read(
-            own_source(write_lines(tmp_path / "e.csv", "text,label", "a,0"), split="test"),
-            ("1", "2"),
-        ),
-        "'0'",
-    )
+    other = write_lines(tmp_path / "e.csv", "text,label", "a,0")
+    refused(partial(read, own_source(other, split="test"), ("1", "2")), "'0'")
 
 
 @pytest.mark.parametrize("mark", NO_LABELS)
@@ -201,7 +176,6 @@ REFUSED = [  # file, content (lines or bytes), what the line names beside the fl
     ("a.tsv", ["text\tlabel", "a\t1", "b\0c\t0"], ["line 3", "NUL"]),
     ("a.csv", ["text,label", '"a', 'b",1', '"b" c,0'], ["line 4"]),  # text behind a quote
     ("a.csv", ["text,label", "a,1", '"b,0'], ["line 3"]),  # an open quote
-    ("a.csv", ["txt,label", "a,1"], ["text", "txt, label"]),
     ("a.csv", ["text,text,label", "a,b,1"], ["text"]),
     ("a.csv", ["text,label", "a,1", "b,"], ["line 3", "label"]),
     ("a.jsonl", [GOOD, GOOD[:-3]], ["line 2"]),
@@ -245,13 +219,10 @@ def test_rows_of_all_small_lengths_are_google_s(tmp_path, run, max_seq_length):
             assert np.isnan(row["label"])
 
 
-def test_labels_are_numbered_in_the_order_given_and_unknown_words_are_refused(
-    tmp_path, run, monkeypatch
-):
-    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
-    source = own_source(
-        write_lines(tmp_path / "a.csv", "text,label", "a b c,x", "한국어 영화,y", "c,x")
-    )
+@pytest.mark.usefixtures("cache")
+def test_labels_are_numbered_in_the_order_given_and_unknown_words_are_refused(tmp_path, run):
+    path = write_lines(tmp_path / "a.csv", "text,label", "a b c,x", "한국어 영화,y", "c,x")
+    source = own_source(path)
     words, settings = letters_tokenizer(tmp_path), ExampleSettings(max_seq_length=8)
 
     def opened(labels, allow_unknown=True):
@@ -361,17 +332,11 @@ def test_xnli(tmp_path):
     write_lines(
         tmp_path / "xnli.dev.tsv", "language\tgold_label\tsentence1\tsentence2\tpairID", *rows
     )
-    assert read_glue("xnli", tmp_path, "train", "ko").labels == [
-        "contradiction",
-        "neutral",
-        "entailment",
-    ]
+    train = read_glue("xnli", tmp_path, "train", "ko")
+    assert train.labels == ["contradiction", "neutral", "entailment"]
     dev = read_glue("xnli", tmp_path, "dev", "ko")
-    assert (dev.first, dev.second, dev.labels) == (
-        ["가", "다"],
-        ["나", "라"],
-        ["contradiction", "entailment"],
-    )
+    assert (dev.first, dev.second) == (["가", "다"], ["나", "라"])
+    assert dev.labels == ["contradiction", "entailment"]
     refused(lambda: read_glue("xnli", tmp_path, "dev", "de"), "--language de", "ar, en, ko")
     refused(lambda: read_glue("xnli", tmp_path, "train", "de"), "multinli/multinli.train.de.tsv")
 
@@ -400,13 +365,11 @@ def test_folders_that_are_not_the_task_s_are_refused(tmp_path):
 
 def test_names_are_found_in_any_spelling_and_labels_have_google_s_order():
     """`get_labels()` of the processors in run_classifier.py."""
-    assert {find_task(spelling).name for spelling in ("STS-B", "stsb", "sts_b", "STSB")} == {
-        "sts-b"
-    }
+    spellings = ("STS-B", "stsb", "sts_b", "STSB")
+    assert {find_task(spelling).name for spelling in spellings} == {"sts-b"}
     refused(lambda: find_task("qnil"), "--task_name", "qnil", "qnli")
-    assert (
-        TASKS["mnli"].labels == TASKS["xnli"].labels == ("contradiction", "entailment", "neutral")
-    )
+    nli = ("contradiction", "entailment", "neutral")
+    assert TASKS["mnli"].labels == TASKS["xnli"].labels == nli
     assert TASKS["mrpc"].labels == TASKS["cola"].labels == ("0", "1")
     assert set(TASKS["mrpc"].metrics) == {"accuracy", "f1", "acc_and_f1"}
     assert TASKS["qnli"].labels == TASKS["rte"].labels == ("entailment", "not_entailment")

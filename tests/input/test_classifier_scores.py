@@ -2,6 +2,7 @@
 its labels."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -72,15 +73,6 @@ def test_class_weights_are_scikit_learn_s_or_those_given():
     names = ("a,b", "c=d", 'e "f"', "g")
     by_name = json.dumps(dict(zip(names, [2, 0.5, 1, 3], strict=True)))
     assert weights_of_labels(by_name, names, rows).tolist() == [2, 0.5, 1, 3]
-    for given in (
-        '{"a": 1, "b": 1}',
-        '{"a": 1, "b": [1], "c": 1}',
-        '{"a": 1, "b": 1, "c": 1, "d": 1}',
-        '{"a": 1',
-    ):
-        refused(
-            lambda given=given: weights_of_labels(given, ("a", "b", "c"), rows), "--class_weights"
-        )
     refused(lambda: weights_of_labels("balanced", None, rows), "--class_weights")
     for given in (
         "balanced",
@@ -90,23 +82,21 @@ def test_class_weights_are_scikit_learn_s_or_those_given():
         "a=1,b=x,c=1",
         "a=1,b=1,c=1,d=2",
         "x",
+        '{"a": 1, "b": 1}',
+        '{"a": 1, "b": [1], "c": 1}',
+        '{"a": 1, "b": 1, "c": 1, "d": 1}',
+        '{"a": 1',
     ):
-        refused(
-            lambda given=given: weights_of_labels(given, ("a", "b", "c"), rare), "--class_weights"
-        )
+        refused(partial(weights_of_labels, given, ("a", "b", "c"), rare), "--class_weights")
 
 
 def test_the_loss_is_the_weighted_cross_entropy():
     """PyTorch's CrossEntropyLoss(weight), sum(w[y] * CE) / sum(w[y]), in NumPy's float64."""
     draw, weight = np.random.default_rng(4), np.array([0.5, 4.0, 1.25], np.float32)
-    outputs, label = (
-        draw.normal(0, 3, (10, 3)).astype(np.float32),
-        draw.integers(0, 3, 10).astype(np.int32),
-    )
-    batch, task = (
-        {"label": label, "is_example": np.ones(10, np.float32)},
-        LabelTask(weight_of_label=weight),
-    )
+    outputs = draw.normal(0, 3, (10, 3)).astype(np.float32)
+    label = draw.integers(0, 3, 10).astype(np.int32)
+    batch = {"label": label, "is_example": np.ones(10, np.float32)}
+    task = LabelTask(weight_of_label=weight)
     loss = task.loss(
         tf.constant(outputs), {name: tf.constant(array) for name, array in batch.items()}
     )["loss"]
@@ -136,14 +126,12 @@ def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(
     tmp_path, run, task, trains, stated, labels
 ):
     train_file = write_lines(tmp_path / "train.csv", "text,label", "a,yes", "b,no")
-    files = (
-        {"task_name": task, "data_dir": "d"}
-        if task
-        else {"train_file": train_file, "predict_file": "f"}
-    )
-    settings = made(
-        ClassifierConfig, files | {"do_train": trains, "do_predict": True, "output_dir": "out"}
-    )
+    given = {"do_train": trains, "do_predict": True, "output_dir": "out"}
+    if task:
+        given |= {"task_name": task, "data_dir": "d"}
+    else:
+        given |= {"train_file": train_file, "predict_file": "f"}
+    settings = made(ClassifierConfig, given)
     states = {"labels": stated, "problem_type": "single_label_classification"} if stated else {}
     start = Start(BertConfig(hidden_size=8, num_attention_heads=2, **states))
     if labels is None:

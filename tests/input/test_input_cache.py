@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import pytest
 from harness.classifier_files import own_source
 from harness.squad_files import GOOD, SMALL, write_squad
 from harness.texts import letters_tokenizer, write_lines
@@ -17,12 +16,6 @@ from tasks.squad.reading import Source
 from tasks.squad.task import SpanTask
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def test_other_data_or_settings_make_other_windows_and_nothing_else_does(cache, tmp_path, run):
     letters = letters_tokenizer(tmp_path)
     cased = tokenizer.load(letters.source, do_lower_case=False)
@@ -35,13 +28,12 @@ def test_other_data_or_settings_make_other_windows_and_nothing_else_does(cache, 
         preparation = Preparation(World(), run, words, allow_unknown=True)
         return open_set(SpanTask(settings), source, preparation).prepared
 
-    changes = [{"settings": dataclasses.replace(settings, doc_stride=8)}, {"is_training": False}]
-    others = (
-        [GOOD[0], (*GOOD[1][:2], "ran", 6)],
-        [GOOD[0], ("a dog ran!", *GOOD[1][1:])],
-        GOOD[::-1],
-    )
-    changes += [{"entries": entries} for entries in others] + [
+    changes = [
+        {"settings": dataclasses.replace(settings, doc_stride=8)},
+        {"is_training": False},
+        {"entries": [GOOD[0], (*GOOD[1][:2], "ran", 6)]},
+        {"entries": [GOOD[0], ("a dog ran!", *GOOD[1][1:])]},
+        {"entries": GOOD[::-1]},
         {"words": cased},
         {"is_impossible": True},
     ]
@@ -54,36 +46,24 @@ def test_other_data_or_settings_make_other_windows_and_nothing_else_does(cache, 
     assert sum(build(**change).is_new for change in ({}, *changes)) == 1
 
 
-def test_other_data_or_settings_make_other_rows_and_nothing_else_does(tmp_path, run):
+def test_other_data_or_settings_make_other_rows_and_nothing_else_does(cache, tmp_path, run):
     letters, good = letters_tokenizer(tmp_path), ["a,b,x", "c,d,y"]
     cased = tokenizer.load(letters.source, do_lower_case=False)
 
     def build(
-        rows=good,
-        labels=("x", "y"),
-        words=letters,
-        length=8,
-        name="a.csv",
-        pair="other",
-        **settings,
+        rows=good, labels=("x", "y"), words=letters, length=8, name="a.csv", pair="other", **more
     ):
-        source = own_source(
-            write_lines(tmp_path / name, "text,other,label", *rows), pair, **settings
-        )
+        path = write_lines(tmp_path / name, "text,other,label", *rows)
+        source = own_source(path, pair, **more)
         task = LabelTask(ExampleSettings(max_seq_length=length), labels)
         return open_set(task, source, Preparation(World(), run, words)).prepared
 
     others = (["a,b,y", "c,d,y"], ["a,b,x", "c,e,y"], ["e,b,x", "c,d,y"], good[::-1], good[:1])
-    changes = [{"rows": rows} for rows in others] + [
-        {"length": 15},
-        {"labels": ("y", "x")},
-        {"words": cased},
-    ]
-    changes += [{"pair": None}, {"max_train_examples": 1}]
+    changes = [{"rows": rows} for rows in others]
+    changes += [{"length": 15}, {"labels": ("y", "x")}, {"words": cased}, {"pair": None}]
+    changes += [{"max_train_examples": 1}]
     assert all(build(**change).is_new for change in ({}, *changes))
     moved = build(name="moved.csv")
     assert not moved.is_new
-    assert (len(moved.tables["examples"]), moved.tables["ids"].column("id").tolist()) == (
-        2,
-        ["0", "1"],
-    )
+    assert len(moved.tables["examples"]) == 2
+    assert moved.tables["ids"].column("id").tolist() == ["0", "1"]

@@ -5,7 +5,7 @@ import json
 import unicodedata
 
 import pytest
-from harness.texts import WORDS
+from harness.texts import ALL_WORDS
 from tokenizers import (
     AddedToken,
     Tokenizer,
@@ -41,7 +41,7 @@ TEXTS = [
 def train(made, special):
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=special, initial_alphabet=alphabet)
-    made.train_from_iterator([word for kind in WORDS.values() for word in kind], trainer)
+    made.train_from_iterator(ALL_WORDS, trainer)
     return made
 
 

@@ -29,7 +29,7 @@ from transformers import AutoTokenizer
 from bert.text import tokenizer
 
 
-def differing(ours, texts, expected) -> list[tuple[list[int], list[int]]]:
+def differing(ours, texts, expected):
     """Ids of ours and of the library where they are not the same, over all texts."""
     pairs = (
         (ids.tolist(), expected(text))
@@ -38,7 +38,7 @@ def differing(ours, texts, expected) -> list[tuple[list[int], list[int]]]:
     return [pair for pair in pairs if pair[0] != pair[1]]
 
 
-def kobert_lines() -> list[str]:
+def kobert_lines():
     return json.loads(real("vocab/kobert_vocab.json").read_text(encoding="utf-8"))["idx_to_token"]
 
 
@@ -103,10 +103,8 @@ def test_albert_gives_the_ids_of_its_library_and_of_google_s_lower_casing():
 )
 def test_trained_models_give_the_ids_of_the_library(kind, options, tmp_path):
     path = train(tmp_path, kind, **options)
-    ours, theirs = (
-        tokenizer.load(spm_model_file=str(path)),
-        library.SentencePieceProcessor(model_file=str(path)),
-    )
+    ours = tokenizer.load(spm_model_file=str(path))
+    theirs = library.SentencePieceProcessor(model_file=str(path))
     texts = [*nsmc()[:500], *contexts()[500:1200], "((the영화 theme))", "☃☃ é", "a  b"]
     # Ties, as above; of BPE pairs that overlap with themselves ("ㅋㅋㅋ") too.
     assert len(differing(ours, texts, theirs.encode)) <= 0.01 * len(texts)
@@ -116,13 +114,8 @@ def test_trained_models_give_the_ids_of_the_library(kind, options, tmp_path):
 
 def test_special_tokens_written_in_a_text_are_text(tmp_path):
     symbols = ["[CLS]", "[SEP]", "[MASK]"]  # often defined by the user
-    path = train(
-        tmp_path,
-        control_symbols=[],
-        user_defined_symbols=symbols,
-        byte_fallback=True,
-        vocab_size=1900,
-    )
+    own = {"control_symbols": [], "user_defined_symbols": symbols}
+    path = train(tmp_path, **own, byte_fallback=True, vocab_size=1900)
     text = "the [MASK] and[CLS][SEP] [PAD]<pad> ［ＭＡＳＫ］ <0x41> <s></s>[MASK]"
     for ours in (uncased(), kobert(), albert(), tokenizer.load(spm_model_file=str(path))):
         (ids,), (spans,) = ours.encode([text])
@@ -156,16 +149,12 @@ def test_spans_of_real_and_random_text_hold_their_pieces():
             assert (spans[:, 0] < spans[:, 1]).all()
             for number, piece, (start, stop) in zip(ids, ours.pieces(ids), spans, strict=True):
                 shown = text[start:stop]
-                assert len(shown) == 1 or shown == shown.strip(" \t\u200b\u3000\u00a0"), (
-                    text,
-                    piece,
-                    shown,
-                )
+                case = text, piece, shown
+                assert len(shown) == 1 or shown == shown.strip(" \t\u200b\u3000\u00a0"), case
                 if number != ours.unk_id and piece != "▁":
-                    held = re.sub(
-                        r"[\s\u200b]|[\x00-\x1f]", "", unicodedata.normalize("NFKC", shown)
-                    )
-                    assert piece.replace("▁", "") in held, (text, piece, shown)
+                    held = unicodedata.normalize("NFKC", shown)
+                    held = re.sub(r"[\s\u200b]|[\x00-\x1f]", "", held)
+                    assert piece.replace("▁", "") in held, case
 
 
 @pytest.mark.parametrize("name", ["wordpiece", "kobert", "lowered", "bpe"])
@@ -183,11 +172,8 @@ def test_a_saved_or_pickled_tokenizer_gives_the_same_ids(tmp_path, tmp_path_fact
         *(tokenizer.load(folder=folder) for folder in folders),
         pickle.loads(pickle.dumps(ours)),
     ):
-        assert (again.digest, again.lower_case, again.mask_id) == (
-            ours.digest,
-            ours.lower_case,
-            ours.mask_id,
-        )
+        for name in ("digest", "lower_case", "mask_id"):
+            assert getattr(again, name) == getattr(ours, name)
         assert [[x.tolist() for x in column] for column in again.encode(texts)] == [ids, spans]
         assert [x.tolist() for x in again.encode_ids(texts)] == ids
     # by which transformers chooses the class
@@ -198,19 +184,16 @@ def test_a_saved_or_pickled_tokenizer_gives_the_same_ids(tmp_path, tmp_path_fact
     pair, expected = theirs("the", "cat"), [ours.cls_id, *first, ours.sep_id, *second, ours.sep_id]
     assert (pair.input_ids, sum(pair.token_type_ids)) == (expected, len(second) + 1)
     if ours.kind == "wordpiece":
-        assert (tmp_path / "vocab.txt").read_bytes() == real(
-            "vocab/bert-base-uncased.txt"
-        ).read_bytes()
+        vocabulary = real("vocab/bert-base-uncased.txt")
+        assert (tmp_path / "vocab.txt").read_bytes() == vocabulary.read_bytes()
 
 
 def test_ids_come_from_a_vocabulary_in_two_forms_or_a_published_folder(tmp_path):
     """KoBERT's users publish some.model and a vocab.txt; others a model alone."""
     lines, alone = kobert_lines(), tmp_path / "alone"
     (tmp_path / "tokenizer_78b3253a26.model").write_bytes(real("vocab/kobert.model").read_bytes())
-    for name, content in {
-        "vocab.txt": "".join(f"{line}\n" for line in lines),
-        "list.json": lines,
-    }.items():
+    text = "".join(f"{line}\n" for line in lines)
+    for name, content in ("vocab.txt", text), ("list.json", lines):
         assert load_kobert(tmp_path / name, content).digest == kobert().digest
     assert tokenizer.load(folder=tmp_path).digest == kobert().digest
     alone.mkdir()

@@ -1,6 +1,7 @@
 """Files of tagged sentences: what is a line, a column, a comment, a word and a tag."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -9,13 +10,13 @@ import pyarrow.parquet
 import pytest
 from harness.refusals import refused
 
+from ringbase.files import read_json
 from tasks.tagger.reading import Sentence, Source, read
 from tasks.tagger.scoring import spans
 from tasks.tagger.settings import FileSettings
 
-SEQEVALS = json.loads((Path(__file__).resolve().parents[1] / "goldens/entities.json").read_text())[
-    "seqeval"
-]
+SEQEVALS = read_json(Path(__file__).resolve().parents[1] / "goldens/entities.json")["seqeval"]
+PARIS_IS = ["Paris", "is"]
 
 
 def read_file(path, content, kind="train", characters=False, labels=()):
@@ -30,22 +31,23 @@ def pairs(sentences):
 
 
 PARIS, ROME = [("Paris", "B-LOC"), ("is", "O")], [("Rome", "B-LOC"), ("was", "O")]
+BOTH = [PARIS, ROME]
 CITIES = "Paris\tB-LOC\nis\tO\n\nRome\tB-LOC\nwas\tO\n"
 READ = {  # by what the line of the format's description says
-    "line feeds": (CITIES, [PARIS, ROME]),
-    "Windows": (CITIES.replace("\n", "\r\n"), [PARIS, ROME]),
-    "an old Mac": (CITIES.replace("\n", "\r"), [PARIS, ROME]),
-    "copied twice to Windows": (CITIES.replace("\n", "\r\r\n"), [PARIS, ROME]),
-    "runs of blanks": (CITIES.replace("\t", "  "), [PARIS, ROME]),
-    "blanks at the ends": (" " + CITIES.replace("\t", " ").replace("O\n", "O \n"), [PARIS, ROME]),
-    "a blank behind a tag": (CITIES.replace("LOC\n", "LOC \n"), [PARIS, ROME]),
+    "line feeds": (CITIES, BOTH),
+    "Windows": (CITIES.replace("\n", "\r\n"), BOTH),
+    "an old Mac": (CITIES.replace("\n", "\r"), BOTH),
+    "copied twice to Windows": (CITIES.replace("\n", "\r\r\n"), BOTH),
+    "runs of blanks": (CITIES.replace("\t", "  "), BOTH),
+    "blanks at the ends": (" " + CITIES.replace("\t", " ").replace("O\n", "O \n"), BOTH),
+    "a blank behind a tag": (CITIES.replace("LOC\n", "LOC \n"), BOTH),
     # "the comments … start with # id" (MultiCoNER's description of its format)
     "MultiCoNER": (
         (
             "# id 1\tdomain=en\nParis _ _ B-LOC\nis _ _ O\n\n# id 2\tdomain=en\nRome _ _ B-LOC\nwas"
             " _ _ O\n"
         ),
-        [PARIS, ROME],
+        BOTH,
     ),
     # "Comment lines starting with hash … must be in the beginning of a sentence" (CoNLL-U)
     "CoNLL-U's comments": (
@@ -123,11 +125,7 @@ def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
         (found,) = read_file(tmp_path / name, content, "predict", labels=("O", "B-LOC"))
         assert (found.words, found.tags) == (["#", "Paris"], None)
     for kind, content in (("dev", f"Paris\t{mark}\n"), ("predict", f"Paris\t{mark}\nis\tO\n")):
-        refused(
-            lambda kind=kind, content=content: read_file(tmp_path / "c.conll", content, kind),
-            "line 1",
-            "'Paris'",
-        )
+        refused(partial(read_file, tmp_path / "c.conll", content, kind), "line 1", "'Paris'")
 
 
 @pytest.mark.parametrize(
@@ -147,6 +145,13 @@ def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
         ("a.conll", "ab L-LOC\nb E-LOC\n", ["E-LOC, L-LOC", "one of", "BIOES"]),
         ("a.conll", "1\tParis\tB-LOC\n2\tis\tO\n", ["first column", "CoNLL-U"]),
         ("a.conll", "# a comment alone\n", ["no sentence"]),
+        ("a.conll", "fox B-x\naxe n B-x\n", ["line 2", "3 columns", "2 are needed"]),
+        ("a.conll", "fox\naxe\n", ["line 1", "no tags"]),
+        ("a.conll", "fox X-x\n", ["line 1", "'fox'", "X-x"]),
+        ("a.conll", "f O\no B-x\n", ["--characters"]),
+        ("a.jsonl", '{"tokens": [], "ner_tags": []}', ["line 1", "tokens"]),
+        ("a.jsonl", '{"tokens": ["fox"], "ner_tags": ["O", "O"]}', ["line 1", "1 words", "2 tags"]),
+        ("a.jsonl", '{"tokens": ["fox"]', ["line 1"]),
         ("a.conll", "Paris B-LOC\n# id 2\tx\nis O\n", ["line 1", "word 2", "# id 2", "'x'"]),
         (
             "a.jsonl",
@@ -172,13 +177,11 @@ def test_what_is_no_word_or_no_tag_is_one_line(tmp_path, name, content, named):
 
 
 def test_lines_of_json_end_as_those_of_columns_do(tmp_path):
-    lines = [
-        json.dumps({"tokens": [word, "is"], "ner_tags": ["B-LOC", "O"]})
-        for word in ("Paris", "Rome")
-    ]
+    cities = ["Paris", "Rome"]
+    lines = [json.dumps({"tokens": [city, "is"], "ner_tags": ["B-LOC", "O"]}) for city in cities]
     for end in ("\n", "\r\n", "\r"):
         found = read_file(tmp_path / "a.jsonl", end.join(lines))
-        assert [each.words[0] for each in found] == ["Paris", "Rome"]
+        assert [each.words[0] for each in found] == cities
 
 
 def test_parquet_holds_the_same_as_json_lines(tmp_path):
@@ -198,32 +201,29 @@ def test_parquet_holds_the_same_as_json_lines(tmp_path):
 
 
 def test_a_data_set_has_names_of_tags_or_none(tmp_path, monkeypatch):
-    """-1 is how data sets mark what is not known; it is not the last name."""
+    """-1 is how data sets mark what is not known; it is not the last name. Tags may be texts."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    text, number = datasets.Value("string"), datasets.Value("int64")
+    texts = datasets.List(text)
+    classes = datasets.List(datasets.ClassLabel(names=["O", "B-LOC"]))
 
-    def read_hub(name, tags, kind, feature=None):
-        feature = feature or datasets.ClassLabel(names=["O", "B-LOC"])
-        columns = {
-            "tokens": datasets.List(datasets.Value("string")),
-            "ner_tags": datasets.List(feature),
-        }
-        rows = datasets.Dataset.from_dict(
-            {"tokens": [["Paris", "is"]], "ner_tags": [tags]}, features=datasets.Features(columns)
-        )
-        split = {"train": "train", "predict": "test"}[kind]
-        (tmp_path / name).mkdir()
+    def read_hub(name, tags, tags_type=classes, split="train", words=PARIS_IS, words_type=texts):
+        columns = datasets.Features({"tokens": words_type, "ner_tags": tags_type})
+        rows = datasets.Dataset.from_dict({"tokens": [words], "ner_tags": [tags]}, columns)
         rows.to_parquet(tmp_path / name / f"{split}.parquet")
-        return read(Source(FileSettings(dataset_name=str(tmp_path / name)), kind), False)
+        kind = "train" if split == "train" else "predict"
+        return read(Source(FileSettings(dataset_name=f"{tmp_path}/{name}"), kind), False)
 
-    assert read_hub("a", [1, 0], "train") == [Sentence(["Paris", "is"], ["B-LOC", "O"], 0, "row 1")]
-    assert read_hub("b", [-1, -1], "predict")[0].tags is None
-    refused(lambda: read_hub("c", [-1, -1], "train"), "--dataset_name", "row 1", "'-1'")
-    refused(
-        lambda: read_hub("d", [1, 0], "train", datasets.Value("int64")),
-        "row 1",
-        "`ner_tags`",
-        "[1, 0]",
-    )
+    expected = [Sentence(PARIS_IS, ["B-LOC", "O"], 0, "row 1")]
+    assert read_hub("a", [1, 0]) == read_hub("b", ["B-LOC", "O"], texts) == expected
+    assert read_hub("c", [-1, -1], split="test")[0].tags is None
+    for name, tags in ("d", [-1, -1]), ("e", [1, -1]):
+        refused(lambda given=(name, tags): read_hub(*given), "--dataset_name", "row 1", "'-1'")
+    numbers = datasets.List(number)
+    refused(lambda: read_hub("f", [1, 0], numbers), "row 1", "`ner_tags`", "[1, 0]")
+    refused(lambda: read_hub("g", 1, number), "row 1", "ner_tags")
+    letters = ["O", "O", "O"]
+    refused(lambda: read_hub("h", letters, texts, "train", "fox", text), "row 1", "tokens")
 
 
 # What the prefixes of BIOES are called in other schemes. BMES has no other sign for an I.
@@ -248,19 +248,13 @@ def test_the_entities_of_all_schemes_are_seqevals(tmp_path, scheme, characters):
 
 def test_files_of_two_schemes_belong_together_where_each_has_one(tmp_path):
     labels = ["O", "B-LOC", "E-LOC", "S-LOC"]
-    for content in (
-        "New B-LOC\nYork L-LOC\nor O\nRome U-LOC\n",
-        "New B-LOC\nYork E-LOC\nor O\nRome S-LOC\n",
-    ):
+    for end, single in ("L", "U"), ("E", "S"):
+        content = f"New B-LOC\nYork {end}-LOC\nor O\nRome {single}-LOC\n"
         (one,) = read_file(tmp_path / "a.conll", content, "dev", labels=labels)
         assert one.tags == ["B-LOC", "E-LOC", "O", "S-LOC"]
     for content in ("x U-PER\n", "x NOUN\n"):
-        refused(
-            lambda content=content: read_file(tmp_path / "b.conll", content, "dev", labels=labels),
-            "line 1",
-            "'x'",
-            "one of O, B-LOC, E-LOC, S-LOC",
-        )
+        call = partial(read_file, tmp_path / "b.conll", content, "dev", labels=labels)
+        refused(call, "line 1", "'x'", "one of O, B-LOC, E-LOC, S-LOC")
 
 
 def test_plain_tags_are_those_of_any_file_without_prefixes(tmp_path):
@@ -273,14 +267,8 @@ def test_plain_tags_are_those_of_any_file_without_prefixes(tmp_path):
         row = json.dumps({"tokens": words, name: tags})
         assert pairs(read_file(tmp_path / "a.jsonl", row)) == expected
     labels = ["DET", "NOUN"]
-    assert pairs(read_file(tmp_path / "b.conll", "an DET\n", "dev", labels=labels)) == [
-        [("an", "DET")]
-    ]
+    known = read_file(tmp_path / "b.conll", "an DET\n", "dev", labels=labels)
+    assert pairs(known) == [[("an", "DET")]]
     for tag in ("VERB", "B-NOUN", "O", "_"):
-        refused(
-            lambda tag=tag: read_file(tmp_path / "c.conll", f"an {tag}\n", "dev", labels=labels),
-            "line 1",
-            "'an'",
-            "one of DET, NOUN",
-            f"'{tag}'",
-        )
+        call = partial(read_file, tmp_path / "c.conll", f"an {tag}\n", "dev", labels=labels)
+        refused(call, "line 1", "'an'", "one of DET, NOUN", f"'{tag}'")

@@ -2,6 +2,7 @@
 trainers."""
 
 import multiprocessing
+from functools import partial
 
 import pytest
 from harness.program_runs import files_in
@@ -26,10 +27,8 @@ def english():
 
 
 def train(texts, folder, kind, vocab_size, do_lower_case=False, **options):
-    settings = VocabularySettings(
-        kind=kind, vocab_size=vocab_size, do_lower_case=do_lower_case, **options
-    )
-    return vocabulary.train(texts, folder, settings)
+    options |= {"kind": kind, "vocab_size": vocab_size, "do_lower_case": do_lower_case}
+    return vocabulary.train(texts, folder, VocabularySettings(**options))
 
 
 @pytest.mark.parametrize(
@@ -46,10 +45,8 @@ def test_it_works_everywhere(english, tmp_path, kind, lower_case):
     ids = [x.tolist() for x in ours.encode_ids(texts)]
     given = {"vocab_file": str(path)} if kind == "wordpiece" else {"spm_model_file": str(path)}
     assert tokenizer.load(do_lower_case=lower_case, **given).digest == ours.digest
-    assert (
-        AutoTokenizer.from_pretrained(folder)(texts[:-1], add_special_tokens=False).input_ids
-        == ids[:-1]
-    )
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert theirs(texts[:-1], add_special_tokens=False).input_ids == ids[:-1]
     # A vocabulary of English words it is: fewer than two pieces a word.
     assert sum(map(len, ids)) < 2 * sum(len(text.split()) for text in texts)
 
@@ -80,10 +77,8 @@ def test_wordpiece_is_the_library_s_own_but_for_ties(english, tmp_path):
     path = train(english, tmp_path / "words", "wordpiece", 2500, True, character_coverage=1.0)
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     theirs = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    theirs.normalizer, theirs.pre_tokenizer = (
-        normalizers.BertNormalizer(),
-        pre_tokenizers.BertPreTokenizer(),
-    )
+    theirs.normalizer = normalizers.BertNormalizer()
+    theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     options = {"vocab_size": 2500, "min_frequency": 2, "special_tokens": SPECIAL_TOKENS}
     theirs.train_from_iterator(english, trainers.WordPieceTrainer(**options, show_progress=False))
     assert len(lines) == len(set(lines)) == len(theirs.get_vocab()) == 2500
@@ -102,9 +97,7 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path, kind):
         (["", "  "], 1000, ""),
         (broken(), 100, "corpus.txt: line 101"),
     ):
-        refused(
-            lambda texts=texts, size=size: train(iter(texts), tmp_path / "words", kind, size), named
-        )
+        refused(partial(train, iter(texts), tmp_path / "words", kind, size), named)
     assert not list(tmp_path.iterdir())
 
 
@@ -114,11 +107,8 @@ def test_nothing_is_overwritten(english, tmp_path):
     before = files_in(tmp_path)
     assert sorted(before) == ["notes.txt", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
     refused(lambda: train(english, tmp_path, "wordpiece", 2000), tmp_path, "vocab.txt")
-    refused(
-        lambda: train(english, tmp_path / "notes.txt", "bpe", 2000),
-        "--output_dir",
-        tmp_path / "notes.txt",
-    )
+    notes = tmp_path / "notes.txt"
+    refused(lambda: train(english, notes, "bpe", 2000), "--output_dir", notes)
     assert files_in(tmp_path) == before
 
 

@@ -1,7 +1,6 @@
 """WordPiece against transformers' and Google's (the Python one that transformers keeps as its
 legacy form), and what decides on lower-casing."""
 
-import json
 import random
 import resource
 import unicodedata
@@ -15,6 +14,7 @@ from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegac
 
 from bert.text import tokenizer
 from ringbase.errors import InputError
+from ringbase.files import read_json, write_json
 from tasks.runs.texts import MOST_TOKENS
 
 ODD = [
@@ -92,20 +92,21 @@ def test_bad_vocabularies_are_refused(tmp_path):
         if lines:
             path.write_bytes("\n".join([*lines, ""]).encode("utf-8", "surrogateescape"))
         refused(lambda: tokenizer.load(str(path)), path, named)
+    path = tmp_path / "tokenizer.json"
     for content in (
         '{"model": ',
         '{"model": {"type": "BPE"}, "pre_tokenizer": {"type": "ByteLevel"}}',
     ):
-        (tmp_path / "tokenizer.json").write_text(content)
-        refused(lambda: tokenizer.load(folder=tmp_path), tmp_path / "tokenizer.json")
+        path.write_text(content)
+        refused(lambda: tokenizer.load(folder=tmp_path), path)
 
 
 def test_a_huge_id_is_refused_before_it_takes_memory(tmp_path):
     tokenizer.load(str(write_vocabulary(tmp_path, "a"))).save(tmp_path / "saved")
     path = tmp_path / "saved" / "tokenizer.json"
-    saved = json.loads(path.read_text())
+    saved = read_json(path)
     saved["model"]["vocab"]["a"] = 1 << 31
-    path.write_text(json.dumps(saved))
+    write_json(path, saved)
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused(lambda: tokenizer.load(folder=path.parent), path, f"{1 << 31:,}")
     # once it took 8 GiB
@@ -155,21 +156,19 @@ def test_the_published_names_tell_their_case(tmp_path, name, lower_case):
             refused(lambda: tokenizer.load(path, None, not lower_case, name), name, expected)
 
 
-SCRIPTS = [
-    "Übung macht den Meister, SCHÖN",
-    "Hà Nội là thủ đô",
-    "café naïve Ångström",
-    "ΑΘΉΝΑ πόλη",
-    "Ёлка МОЙ",
-    "東京は日本の首都です",
-    "北京2008年",
-    "한국어 문장",
-    "हिन्दी में",
-    "กรุงเทพฯ",
-    "العاصمةُ",
-    "יְרוּשָׁלַיִם",
-    "İstanbul ß ﬁ",
-]
+SCRIPTS = """Übung macht den Meister, SCHÖN
+Hà Nội là thủ đô
+café naïve Ångström
+ΑΘΉΝΑ πόλη
+Ёлка МОЙ
+東京は日本の首都です
+北京2008年
+한국어 문장
+हिन्दी में
+กรุงเทพฯ
+العاصمةُ
+יְרוּשָׁלַיִם
+İstanbul ß ﬁ""".splitlines()
 CONFIGURATIONS = [
     {},
     {"do_lower_case": True},
@@ -210,23 +209,18 @@ def test_a_tokenizer_config_decides_as_for_transformers(tmp_path, stated):
         if normalizer is None:
             (folder / "tokenizer.json").unlink()
         else:
-            saved = json.loads((folder / "tokenizer.json").read_text())
+            saved = read_json(folder / "tokenizer.json")
             saved["normalizer"] |= normalizer
-            (folder / "tokenizer.json").write_text(json.dumps(saved))
-        names = {
-            f"{kind}_token": f"[{kind.upper()}]" for kind in ("pad", "unk", "cls", "sep", "mask")
-        }
-        (folder / "tokenizer_config.json").write_text(json.dumps(stated | names))
+            write_json(folder / "tokenizer.json", saved)
+        names = {f"{word[1:-1].lower()}_token": word for word in SPECIAL_TOKENS}
+        write_json(folder / "tokenizer_config.json", stated | names)
         (folder / "config.json").write_text('{"model_type": "bert"}')
         ours, theirs = tokenizer.load(folder=folder), AutoTokenizer.from_pretrained(folder)
         expected = theirs(SCRIPTS, add_special_tokens=False).input_ids
         assert [ids.tolist() for ids in ours.encode_ids(SCRIPTS)] == expected
         ours.save(folder / "again")
-        again = (
-            tokenizer.load(folder=folder / "again"),
-            tokenizer.load(str(folder / "again/vocab.txt")),
-        )
-        assert {each.digest for each in again} == {ours.digest}
+        by_file = tokenizer.load(str(folder / "again/vocab.txt"))
+        assert tokenizer.load(folder=folder / "again").digest == by_file.digest == ours.digest
 
 
 def test_a_tokenizer_of_other_code_is_refused(tmp_path):
@@ -236,7 +230,7 @@ def test_a_tokenizer_of_other_code_is_refused(tmp_path):
         ({"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer"),
         ({"strip_accents": "yes"}, "strip_accents"),
     ):
-        path.write_text(json.dumps(content))
+        write_json(path, content)
         refused(lambda: tokenizer.load(folder=tmp_path), path, named)
         refused(lambda: tokenizer.load(str(tmp_path / "vocab.txt")), path, named)
 

@@ -4,7 +4,6 @@ nobody disturbed.
 It is a toy in float64 that sees the same rows on any number of ranks.
 """
 
-import json
 import os
 import re
 import signal
@@ -23,10 +22,11 @@ from harness.jobs import (
     started,
     trained_alone,
 )
-from harness.program_runs import bert, command, metrics_in
+from harness.program_runs import bert, command
 from safetensors.numpy import load_file
 
 from distributed.mpirun import find_mpi
+from ringbase.files import read_json
 
 pytestmark = pytest.mark.slow
 can_lose_ranks = pytest.mark.skipif(
@@ -88,10 +88,7 @@ def test_runs_of_several_seeds_are_summed_up_by_whoever_is_left(tmp_path):
         os.kill(ranks_of(out)[0], signal.SIGKILL)
         done = job.end()
     assert done.status == 0, done
-    disturbed, whole = (
-        [line["step"] for line in metrics_in(out / f"seed-{seed}") if "loss" in line]
-        for seed in (1, 2)
-    )
+    disturbed, whole = ([step for step, _ in losses(out / f"seed-{seed}")] for seed in (1, 2))
     assert whole == [*range(1, 201)]
     assert disturbed == sorted(set(disturbed)), "a step is logged twice"
     assert disturbed[-1] == 200
@@ -99,7 +96,7 @@ def test_runs_of_several_seeds_are_summed_up_by_whoever_is_left(tmp_path):
     of_seeds = [scores_in(out / f"seed-{seed}")["eval_accuracy"] for seed in (1, 2)]
     mean = sum(of_seeds) / 2
     assert f"eval_accuracy = {mean:.4f} ±" in (out / "eval_results.txt").read_text()
-    scores = json.loads((out / "result.json").read_text())["scores"]
+    scores = read_json(out / "result.json")["scores"]
     assert scores["eval_accuracy"] == pytest.approx(mean)
 
 
@@ -111,10 +108,9 @@ def test_texts_of_all_ranks_stay_negatives_of_each_other_when_a_rank_dies(tmp_pa
     flags += ["--anchor_column=body", "--positive_column=more", "--lr_scaling=none"]
     flags += ["--global_batch_size=24", "--num_train_steps=150", "--learning_rate=1e-4"]
 
-    def weights(name: str) -> np.ndarray:
-        return np.concatenate(
-            [x.ravel() for x in load_file(tmp_path / name / "model/model.safetensors").values()]
-        )
+    def weights(name):
+        tensors = load_file(tmp_path / name / "model/model.safetensors")
+        return np.concatenate([values.ravel() for values in tensors.values()])
 
     bert("embedder", tmp_path / "start", *flags, "--learning_rate=1e-30")
     bert("embedder", tmp_path / "alone", *flags)
@@ -128,7 +124,7 @@ def test_texts_of_all_ranks_stay_negatives_of_each_other_when_a_rank_dies(tmp_pa
     assert (done.status, "2 ranks go on" in done.stderr) == (0, True), done
     start, alone = weights("start"), weights("alone")
 
-    def apart(name: str) -> float:
+    def apart(name):
         return np.linalg.norm(weights(name) - alone) / np.linalg.norm(alone - start)
 
     assert apart("out") < 1e-3
@@ -136,9 +132,8 @@ def test_texts_of_all_ranks_stay_negatives_of_each_other_when_a_rank_dies(tmp_pa
 
 
 def test_a_killed_training_starts_again_from_its_checkpoint(folder, undisturbed):
-    assert_same_training(
-        killed(folder, 2, "0@write@8", flag="--restarts=1"), folder, undisturbed, survivors=2
-    )
+    done = killed(folder, 2, "0@write@8", flag="--restarts=1")
+    assert_same_training(done, folder, undisturbed, survivors=2)
 
 
 def stop(folder, ranks, request):

@@ -71,32 +71,17 @@ def command_lines():
         has = [*TWO_HOSTS[mpi], "-np 6", "--tag-output -x A"]
         yield mpi, there, variables, has, [memory, "--oversubscribe", "secret", "EDITOR", "HOME"]
     for batch in "SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE":
-        yield (
-            "Open MPI 5",
-            "-np 64",
-            {batch: "nodes"},
-            ["-np 64"],
-            ["--oversubscribe", "yield", "OMPI_MCA"],
-        )
+        has_not = ["--oversubscribe", "yield", "OMPI_MCA"]
+        yield "Open MPI 5", "-np 64", {batch: "nodes"}, ["-np 64"], has_not
     for mpi in OPEN_MPI:
         yield mpi, "-np 9", {}, ["--oversubscribe --mca mpi_yield_when_idle 1"], []
         yield mpi, "-np 9 -H localhost:9", {}, ["--mca mpi_yield_when_idle 1"], ["--oversubscribe"]
-        yield (
-            mpi,
-            "-np 64 --mpi-args '--hostfile hosts'",
-            {},
-            ["--hostfile hosts"],
-            ["--oversubscribe"],
-        )
+        hostfile = "-np 64 --mpi-args '--hostfile hosts'"
+        yield mpi, hostfile, {}, ["--hostfile hosts"], ["--oversubscribe"]
         yield mpi, "-np 2 --mpi-args '--bind-to core'", {}, ["--bind-to core"], ["--bind-to none"]
         yield mpi, "-np 2", {"OMPI_MCA_pml": "ucx"}, [], ["ob1", "btl"]
-    yield (
-        "Open MPI 5",
-        "-np 2 --elastic",
-        {"UID": "0"},
-        ["--allow-run-as-root", "--with-ft ulfm", "--mca coll '^han,hcoll,portals4'"],
-        [],
-    )
+    has = ["--allow-run-as-root", "--with-ft ulfm", "--mca coll '^han,hcoll,portals4'"]
+    yield "Open MPI 5", "-np 2 --elastic", {"UID": "0"}, has, []
     own = "-np 2 --elastic --mpi-args '--mca coll ^han'"
     yield "Open MPI 5", own, {}, ["--mca coll '^han'"], ["portals4"]
 
@@ -106,10 +91,8 @@ def command_lines():
 )
 def test_the_command_for_each_mpi(machine, capsys, mpi, arguments, environment, has, has_not):
     path = machine(VERSIONS[mpi], **environment)
-    assert (
-        main([*shlex.split(arguments), "--dry-run", "--", "bert-squad", "--output_dir", "my out"])
-        == 0
-    )
+    command = ["bert-squad", "--output_dir", "my out"]
+    assert main([*shlex.split(arguments), "--dry-run", "--", *command]) == 0
     line, errors = capsys.readouterr()
     assert errors == ""
     assert f"{path} " in line

@@ -32,6 +32,11 @@ def mounts():
         pytest.skip("mounts of its own need root")
 
 
+def assert_no_restart(done):
+    """Nothing behind the command speaks of one."""
+    assert "restart" not in done.stderr.partition("\n")[2], done
+
+
 def assert_one_line(done, *parts):
     """The last line is bert-launch's only error, and there was one start only."""
     assert done.status == 1, done
@@ -39,7 +44,7 @@ def assert_one_line(done, *parts):
     assert last.startswith("bert-launch: error: "), done
     assert sum("error:" in line for line in lines) == 1, done
     assert all(part in last for part in parts), done
-    assert "restart" not in done.stderr.partition("\n")[2], done
+    assert_no_restart(done)
     assert len(lines) < 20, done  # of mpirun alone come up to 60
 
 
@@ -64,13 +69,13 @@ def test_a_folder_for_temporary_files_that_is_read_only_or_full(tmp_path, flags)
 
 def test_a_folder_for_temporary_files_that_becomes_full_while_mpirun_starts(tmp_path):
     job = launch(2, *program("work.py", tmp_path), flags=RESTARTS)
-    (tmp_path / "temporary").mkdir()
-    fill = "head -c 8128k /dev/zero > {0}/file"
     here = tmp_path / "temporary"
+    here.mkdir()
+    fill = "head -c 8128k /dev/zero > {0}/file"
     done = mounted("-o size=8m", here, job, fill, TMPDIR=str(here))
     assert done.status == 128 + signal.SIGBUS, done  # of mpirun, which writes to a mapped file
     assert done.stderr.endswith("SIGBUS (is /dev/shm or TMPDIR full?)\n"), done
-    assert "restart" not in done.stderr.partition("\n")[2], done
+    assert_no_restart(done)
 
 
 def test_a_program_that_is_not_there_or_cannot_be_executed(tmp_path):
@@ -97,27 +102,24 @@ def test_a_host_whose_temporary_files_cannot_be_written(tmp_path):
         done = hosts.run(0, hosts.launch(1, *program("work.py", tmp_path), flags=RESTARTS))
     assert done.status == 213, done
     assert done.stderr.endswith("can TMPDIR be written there, and has it room?\n"), done
-    assert "restart" not in done.stderr.partition("\n")[2], done
+    assert_no_restart(done)
 
 
 @pytest.mark.parametrize("options", ["-o ro", "-o size=16k"])
 def test_a_home_folder_that_cannot_be_written_or_is_full(tmp_path, options):
     texts.write_model(tmp_path, num_layers=1)
-    rows = [(one.first, one.second, one.kind) for one in texts.make_examples(500, 1)]
-    write_rows(tmp_path / "a.csv", COLUMNS, rows, ",")
+    write_rows(tmp_path / "a.csv", COLUMNS, texts.make_examples(500, 1), ",")
     (tmp_path / "home").mkdir()
-    command = [
-        *(sys.executable, "-m", "tasks.classifier", "--do_train", "--num_train_steps=1"),
-        *(f"--train_file={tmp_path}/a.csv", "--text_column=body", "--label_column=kind"),
-        *(*model_flags(tmp_path), "--global_batch_size=8", f"--output_dir={tmp_path}/out"),
-    ]
+    command = [sys.executable, "-m", "tasks.classifier", *model_flags(tmp_path), "--do_train"]
+    command += [f"--train_file={tmp_path}/a.csv", "--text_column=body", "--label_column=kind"]
+    command += ["--num_train_steps=1", "--global_batch_size=8", f"--output_dir={tmp_path}/out"]
     here = {"HOME": f"{tmp_path}/home", "RINGBERT_CACHE": ""}
     done = mounted(options, tmp_path / "home", launch(2, *command, flags=RESTARTS), **here)
     assert done.status == 1, done
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
     assert "set RINGBERT_CACHE to a folder that can be written and has room" in line
     assert f"(now {tmp_path}/home/.cache/ringbert)" in line
-    assert "restart" not in done.stderr.partition("\n")[2], done
+    assert_no_restart(done)
 
 
 def test_the_doctor_finds_them(tmp_path):

@@ -36,11 +36,10 @@ def attacked(folder, num_hosts, **variables):
     host."""
     command = program("ring.py", folder)
     with simulated_hosts(num_hosts + 1) as hosts, ThreadPoolExecutor() as pool:
-        command = (
-            launch(2, *command)
-            if num_hosts == 1
-            else hosts.launch(2, *command, num_hosts=num_hosts)
-        )
+        if num_hosts == 1:
+            command = launch(2, *command)
+        else:
+            command = hosts.launch(2, *command, num_hosts=num_hosts)
         job = pool.submit(hosts.run, 0, command, env={**VARIABLES, **variables})
         files = [folder / f"ports-{host}" for host in range(num_hosts)]
         while not all(file.exists() for file in files) and not job.done():
@@ -48,9 +47,8 @@ def attacked(folder, num_hosts, **variables):
         answers = 0
         for address, file in zip(hosts.addresses, files, strict=False):
             ports = map(str, json.loads(file.read_text())) if file.exists() else ()
-            tried = hosts.run(
-                num_hosts, [sys.executable, "-c", STRANGER, address, *ports], timeout=120
-            )
+            stranger = [sys.executable, "-c", STRANGER, address, *ports]
+            tried = hosts.run(num_hosts, stranger, timeout=120)
             assert tried.status == 0, tried
             answers += len(tried.stdout.split())
         (folder / "tried").touch()

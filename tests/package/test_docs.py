@@ -5,7 +5,6 @@ import importlib
 import re
 import shlex
 from functools import cache
-from pathlib import Path
 
 import pytest
 import yaml
@@ -36,12 +35,12 @@ OTHERS_FLAGS = """every minutes rehearse image_size batch_sizes no_index find_li
     dtype model_base_path model_id model_name port rest_api_port runner task"""
 
 
-def each(pages: list[Path]):
+def each(pages):
     return pytest.mark.parametrize("page", pages, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 @cache
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """The names by which GitHub links to the headings of a page."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     words = (
@@ -63,13 +62,13 @@ def test_links_lead_somewhere(page):
 
 def test_readme_fits_on_a_front_page_and_the_version_is_the_same_everywhere():
     assert len((ROOT / "README.md").read_text()) <= 9_000
-    lines = {
-        "README.md": "Version {} ",
-        "CHANGELOG.md": "## [{}] ",
-        "CITATION.cff": "version: {}\n",
-    }
-    for page, line in lines.items():
-        assert line.format(PROJECT["version"]) in (ROOT / page).read_text()
+    version = PROJECT["version"]
+    for page, line in (
+        ("README.md", f"Version {version} "),
+        ("CHANGELOG.md", f"## [{version}] "),
+        ("CITATION.cff", f"version: {version}\n"),
+    ):
+        assert line in (ROOT / page).read_text()
 
 
 @each([*PAGES, *RECIPES])
@@ -88,7 +87,7 @@ def test_files_modules_and_programs_that_are_named_exist(page):
 # -- flags -----------------------------------------------------------------------------------------
 
 
-def commands_in(page: Path) -> list[list[str]]:
+def commands_in(page):
     """The complete command lines of our programs in code blocks, or in the comments of a recipe."""
     mark = "#   " if page.suffix == ".toml" else "    "
     text = page.read_text().replace(f"\\\n{mark}", " ")
@@ -128,7 +127,7 @@ def test_commands_in_kubernetes_files_are_read_by_todays_programs(name):
 
 
 @cache
-def flags() -> set[str]:
+def flags():
     """The flags in the help of all programs, and the old ones that they accept; `-` is written as
     `_`."""
     text = "".join(help_of(command) for command in {*SETTINGS, *PROJECT["scripts"]})

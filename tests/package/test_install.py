@@ -32,15 +32,8 @@ def test_an_installed_wheel_has_all_modules_and_programs_and_they_are_imported_f
         )
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, tmp_path / "source" / name)
-    build = (
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        tmp_path,
-        tmp_path / "source",
-    )
+    build = ("wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path)
+    build = (*build, tmp_path / "source")
     isolated(sys.executable, "-m", "pip", *build, cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     modules = {

@@ -2,8 +2,6 @@
 network."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from harness.parsing import PROJECT, ROOT, TABLE
@@ -16,7 +14,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 ADVICE = "run scripts/lock.sh"
 
 
-def entries(lock: Path) -> Iterator[tuple[str, str, Marker, str]]:
+def entries(lock):
     """Name, version, marker and whole text of each entry of a lock file and of those that it
     includes."""
     for entry in re.split(r"\n(?=\S)", lock.read_text()):
@@ -47,7 +45,7 @@ def test_a_lock_file_has_what_pyproject_asks_for_and_nothing_that_it_no_longer_d
             "python_version": python,
             "python_full_version": f"{python}.0",
         }
-        versions: dict[str, str] = {}
+        versions = {}
         for name, version, marker, text in entries(lock):
             if marker.evaluate(environment):
                 assert versions.setdefault(name, version) == version, (

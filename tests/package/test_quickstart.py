@@ -26,9 +26,10 @@ def test_the_quickstart_trains_on_two_ranks_and_shows_scores_and_answers(tmp_pat
     variables = {
         "QUICKSTART_DIR": f"{tmp_path}/run",
         "RINGBERT_CACHE": f"{tmp_path}/cache",
+        "RINGBERT_VENV": f"{tmp_path}/venv",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "PYTHONPATH": "",
     }
-    variables |= {"RINGBERT_VENV": f"{tmp_path}/venv", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = shell("scripts/quickstart.sh", *LESS, **variables)
     assert "+ bert-launch -np 2 -- bert-squad" in done.stdout
     assert "2 ranks" in done.stderr

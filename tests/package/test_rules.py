@@ -43,9 +43,9 @@ def test_tests_import_nothing_private_and_patch_nothing_of_ours():
     assert not faults, "\n".join(f"{path.relative_to(TESTS)}: {name}" for path, name in faults)
 
 
-def imports_of(path: Path) -> set[str]:
+def imports_of(path):
     """The modules that a file imports."""
-    names = set[str]()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}

@@ -21,7 +21,7 @@ exec "$@"  # so that it gets SIGUSR1, which srun hands on
 LOGS = '#!/bin/sh\necho "$*" >> "$STUBS/${0##*/}.log"\nexit "${SCONTROL_STATUS:-0}"\n'
 OFFERED = {  # by `srun --mpi=list` of Slurm 22, of Slurm 20 and others
     "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\n"
-    "specific pmix plugin versions available: pmix_v4\n": ("pmix"),
+    "specific pmix plugin versions available: pmix_v4\n": "pmix",
     "srun: MPI types are...\nsrun: none\nsrun: pmi2\nsrun: pmix_v2\nsrun: pmix_v10\n": "pmix_v10",
     "MPI plugin types are...\n\tnone\n\tcray_shasta\n\tpmi2\n": "pmi2",
 }
@@ -102,10 +102,8 @@ def test_the_mpi_that_srun_offers_or_that_is_given_or_mpirun(stubs):
     assert stubs.calls("srun")[-1] == "--mpi=pmi2 --export=ALL --cpus-per-task=1 true"
     assert stubs.run("true", "--flag", RINGBERT_LAUNCHER="mpirun", SLURM_NTASKS="8")[0] == 0
     assert stubs.calls("bert-launch") == ["-np 8 -- true --flag"]
-    assert (
-        stubs.run("true", "--seed", "%a", "--output_dir=out/seed-%a", SLURM_ARRAY_TASK_ID="3")[0]
-        == 0
-    )
+    seeded = ("true", "--seed", "%a", "--output_dir=out/seed-%a")
+    assert stubs.run(*seeded, SLURM_ARRAY_TASK_ID="3")[0] == 0
     assert stubs.calls("srun")[-1].endswith(" true --seed 3 --output_dir=out/seed-3")
 
 

@@ -1,6 +1,5 @@
 """bert-bench: the figures of a step add up; soak/rivals runs its other measurements."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -8,22 +7,17 @@ from harness.jobs import shell
 from harness.program_runs import command, refusal
 
 from benchmarks import scaling
+from ringbase.files import read_json
 from tasks.bench.step import steps_per_s
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_the_figures_of_a_step_on_two_ranks(tmp_path):
-    flags = (
-        "--model_size=tiny",
-        "--batch_size=2",
-        "--seq_length=32",
-        "--num_warmup=1",
-        "--num_steps=3",
-    )
-    flags = (*flags, "--device=cpu", f"--output_file={tmp_path}/figures")
+    flags = ("--model_size=tiny", "--batch_size=2", "--seq_length=32", "--num_warmup=1")
+    flags += ("--num_steps=3", "--device=cpu", f"--output_file={tmp_path}/figures")
     printed = shell(*command("tasks.bench", "step", *flags, ranks=2)).stderr
-    figures = json.loads((tmp_path / "figures").read_text())
+    figures = read_json(tmp_path / "figures")
     examples, of_ranks = figures["examples_per_s"], figures["of_ranks"]
     assert f"total examples/sec: {examples:.2f} +- " in printed
     assert "rank 1: " in printed

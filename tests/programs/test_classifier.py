@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from harness import classifier_runs as own
 from harness import program_runs as programs
-from harness import texts
 from harness.classifier_runs import (
     DEV,
     TEST,
@@ -23,11 +22,13 @@ from harness.classifier_runs import (
 )
 from harness.models import save_model
 from harness.program_runs import files_in, metrics_in, objects_in, weights_in
-from harness.texts import KINDS, write_lines
+from harness.texts import ALL_WORDS, KINDS, write_lines
 from safetensors.numpy import load_file
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import ndcg_score
 from transformers import AutoConfig
+
+from ringbase.files import read_json
 
 STEPS = 40
 
@@ -55,7 +56,7 @@ def trained(flags, tmp_path_factory):
 def test_a_run_learns_and_leaves_its_files(trained):
     folder, returned = trained
     scores = scores_in(folder)
-    assert scores == returned == json.loads((folder / "result.json").read_text())["scores"]
+    assert scores == returned == read_json(folder / "result.json")["scores"]
     assert set(scores) == {"eval_accuracy", "eval_mcc", "eval_macro_f1", "eval_loss"}
     assert scores["eval_accuracy"] > 0.8  # chance: 0.33; measured 0.93
     probabilities = np.loadtxt(folder / "test_results.tsv", delimiter="\t")
@@ -97,11 +98,9 @@ def test_a_model_is_saved_for_transformers(trained):
     folder, _ = trained
     losses = [line["loss"] for line in metrics_in(folder)]
     assert np.mean(losses[-2:]) < 0.5 * losses[0]
-    config, labels = AutoConfig.from_pretrained(folder / "model"), dict(enumerate(sorted(KINDS)))
-    assert (config.id2label, config.label2id) == (
-        labels,
-        {name: number for number, name in labels.items()},
-    )
+    config, kinds = AutoConfig.from_pretrained(folder / "model"), sorted(KINDS)
+    assert config.id2label == dict(enumerate(kinds))
+    assert config.label2id == {kind: number for number, kind in enumerate(kinds)}
     assert config.problem_type == "single_label_classification"
 
 
@@ -119,9 +118,8 @@ def test_a_head_for_other_labels_starts_anew_and_class_weights_reach_the_trainin
     flags = (f"--model={trained[0]}/model", "--max_seq_length=32", *own.own_files(data), *own.LEARN)
     flags = (*flags, f"--train_file={tmp_path}/train.csv")
     classify(tmp_path / "new", *flags, "--learning_rate=0", "--num_train_steps=1")
-    old, new = (
-        load_file(folder / "model/model.safetensors") for folder in (trained[0], tmp_path / "new")
-    )
+    old = load_file(trained[0] / "model/model.safetensors")
+    new = load_file(tmp_path / "new/model/model.safetensors")
     np.testing.assert_array_equal(old["bert.pooler.dense.weight"], new["bert.pooler.dense.weight"])
     assert new["classifier.weight"].shape == (4, 64)
     assert not new["classifier.bias"].any()
@@ -132,10 +130,8 @@ def test_a_head_for_other_labels_starts_anew_and_class_weights_reach_the_trainin
 
 def test_seeds_start_from_one_model(data, tmp_path, capsys):
     """A folder of another model's run is not mixed with runs of this one, whose data it shares."""
-    small, large = (
-        save_model(tmp_path / name, "features", intermediate_size=size)
-        for name, size in (("small", 64), ("large", 96))
-    )
+    small = save_model(tmp_path / "small", "features", intermediate_size=64)
+    large = save_model(tmp_path / "large", "features", intermediate_size=96)
     flags = [*own.own_files(data), "--do_train", "--num_train_steps=2", "--max_seq_length=32"]
     out = tmp_path / "out"
     classify(out, *flags, f"--model={small}", "--seeds=1")
@@ -150,7 +146,7 @@ def test_seeds_give_mean_and_deviation(flags, tmp_path):
     flags = (*flags, "--num_train_steps=10", "--do_eval")
     means = classify(tmp_path / "both", *flags, "--seeds=1,2")
     runs = [scores_in(tmp_path / f"both/seed-{seed}") for seed in (1, 2)]
-    result = json.loads((tmp_path / "both/result.json").read_text())
+    result = read_json(tmp_path / "both/result.json")
     assert (result["seeds"], result["scores"]) == ({"1": runs[0], "2": runs[1]}, means)
     written = dict(
         line.split(" = ") for line in (tmp_path / "both/eval_results.txt").read_text().splitlines()
@@ -176,22 +172,12 @@ def test_the_best_model_is_kept_and_training_stops_also_in_two_parts(data, flags
     """Trained on wrong labels the dev score falls: the best evaluation is an early one. A run that
     is broken off has its history of evaluations from the checkpoint."""
     wrong = dict(zip(KINDS, (*KINDS[1:], KINDS[0]), strict=True))
-    write_rows(
-        tmp_path / "train.csv",
-        own.COLUMNS,
-        [(e.first, e.second, wrong[e.kind]) for e in TRAIN],
-        ",",
-    )
+    rows = [(e.first, e.second, wrong[e.kind]) for e in TRAIN]
+    write_rows(tmp_path / "train.csv", own.COLUMNS, rows, ",")
     out = tmp_path / "out"
-    flags = (
-        *flags,
-        f"--train_file={tmp_path}/train.csv",
-        "--num_train_steps=60",
-        "--eval_steps=4",
-        "--early_stopping_patience=3",
-        "--do_eval",
-    )
-    scores = classify(out, *flags, "--keep_checkpoints=2")
+    flags = (*flags, f"--train_file={tmp_path}/train.csv", "--num_train_steps=60", "--do_eval")
+    flags += ("--eval_steps=4", "--early_stopping_patience=3", "--keep_checkpoints=2")
+    scores = classify(out, *flags)
     measured = {
         line["step"]: line["eval_accuracy"] for line in metrics_in(out) if "eval_accuracy" in line
     }
@@ -204,36 +190,30 @@ def test_the_best_model_is_kept_and_training_stops_also_in_two_parts(data, flags
     assert sorted(kept) == [best, last - 4, last]  # two are kept, and the best
     assert weights_in(out / "model") == weights_in(kept[best]) != weights_in(kept[last])
     assert scores["eval_accuracy"] == measured[best] > measured[last]
-    state = json.loads((kept[last] / "state.json").read_text())
+    state = read_json(kept[last] / "state.json")
     assert state["evaluations"] == [[32 * step, value] for step, value in measured.items()]
 
     broken = programs.without_newest_checkpoint(out, tmp_path / "broken")
-    assert classify(broken, *flags, "--keep_checkpoints=2") == scores
+    assert classify(broken, *flags) == scores
     assert weights_in(broken / "model") == weights_in(out / "model")
-    assert (
-        json.loads((broken / "checkpoints" / kept[last].name / "state.json").read_text()) == state
-    )
+    assert read_json(broken / "checkpoints" / kept[last].name / "state.json") == state
     before = files_in(out)
     # Evaluation alone takes the best model: the last one's scores are others. The same command does
     # not train on.
     assert classify(out, *own.model_flags(data), *own.own_files(data), "--do_eval") == scores
-    assert json.loads((out / "predict_result.json").read_text())["scores"] == scores
-    classify(out, *flags, "--keep_checkpoints=2")
+    assert read_json(out / "predict_result.json")["scores"] == scores
+    classify(out, *flags)
     assert files_in(out, *NEW).items() <= before.items()
 
 
 def test_a_model_with_as_many_words_as_positions_is_resumed_to_the_bit(data, flags, tmp_path):
     """Its positions and its layers have tensors of the shape that all words together would have."""
-    config = json.loads((data / "bert_config.json").read_text())
+    config = read_json(data / "bert_config.json")
     size = config["max_position_embeddings"]
     assert config["intermediate_size"] == size
     (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": size}))
-    flags = (
-        *flags,
-        f"--bert_config_file={tmp_path}/config.json",
-        "--num_train_steps=4",
-        "--save_checkpoints_steps=2",
-    )
+    flags = (*flags, "--num_train_steps=4", "--save_checkpoints_steps=2")
+    flags += (f"--bert_config_file={tmp_path}/config.json",)
     classify(tmp_path / "whole", *flags)
     broken = programs.without_newest_checkpoint(tmp_path / "whole", tmp_path / "broken")
     classify(broken, *flags)
@@ -284,11 +264,10 @@ def test_standard_input_is_labelled_as_texts_of_a_file(
 def test_documents_of_a_question_are_ranked(data, tmp_path):
     """A reranker: the score of a pair is the share of words that both have."""
     chance, rows = np.random.default_rng(4), []
-    words = [word for kind in texts.WORDS.values() for word in kind]
     for _ in range(60):
-        question = chance.choice(words, 3, replace=False)
+        question = chance.choice(ALL_WORDS, 3, replace=False)
         for right in (3, 1, 0, 0):
-            others = chance.choice(words, 3)
+            others = chance.choice(ALL_WORDS, 3)
             document = [*question[:right], *others[right:]]
             rows.append({"q": " ".join(question), "d": " ".join(document), "n": right // 3})
     for name, part in (("train", rows[:200]), ("dev", rows[200:])):
@@ -321,20 +300,19 @@ SETS = (
 @pytest.mark.slow
 def test_mnli_scores_and_submits_both_sets(data, tmp_path):
     glue, out = tmp_path / "glue", tmp_path / "out"
+    columns = ["index", "sentence1", "sentence2"]
     for name, examples in (
         ("train", TRAIN),
         *((f"dev_{kind}", examples) for _, kind, _, examples in SETS),
     ):
         rows = [[n, e.first, e.second, LABELS[KINDS.index(e.kind)]] for n, e in enumerate(examples)]
-        write_rows(
-            glue / f"MNLI/{name}.tsv", ["index", "sentence1", "sentence2", "gold_label"], rows
-        )
+        write_rows(glue / f"MNLI/{name}.tsv", [*columns, "gold_label"], rows)
     for _, kind, _, examples in SETS:
         rows = [[n + 100, e.first, e.second] for n, e in enumerate(examples)]
-        write_rows(glue / f"MNLI/test_{kind}.tsv", ["index", "sentence1", "sentence2"], rows)
+        write_rows(glue / f"MNLI/test_{kind}.tsv", columns, rows)
     scores = classify(out, *glue_flags(data, glue, "mnli", 16), "--do_eval", "--do_predict")
     for suffix, _, submission, examples in SETS:
-        probabilities = np.loadtxt(out / f"test_results{suffix}.tsv", delimiter="\t")
+        probabilities = np.loadtxt(out / f"test_results{suffix}.tsv")
         labels = np.array([KINDS.index(e.kind) for e in examples])
         assert scores[f"eval{suffix}_accuracy"] == np.mean(probabilities.argmax(1) == labels)
         loss = -np.log(probabilities[np.arange(len(labels)), labels]).mean()
@@ -350,25 +328,20 @@ def test_sts_b_is_scored_as_scipy_does_and_its_submission_is_clipped(data, tmp_p
     number = {"animal": -9.5, "colour": 2.5, "tool": 14.0}
     for name, examples in (("train", TRAIN), ("dev", DEV), ("test", DEV)):
         rows = [[n, e.first, e.second, number[e.kind]] for n, e in enumerate(examples)]
-        write_rows(
-            tmp_path / f"STS-B/{name}.tsv", ["index", "sentence1", "sentence2", "score"], rows
-        )
+        columns = ["index", "sentence1", "sentence2", "score"]
+        write_rows(tmp_path / f"STS-B/{name}.tsv", columns, rows)
     flags = glue_flags(data, tmp_path / "STS-B", "stsb", 40)  # the task's own folder will do, too
     scores = classify(tmp_path / "out", *flags, "--do_eval", "--do_predict")
-    predicted, labels = (
-        np.loadtxt(tmp_path / "out/test_results.tsv"),
-        np.array([number[e.kind] for e in DEV]),
-    )
+    predicted = np.loadtxt(tmp_path / "out/test_results.tsv")
+    labels = np.array([number[e.kind] for e in DEV])
+    expected = {
+        "pearson": pearsonr(labels, predicted).statistic,
+        "spearmanr": spearmanr(labels, predicted).statistic,
+        "loss": np.mean(np.square(predicted - labels)),
+    }
     for kind in ("eval", "predict"):
-        assert scores[f"{kind}_pearson"] == pytest.approx(
-            pearsonr(labels, predicted).statistic, rel=1e-9
-        )
-        assert scores[f"{kind}_spearmanr"] == pytest.approx(
-            spearmanr(labels, predicted).statistic, rel=1e-9
-        )
-        assert scores[f"{kind}_loss"] == pytest.approx(
-            np.mean(np.square(predicted - labels)), rel=1e-9
-        )
+        found = {name: scores[f"{kind}_{name}"] for name in expected}
+        assert found == pytest.approx(expected, rel=1e-9)
     assert predicted.min() < 0 < 5 < predicted.max()
     submitted = [float(prediction) for _, prediction in table_in(tmp_path / "out/STS-B.tsv")[1:]]
     # three decimals

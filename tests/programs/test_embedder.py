@@ -11,7 +11,8 @@ import tensorflow as tf
 from harness.classifier_runs import model_flags, write_data
 from harness.models import save_model
 from harness.program_runs import bert, metrics_in, objects_in, refusal
-from harness.texts import WORDS, write_lines
+from harness.refusals import refused
+from harness.texts import ALL_WORDS, write_lines
 from scipy.stats import spearmanr
 from sklearn.metrics import ndcg_score
 from transformers import AutoTokenizer
@@ -25,14 +26,13 @@ embed = partial(bert, "embedder")
 LEARN = ("--do_train", "--global_batch_size=32", "--learning_rate=2e-3", "--num_train_steps=60")
 
 
-def make_pairs(number: int, seed: int) -> list[dict[str, str]]:
+def make_pairs(number, seed):
     """An anchor names two words, which its positive has in a longer text."""
     chance = np.random.default_rng(seed)
-    words = [word for kind in WORDS.values() for word in kind]
     pairs = []
     for _ in range(number):
-        one, other = chance.choice(words, 2, replace=False)
-        rest = chance.choice(words, 3)
+        one, other = chance.choice(ALL_WORDS, 2, replace=False)
+        rest = chance.choice(ALL_WORDS, 3)
         positive = " ".join(chance.permutation([one, other, *rest[:1]]))
         pairs.append({"anchor": f"{one} {other}", "positive": positive, "negative": " ".join(rest)})
     return pairs
@@ -92,11 +92,8 @@ def test_a_search_gets_better_and_leaves_its_files(trained, data):
 def test_the_folder_says_what_sentence_transformers_reads(trained, tmp_path):
     folder, _ = trained
     modules = read_json(folder / "model/modules.json")
-    assert [module["type"].rpartition(".")[2] for module in modules] == [
-        "Transformer",
-        "Pooling",
-        "Normalize",
-    ]
+    kinds = [module["type"].rpartition(".")[2] for module in modules]
+    assert kinds == ["Transformer", "Pooling", "Normalize"]
     pooling = read_json(folder / "model" / modules[1]["path"] / "config.json")
     assert pooling["word_embedding_dimension"] == 64
     assert (pooling["pooling_mode_mean_tokens"], pooling["pooling_mode_cls_token"]) == (True, False)
@@ -113,19 +110,6 @@ def test_the_folder_says_what_sentence_transformers_reads(trained, tmp_path):
     ids = tokenizer(["red fox"], return_tensors="np")
     found = exported(**{name: tf.constant(values, tf.int32) for name, values in ids.items()})
     np.testing.assert_allclose(found["vector"][0], expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_vectors_are_those_of_features(pooling, tmp_path):
-    """Of texts of unequal lengths, the mean over their own tokens or that of [CLS]."""
-    model = save_model(tmp_path, "features")
-    texts = ["red", "the red fox saw a dull axe", "fox axe"]
-    expected = ringbert.Features(model, pooling=pooling).pooled(texts)
-    embedder = ringbert.Embedder(model, pooling=pooling, normalize=False)
-    np.testing.assert_allclose(embedder(texts), expected, atol=1e-5)
-    units = ringbert.Embedder(model, pooling=pooling)(texts)
-    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(units, expected / lengths, atol=1e-5)
 
 
 def newer_folder(folder, pooling, *more):
@@ -151,6 +135,7 @@ def newer_folder(folder, pooling, *more):
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_a_folder_of_newer_sentence_transformers_gives_its_vectors(pooling, tmp_path):
+    """Those of `Features`, of texts of unequal lengths, as from a folder that says nothing."""
     model = newer_folder(tmp_path, pooling)
     texts = ["red", "the red fox saw a dull axe", "fox axe"]
     with pytest.warns(UserWarning, match="beyond max_seq_length 6 are cut off"):
@@ -165,24 +150,29 @@ def test_a_folder_of_newer_sentence_transformers_gives_its_vectors(pooling, tmp_
     units = ringbert.Embedder(model, normalize=True, max_seq_length=32)(texts)
     np.testing.assert_allclose(np.load(tmp_path / "units/vectors.npy"), units, atol=1e-5)
     assert np.abs(units - vectors).max() > 0.1
+    (model / "modules.json").unlink()  # a folder of other programs'
+    given = {"pooling": pooling, "max_seq_length": 6}
+    found = ringbert.Embedder(model, normalize=False, **given)(texts)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(
+        ringbert.Embedder(model, **given)(texts), expected / lengths, atol=1e-5
+    )
 
 
 def test_folders_with_other_modules_are_refused(tmp_path):
-    def refused(name, *arguments, **options):
-        with pytest.raises(ringbert.InputError) as caught:
-            ringbert.Embedder(newer_folder(tmp_path / name, *arguments), **options)
-        return str(caught.value)
-
-    assert "max" in refused("max", "max")
-    dense = refused("dense", "mean", "sentence_transformers.models.Dense")
-    assert "Dense" in dense
-    assert "max" in refused("several", ["mean", "max"])
+    for name, named, *arguments in (
+        ("max", "max", "max"),
+        ("dense", "Dense", "mean", "sentence_transformers.models.Dense"),
+        ("several", "max", ["mean", "max"]),
+    ):
+        model = newer_folder(tmp_path / name, *arguments)
+        refused(lambda model=model: ringbert.Embedder(model), named)
     model = newer_folder(tmp_path / "given", "max")
     assert np.isfinite(ringbert.Embedder(model, pooling="mean")("red fox")).all()
     for damaged in ("{}", "[3]", '[{"type": "Transformer"}]'):
         (model / "modules.json").write_text(damaged)
-        with pytest.raises(ringbert.InputError, match=r"modules\.json"):
-            ringbert.Embedder(model)
+        refused(lambda: ringbert.Embedder(model), "modules.json")
 
 
 def test_scores_are_learned_and_measured(data, tmp_path):

@@ -83,9 +83,8 @@ def test_saved_models_give_what_the_predictors_give(trained, tmp_path):
     for row, text in enumerate(vectors):
         last = np.array(found["pretraining"]["sequence_output"])[row][mask[row]]
         np.testing.assert_allclose(last, text.vectors, atol=1e-5)
-        pooled = np.tanh(
-            last[0] @ tensors["bert/pooler/dense/kernel"] + tensors["bert/pooler/dense/bias"]
-        )
+        pooler = "bert/pooler/dense"
+        pooled = np.tanh(last[0] @ tensors[f"{pooler}/kernel"] + tensors[f"{pooler}/bias"])
         np.testing.assert_allclose(found["pretraining"]["pooled_output"][row], pooled, atol=1e-5)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pyarrow.parquet
@@ -9,9 +10,10 @@ import pytest
 from harness import texts
 from harness.google import google_s_example
 from harness.models import save_model
-from harness.program_runs import in_process, refusal
+from harness.program_runs import in_process, objects_in, refusal
 from harness.real_data import real
 
+from ringbase.files import read_json
 from tasks.features.program import LINES_PER_ROW_GROUP
 
 MOST_TOKENS = 16
@@ -44,12 +46,9 @@ def model(tmp_path_factory):
 
 def extract(output, lines, model, *argv):
     """The program in this process; `lines` may be a file."""
-    source = (
-        texts.write_lines(output.with_name("lines.txt"), *lines)
-        if isinstance(lines, list)
-        else lines
-    )
-    argv = (f"--input_file={source}", f"--output_file={output}", f"--model={model}", *argv)
+    if isinstance(lines, list):
+        lines = texts.write_lines(output.with_name("lines.txt"), *lines)
+    argv = (f"--input_file={lines}", f"--output_file={output}", f"--model={model}", *argv)
     in_process("features", output.parent, *argv)
     return output
 
@@ -57,7 +56,7 @@ def extract(output, lines, model, *argv):
 def vectors_in(path):
     """Tokens and values [tokens, layers, H] of each line of a JSON file, in its order."""
     vectors = []
-    for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+    for line in objects_in(path):
         values = [[layer["values"] for layer in token["layers"]] for token in line["features"]]
         vectors.append(([token["token"] for token in line["features"]], np.array(values)))
     return vectors
@@ -76,9 +75,8 @@ def by_hand(line):
     match = re.match(r"^(.*) \|\|\| (.*)$", line.strip())
     first, second = (match.group(1), match.group(2).split()) if match else (line, None)
     # "|||" within a text is three marks that the vocabulary does not have.
-    return google_s_example(first.replace("|||", "[UNK] [UNK] [UNK]").split(), second, MOST_TOKENS)[
-        0
-    ]
+    first = first.replace("|||", "[UNK] [UNK] [UNK]").split()
+    return google_s_example(first, second, MOST_TOKENS)[0]
 
 
 def test_tokens_and_form_are_those_of_extract_features(extracted):
@@ -90,16 +88,15 @@ def test_tokens_and_form_are_those_of_extract_features(extracted):
         features = [{"token": token, "layers": []} for token in tokens]
         for feature, state in zip(features, states.tolist(), strict=True):
             for index, values in zip((-1, 0, 2), state, strict=True):
-                feature["layers"].append(
-                    {"index": index, "values": [round(value, 6) for value in values]}
-                )
+                values = [round(value, 6) for value in values]
+                feature["layers"].append({"index": index, "values": values})
         assert text == json.dumps({"linex_index": number, "features": features})
 
 
 def test_vectors_are_those_of_transformers(goldens, tmp_path):
     """MiniLM's hidden states by transformers on PyTorch, of one sentence, within 1e-5."""
-    folder, golden = real("minilm"), json.loads((goldens / "minilm.json").read_text())
-    vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    folder, golden = real("minilm"), read_json(goldens / "minilm.json")
+    vocabulary = (folder / "vocab.txt").read_text().split("\n")
     tokens = [vocabulary[number] for number in golden["input_ids"]]
     lines = [
         "a line before it that is longer than the sentence, so that it is padded .",
@@ -148,10 +145,6 @@ def test_bad_input_is_one_line_and_leaves_nothing(model, tmp_path, capsys, conte
     source, output = tmp_path / "input.txt", tmp_path / "features.jsonl"
     if content is not None:
         source.write_bytes(content)
-    refusal(
-        capsys,
-        "bert-features",
-        lambda: extract(output, source, model, f"--layers={layers}"),
-        *named,
-    )
+    call = partial(extract, output, source, model, f"--layers={layers}")
+    refusal(capsys, "bert-features", call, *named)
     assert [path for path in tmp_path.iterdir() if path != source] == []

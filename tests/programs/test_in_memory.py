@@ -42,14 +42,15 @@ def forms(texts, labels):
     back = datasets.Dataset.from_dict({"text": texts[::-1], "label": numbers[::-1]}, classes)
     frame = pandas.DataFrame({"text": texts, "label": labels})
     shuffled = frame.sample(frac=1, random_state=1).astype({"label": "category"})
+    again = back.select(range(len(texts))[::-1])
     return {
         "frame": frame,
         "a frame with another index and categories": shuffled.sort_index().set_index(
             "text", drop=False
         ),
         "dicts": frame.to_dict("records"),
-        "a data set in another order, with classes": back.select(range(len(texts))[::-1]),
-        "a stream": back.select(range(len(texts))[::-1]).to_iterable_dataset(),
+        "a data set in another order, with classes": again,
+        "a stream": again.to_iterable_dataset(),
     }
 
 
@@ -77,10 +78,8 @@ def test_what_some_rows_lack_is_missing_and_lists_are_lists():
     assert "row 1: label" in refused(lambda: read_own(file_of(later)), "--train_file")
     several = pandas.DataFrame({"text": ["a", "b"], "label": [np.array(["x", "y"]), []]})
     assert read_own(file_of(several), multi_label=True).labels == [("x", "y"), ()]
-    assert labels_in(file_of([{"text": "a", "label": 10}, {"text": "b", "label": 9}])) == (
-        "9",
-        "10",
-    )
+    numbers = [{"text": "a", "label": 10}, {"text": "b", "label": 9}]
+    assert labels_in(file_of(numbers)) == ("9", "10")
 
 
 def test_tags_in_memory_are_read_as_a_file(tmp_path):
@@ -98,11 +97,12 @@ def test_tags_in_memory_are_read_as_a_file(tmp_path):
 
     def pairs(path):
         found = read(Source(FileSettings(train_file=str(path)), "train"), False)
-        return [(list(each.words), list(each.tags or ())) for each in found]
+        return [(list(each.words), list(each.tags)) for each in found]
 
+    frame = pandas.DataFrame(data)
     for each in (
-        pandas.DataFrame(data),
-        pandas.DataFrame(data).to_dict("records"),
+        frame,
+        frame.to_dict("records"),
         datasets.Dataset.from_dict({"tokens": words, "ner_tags": numbers}, classes),
     ):
         assert pairs(file_of(each, ringbert.Tagging)) == pairs(file)
@@ -147,8 +147,8 @@ FORMS = ("data frame", "list of dicts", "datasets.Dataset")
         ([], ["no rows"]),
         (["a", "b"], ["['a', 'b']", *FORMS]),
         ({"text": ["a"]}, ["{'text': ['a']}", *FORMS]),
-        (FRAME.text, [*FORMS]),
-        (datasets.DatasetDict(train=datasets.Dataset.from_list([{"text": "a"}])), [*FORMS]),
+        (FRAME.text, FORMS),
+        (datasets.DatasetDict(train=datasets.Dataset.from_list([{"text": "a"}])), FORMS),
         ([{"text": "a", "label": 1}, {"text": "b", "label": "c"}], ["'c'"]),
         ([{"text": Ellipsis}], ["ellipsis"]),
         ([{"text": "\ud800"}], ["surrogates"]),
@@ -186,14 +186,12 @@ def test_the_snippet_of_the_documentation_runs(tmp_path, monkeypatch, capsys):
     section = re.search(r"## From a data frame to the mistakes\n\n((?:    .*\n|\n)+)", page)
     assert section
     examples = make_examples(300, 1)
-    frame = pandas.DataFrame(
-        {"text": [e.first for e in examples], "label": [e.kind for e in examples]}
-    )
+    frame = pandas.DataFrame([{"text": e.first, "label": e.kind} for e in examples])
     frame.to_csv(tmp_path / "reviews.csv", index=False)
     (tmp_path / "google-bert").mkdir()
     save_model(tmp_path / "made", "pretraining").rename(tmp_path / "google-bert/bert-base-uncased")
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
+    names = {}
     exec(textwrap.dedent(section[1]), names)  # what a reader pastes
     accuracy, *table = capsys.readouterr().out.splitlines()
     found, mistakes = names["frame"], names["mistakes"]

@@ -2,7 +2,6 @@
 raised."""
 
 import inspect
-import json
 import os
 import re
 import signal
@@ -14,22 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from harness.jobs import assert_gone, started
-from harness.program_runs import ROOT
+from harness.program_runs import ROOT, written_scores
 from harness.refusals import refused
 from harness.squad_files import make_entries, write_squad
 from harness.texts import write_model
 
 import ringbert
+from ringbase.files import read_json
 
 squad = partial(ringbert.Squad, output_dir="out", device="cpu")
 JOB = squad(train_file="a.json")
-SIZES = {
-    "max_seq_length": 40,
-    "doc_stride": 9,
-    "max_query_length": 9,
-    "global_batch_size": 16,
-    "device": "cpu",
-}
 WAIT_S = 200
 
 
@@ -49,9 +42,8 @@ WAIT_S = 200
 )
 def test_files_say_what_a_job_does(kind, arguments, done):
     job = getattr(ringbert, kind)(output_dir="out", **arguments)
-    assert {
-        name for name in ("do_train", "do_eval", "do_predict") if getattr(job, name, False)
-    } == done
+    names = ("do_train", "do_eval", "do_predict")
+    assert {name for name in names if getattr(job, name, False)} == done
 
 
 def test_a_job_shows_its_command():
@@ -64,7 +56,7 @@ def test_a_job_shows_its_command():
     ("call", "named"),
     [
         (lambda: squad(trian_file="a"), ["trian_file", "train_file"]),
-        (lambda: squad(), ["nothing to do"]),
+        (squad, ["nothing to do"]),
         (lambda: squad(train_file="a", learning_rate="fast"), ["learning_rate", "fast"]),
         (lambda: squad(train_file=["a", "b"]), ["train_file", "a", "b"]),
         (lambda: squad(train_file="a", max_seq_length=[9]), ["max_seq_length", "[9]"]),
@@ -102,10 +94,8 @@ def test_a_job_s_signature_has_its_flags(kind):
     assert set(listed) == {*parameters, "config", "flagfile", "version"}
     needed = {name for name, each in parameters.items() if each.default is each.empty}
     assert needed - {"input_file"} == {"output_dir"}
-    assert (parameters["learning_rate"].annotation, parameters["output_dir"].annotation) == (
-        float,
-        str,
-    )
+    assert parameters["learning_rate"].annotation is float
+    assert parameters["output_dir"].annotation is str
 
 
 def test_a_result_is_a_table_in_notebooks():
@@ -154,11 +144,8 @@ def test_a_crash_is_raised_with_the_last_lines(tmp_path):
 
 def script(**arguments):
     """The command line of a script that launches Squad with these arguments."""
-    return [
-        sys.executable,
-        "-c",
-        f"import ringbert; ringbert.launch(ringbert.Squad(**{arguments}))",
-    ]
+    code = f"import ringbert; ringbert.launch(ringbert.Squad(**{arguments}))"
+    return [sys.executable, "-c", code]
 
 
 def test_the_ranks_end_with_a_killed_parent(tmp_path):
@@ -174,32 +161,31 @@ def test_the_ranks_end_with_a_killed_parent(tmp_path):
 def arguments(tmp_path):
     """Those of a training, whose file and folder have names that a shell would cut."""
     write_model(tmp_path, num_layers=1)
-    files = {
+    return {
         "vocab_file": f"{tmp_path}/vocab.txt",
         "bert_config_file": f"{tmp_path}/bert_config.json",
+        "train_file": str(write_squad(tmp_path / "it's; $HOME.json", make_entries(200, 1))),
+        "output_dir": f"{tmp_path}/나의 폴더",
+        "max_seq_length": 40,
+        "doc_stride": 9,
+        "max_query_length": 9,
+        "global_batch_size": 16,
+        "device": "cpu",
     }
-    train_file = write_squad(tmp_path / "it's; $HOME.json", make_entries(200, 1))
-    return {"train_file": str(train_file), "output_dir": f"{tmp_path}/나의 폴더", **files, **SIZES}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(WAIT_S)
 def test_a_job_is_trained_and_scored_and_then_predicts(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    arguments |= {
-        "predict_file": write_squad(Path("dev.json"), make_entries(20, 2)),
-        "output_dir": "나의 폴더",
-    }
-    first = ringbert.launch(
-        ringbert.Squad(num_train_epochs=np.float64(1) / 3, **arguments), ranks=2
-    )
+    arguments["predict_file"] = write_squad(Path("dev.json"), make_entries(20, 2))
+    arguments["output_dir"] = "나의 폴더"
+    job = ringbert.Squad(num_train_epochs=np.float64(1) / 3, **arguments)
+    first = ringbert.launch(job, ranks=2)
     assert "2 ranks on 1 machine, cpu" in capsys.readouterr().err
     assert (first.ranks, first.output_dir) == (2, tmp_path / "나의 폴더")
-    lines = (first.output_dir / "eval_results.txt").read_text().splitlines()
-    assert first.scores == {
-        name: float(value) for name, value in (line.split(" = ") for line in lines)
-    }
-    assert first.details == json.loads((first.output_dir / "result.json").read_text())
+    assert first.scores == written_scores(first.output_dir)
+    assert first.details == read_json(first.output_dir / "result.json")
     assert first.details["seconds"] == first.seconds > 0
     prediction = ringbert.Squad(**arguments | {"train_file": None})
     assert ringbert.launch(prediction, progress=False).scores == first.scores

@@ -21,7 +21,7 @@ SCRIPT = ROOT / "examples/own_task.py"
 SEEDS, NEW = (1, 2, 3), ("saw saw saw saw", "cat cat saw saw")
 
 
-def write_reviews(path, number: int) -> str:
+def write_reviews(path, number):
     stars = np.random.default_rng(number).integers(0, 3, number)
     lines = [" ".join(["cat"] * count + ["saw"] * (4 - count)) for count in stars]
     path.write_text("\n".join(["text,stars", *map("{},{}".format, lines, stars)]))
@@ -29,11 +29,10 @@ def write_reviews(path, number: int) -> str:
 
 
 @pytest.mark.slow
-def test_a_task_of_ones_own_has_all_that_ours_have(tmp_path, monkeypatch):
-    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
-    model = dict(
-        flag.removeprefix("--").split("=") for flag in model_flags(write_data(tmp_path / "model"))
-    )
+@pytest.mark.usefixtures("cache")
+def test_a_task_of_ones_own_has_all_that_ours_have(tmp_path):
+    given = model_flags(write_data(tmp_path / "model"))
+    model = dict(flag.removeprefix("--").split("=") for flag in given)
     (tmp_path / "new.csv").write_text("\n".join(["text", *NEW]))
     job = ringbert.Script(
         SCRIPT,
@@ -78,7 +77,6 @@ def test_a_task_of_ones_own_has_all_that_ours_have(tmp_path, monkeypatch):
     assert list(exported.structured_outputs) == ["stars"]
 
     (tmp_path / "train.csv").write_text("text,stars\nsaw,1\ncat,\n")
-    flags = [f"--{name}={value}" for name, value in model.items()]
-    command = sys.executable, SCRIPT, *flags, "--do_train", f"--train_file={tmp_path}/train.csv"
+    command = sys.executable, SCRIPT, *given, "--do_train", f"--train_file={tmp_path}/train.csv"
     done = shell(*command, "--output_dir", tmp_path / "none", status=1)
     assert "train.csv: line 3: stars" in done.stderr.splitlines()[-1]

@@ -12,13 +12,15 @@ import keras
 import numpy as np
 import pandas
 import pytest
-from harness.classifier_runs import COLUMNS, TEST, classify, write_rows
+from harness.classifier_runs import COLUMNS, TEST, classify, table_in, write_rows
 from harness.models import save_model
-from harness.program_runs import bert, files_in, in_process, refusal
+from harness.program_runs import bert, files_in, in_process, objects_in, refusal
 from harness.refusals import refused
 from harness.squad_files import make_entries, write_squad
+from harness.texts import write_lines
 
 import ringbert
+from ringbase.files import read_json, write_json
 from ringbert import ask
 
 LABELS = ("tool", "animal", "colour")
@@ -45,6 +47,13 @@ def warned(call, match):
     return result
 
 
+def labelled(folder, model, columns, rows, *flags):
+    """Labels a file of these rows, by the program."""
+    write_rows(folder / "test.tsv", columns, rows)
+    argv = (f"--model={model}", f"--predict_file={folder}/test.tsv", "--do_predict")
+    classify(folder / "out", *argv, *flags)
+
+
 @pytest.mark.parametrize(
     "settings", [LENGTHS, LENGTHS | VERSION_2], ids=["always answers", "may have no answer"]
 )
@@ -54,15 +63,12 @@ def test_answers_are_those_of_bert_squad(span_model, tmp_path, settings):
     entries = make_entries(12, 5)
     file = write_squad(tmp_path / "dev.json", entries)
     flags = [f"--{name}={value}" for name, value in settings.items()]
-    bert(
-        "squad", tmp_path, f"--model={span_model}", f"--predict_file={file}", "--do_predict", *flags
-    )
-    paths = [
-        tmp_path / f"{name}.json" for name in ("predictions", "nbest_predictions", "null_odds")
-    ]
-    predictions, nbest, null_odds = (
-        json.loads(path.read_text()) if path.exists() else {} for path in paths
-    )
+    flags += [f"--model={span_model}", f"--predict_file={file}", "--do_predict"]
+    bert("squad", tmp_path, *flags)
+    predictions = read_json(tmp_path / "predictions.json")
+    nbest = read_json(tmp_path / "nbest_predictions.json")
+    may_have_none = "version_2_with_negative" in settings
+    null_odds = read_json(tmp_path / "null_odds.json") if may_have_none else {}
     answers = ringbert.QuestionAnswering(span_model, **settings)
     contexts, questions = [entry[0] for entry in entries], [entry[1] for entry in entries]
     found = answers(questions, contexts, top_k=20)
@@ -82,12 +88,12 @@ def test_answers_are_those_of_bert_squad(span_model, tmp_path, settings):
     assert sum(not listed[0].text for listed in found) in (range(1, 12) if null_odds else [0])
     # In other forms the question has other neighbours in its batch, and so other roundings.
     best, question, context = found[0][0], questions[0], contexts[0]
-    forms = [
+    for one in [
         answers(question, context),
         *answers([question], context),
         *answers(question, contexts[:1]),
-    ]
-    for one in [*forms, *answers(question, context, top_k=1)]:
+        *answers(question, context, top_k=1),
+    ]:
         assert (one.text, one.start, one.end) == (best.text, best.start, best.end)
         assert one.probability == pytest.approx(best.probability, rel=1e-4)
 
@@ -102,52 +108,27 @@ def test_questions_without_known_words(span_model):
 def test_labels_are_those_of_bert_classifier(label_model, tmp_path):
     """A model of pairs warns of single texts."""
     pairs = [(e.first, e.second) for e in TEST]
-    write_rows(tmp_path / "test.tsv", COLUMNS[:2], pairs)
-    argv = (
-        f"--model={label_model}",
-        f"--predict_file={tmp_path}/test.tsv",
-        "--do_predict",
-        "--max_seq_length=12",
-    )
-    classify(tmp_path / "out", *argv, "--text_column=body", "--text_pair_column=more")
+    columns = ("--text_column=body", "--text_pair_column=more", "--max_seq_length=12")
+    labelled(tmp_path, label_model, COLUMNS[:2], pairs, *columns)
     shutil.copytree(label_model, tmp_path / "run/model")
-    (tmp_path / "run/run.json").write_text(
-        '{"config": {"task_name": "mrpc", "max_seq_length": 12}}'
-    )
+    config = {"task_name": "mrpc", "max_seq_length": 12}
+    write_json(tmp_path / "run/run.json", {"config": config})
     classifier = ringbert.Classifier(tmp_path / "run")
     found = warned(lambda: classifier(pairs), "max_seq_length 12")
-    written = np.loadtxt(tmp_path / "out/test_results.tsv", delimiter="\t").tolist()
+    written = np.loadtxt(tmp_path / "out/test_results.tsv").tolist()
     assert [one.probabilities for one in found] == [
         dict(zip(LABELS, row, strict=True)) for row in written
     ]
-    labels = [
-        line.split("\t")[1]
-        for line in (tmp_path / "out/predictions.tsv").read_text().splitlines()[1:]
-    ]
-    assert [(one.label, one.probability) for one in found] == list(
-        zip(labels, map(max, written), strict=True)
-    )
-    assert (
-        len(
-            warned(
-                lambda: classifier([("the red fox", "two dull axe"), "the red fox"]),
-                "pairs of texts",
-            )
-        )
-        == 2
-    )
+    labels = [row[1] for row in table_in(tmp_path / "out/predictions.tsv")[1:]]
+    assert [one.label for one in found] == labels
+    assert [one.probability for one in found] == [*map(max, written)]
+    mixed = [("the red fox", "two dull axe"), "the red fox"]
+    assert len(warned(lambda: classifier(mixed), "pairs of texts")) == 2
 
 
 def test_a_regression_gives_values(tmp_path):
     model = save_model(tmp_path, "classifier", problem_type="regression", labels=("LABEL_0",))
-    write_rows(tmp_path / "test.tsv", ["text"], [[e.first] for e in TEST])
-    argv = (
-        f"--model={model}",
-        f"--predict_file={tmp_path}/test.tsv",
-        "--do_predict",
-        "--regression",
-    )
-    classify(tmp_path / "out", *argv)
+    labelled(tmp_path, model, ["text"], [[e.first] for e in TEST], "--regression")
     found = ringbert.Classifier(model)([e.first for e in TEST])
     assert [one.value for one in found] == np.loadtxt(tmp_path / "out/test_results.tsv").tolist()
     assert (found[0].label, found[0].probabilities) == (str(found[0].value), {})
@@ -161,16 +142,10 @@ def test_vectors_are_those_of_bert_features(span_model, tmp_path):
         "grey hare and pink crow by the rake",
     ]
     lines = [item if isinstance(item, str) else " ||| ".join(item) for item in items]
-    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
-    argv = (
-        f"--input_file={tmp_path}/lines.txt",
-        f"--output_file={tmp_path}/out.jsonl",
-        f"--model={span_model}",
-    )
-    in_process("features", tmp_path, *argv, "--layers=-1")
-    written = [
-        json.loads(line)["features"] for line in (tmp_path / "out.jsonl").read_text().splitlines()
-    ]
+    source = write_lines(tmp_path / "lines.txt", *lines)
+    files = (f"--input_file={source}", f"--output_file={tmp_path}/out.jsonl")
+    in_process("features", tmp_path, *files, f"--model={span_model}", "--layers=-1")
+    written = [line["features"] for line in objects_in(tmp_path / "out.jsonl")]
     vectors = ringbert.Features(span_model)
     found = vectors(items)
     for one, expected, item in zip(found, written, items, strict=True):
@@ -185,9 +160,8 @@ def test_vectors_are_those_of_bert_features(span_model, tmp_path):
                 start:end
             ]
             text = next(parts, "") if token == "[SEP]" else text
-    cut = warned(
-        lambda: ringbert.Features(span_model, max_seq_length=6)(items[0]), "max_seq_length 6"
-    )
+    short = ringbert.Features(span_model, max_seq_length=6)
+    cut = warned(lambda: short(items[0]), "max_seq_length 6")
     assert len(cut.offsets) == len(cut.tokens) == 6
     np.testing.assert_array_equal(vectors.pooled(items), [one.pooled for one in found])
     first = ringbert.Features(span_model, pooling="cls")(items)
@@ -200,20 +174,18 @@ def test_a_runs_folder_gives_its_settings_and_the_users_come_first(span_model, g
     out, alone = tmp_path / "out", tmp_path / "alone"
     for name in ("out/model", "alone/checkpoints/rows-000000000032"):
         shutil.copytree(span_model, tmp_path / name)
-    config = json.dumps({"config": LENGTHS | VERSION_2 | {"n_best_size": 5, "learning_rate": 1.0}})
+    config = LENGTHS | VERSION_2 | {"n_best_size": 5, "learning_rate": 1.0}
     for run, folder in (
         (out, out),
         (out, str(out / "model")),
         (alone, alone / "checkpoints/rows-000000000032"),
     ):
-        (run / "run.json").write_text(config)
+        write_json(run / "run.json", {"config": config})
         settings = ringbert.QuestionAnswering(folder, n_best_size=7).settings
         assert (settings.n_best_size, settings.max_seq_length, settings.doc_stride) == (7, 40, 12)
         assert settings.version_2_with_negative
-    assert (
-        ringbert.QuestionAnswering(goldens / "runs/squad/interrupted").settings.max_query_length
-        == 12
-    )
+    interrupted = ringbert.QuestionAnswering(goldens / "runs/squad/interrupted")
+    assert interrupted.settings.max_query_length == 12
     # as of a training on corpora
     (out / "run.json").write_text('{"config": {"max_seq_length": null}}')
     assert ringbert.Features(out).settings.max_seq_length == 128  # the model's positions
@@ -225,10 +197,8 @@ def test_a_runs_folder_gives_its_settings_and_the_users_come_first(span_model, g
 
 def test_threads_two_predictors_and_the_keras_policy(label_model):
     before, items = keras.config.dtype_policy().name, [e.first for e in TEST]
-    rough, exact = (
-        ringbert.Classifier(label_model, precision="bf16"),
-        ringbert.Classifier(label_model),
-    )
+    rough = ringbert.Classifier(label_model, precision="bf16")
+    exact = ringbert.Classifier(label_model)
     assert keras.config.dtype_policy().name == before
     alone = [exact(item) for item in items]
     rounding = [
@@ -243,16 +213,14 @@ def test_frames_of_labels_have_the_index_of_the_texts(label_model, monkeypatch):
     classifier, items = ringbert.Classifier(label_model), [e.first for e in TEST]
     data = pandas.DataFrame({"text": items}).sample(frac=0.5, random_state=1)
     frame, found = classifier.frame(data.text), classifier([*data.text])
-    assert list(frame) == [
-        *("text", "label", "probability", "labels"),
-        *(f"probabilities_{label}" for label in LABELS),
-    ]
+    shares = [f"probabilities_{label}" for label in LABELS]
+    assert list(frame) == ["text", "label", "probability", "labels", *shares]
     assert frame.index.equals(data.index)
     assert frame.text.equals(data.text)
     assert list(frame.label) == [one.label for one in found]
     assert list(frame.probability) == [one.probability for one in found]
-    shares = frame.filter(like="probabilities_").to_numpy().tolist()
-    assert shares == [[*one.probabilities.values()] for one in found]
+    values = [[*one.probabilities.values()] for one in found]
+    assert frame[shares].to_numpy().tolist() == values
     assert classifier.frame("the cat").index.tolist() == [0]
     mixed = classifier.frame(iter([("the cat", "a saw"), "the cat"]))
     assert mixed.text_pair.isna().tolist() == [False, True]
@@ -290,9 +258,8 @@ def test_frames_of_entities_repeat_the_index_of_their_text(tmp_path):
 
 
 @pytest.fixture
-def store(goldens, tmp_path, monkeypatch):
+def store(goldens, cache):
     """Runs of bert-classifier in a store."""
-    monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
     store = fsspec.filesystem("memory")
     store.put(str(goldens / "runs/classifier"), "/bucket", recursive=True)
     (checkpoint,) = store.glob("/bucket/interrupted/checkpoints/*")[-1:]
@@ -301,12 +268,12 @@ def store(goldens, tmp_path, monkeypatch):
     store.store.clear()
 
 
-def test_models_in_a_store(store, goldens, tmp_path):
+def test_models_in_a_store(store, cache, goldens, tmp_path):
     """Of a run its model/ alone is copied; before there is one, its newest checkpoint is used."""
     pairs, runs = [("the cat", "a saw"), ("two red", "axe")], goldens / "runs/classifier"
     classifier = ringbert.Classifier(f"{store}/finished")
     assert classifier(pairs) == ringbert.Classifier(runs / "finished")(pairs)
-    (copy,) = (tmp_path / "cache/remote").iterdir()
+    (copy,) = (cache / "remote").iterdir()
     assert files_in(copy) == files_in(runs / "finished/model")
     # with task.json, the settings of the run
     assert classifier.settings == ringbert.Classifier(runs / "finished").settings
@@ -347,13 +314,8 @@ def test_folders_and_settings_that_are_refused(span_model, label_model, tmp_path
     check(ringbert.QuestionAnswering, label_model, label_model, "bert-squad")
     check(ringbert.QuestionAnswering, span_model, "precision", precision="fp8")
     check(ringbert.QuestionAnswering, span_model, "max_seq_length", "128", max_seq_length=129)
-    check(
-        ringbert.QuestionAnswering,
-        span_model,
-        "max_seq_length",
-        "max_query_length",
-        max_seq_length=40,
-    )
+    named = ("max_seq_length", "max_query_length")
+    check(ringbert.QuestionAnswering, span_model, *named, max_seq_length=40)
     check(ringbert.Features, span_model, "layer", "1", layer=1)
     check(ringbert.Features, span_model, "pooling", pooling="max")
 
@@ -363,7 +325,7 @@ def test_bert_ask_prints_lines_and_json(span_model, tmp_path, capsys, monkeypatc
     output."""
     file, context = tmp_path / "context.txt", "the cat sat near a\nred fox and the dog"
     model, flags = str(span_model), [f"--{name}={value}" for name, value in LENGTHS.items()]
-    file.write_text(context, encoding="utf-8")
+    file.write_text(context)
     answers = ringbert.QuestionAnswering(span_model, **LENGTHS)
     expected = answers("the animal", context, top_k=3)
     assert any("\n" in answer.text for answer in expected)

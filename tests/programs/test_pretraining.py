@@ -16,10 +16,12 @@ from harness.program_runs import (
     refusal,
     weights_in,
     without_newest_checkpoint,
+    written_scores,
 )
-from harness.texts import WORDS, write_model
+from harness.texts import ALL_WORDS, write_model
 from safetensors.numpy import load_file
 
+from ringbase.files import read_json
 from tasks.corpus.__main__ import main as bert_corpus
 from tasks.pretraining.settings import PretrainingPlan
 
@@ -44,7 +46,7 @@ def corpus(tmp_path_factory):
     """A folder with a vocabulary, a configuration, and shards: dynamic, static, tf, held."""
     folder, chance = tmp_path_factory.mktemp("corpus"), np.random.default_rng(1)
     write_model(folder, num_layers=1)
-    words = [word for kind in WORDS.values() for word in kind] * 2
+    words = ALL_WORDS * 2
 
     def document():
         # words follow each other, so that they can be guessed
@@ -98,7 +100,8 @@ def test_a_run_learns_and_leaves_its_files(trained, corpus):
     mlm, _ = losses(trained).T
     assert len(mlm) == STEPS
     assert mlm[-4:].mean() < mlm[:4].mean() - 0.3
-    scores = json.loads((trained / "result.json").read_text())["scores"]
+    result = read_json(trained / "result.json")
+    scores = result["scores"]
     assert set(scores) == {
         "masked_lm_accuracy",
         "masked_lm_loss",
@@ -106,20 +109,14 @@ def test_a_run_learns_and_leaves_its_files(trained, corpus):
         "next_sentence_loss",
     }
     loss = scores["masked_lm_loss"] + scores["next_sentence_loss"]
-    written = dict(
-        line.split(" = ") for line in (trained / "eval_results.txt").read_text().splitlines()
-    )
-    assert {name: float(text) for name, text in written.items()} == scores | {
-        "global_step": STEPS,
-        "loss": loss,
-    }
+    assert written_scores(trained) == scores | {"global_step": STEPS, "loss": loss}
     measured = [line for line in metrics_in(trained) if "masked_lm_loss" in line]
     assert [line["step"] for line in measured] == [12, 24]
     # the last step's evaluation is the final one
     assert {name: measured[-1][name] for name in scores} == scores
-    filled, mistakes = json.loads((trained / "result.json").read_text())["report"]
+    filled, mistakes = result["report"]
     words = set((corpus / "held.txt").read_text().split())
-    marks = list[tuple[str, str]]()
+    marks = []
     for (text,) in filled["rows"]:
         marks += [(text["text"][start:stop], name) for start, stop, name in text["marks"]]
     assert {word for word, _ in marks} <= words  # the tokens that were masked, not [MASK]
@@ -141,14 +138,14 @@ def test_evaluation_alone_changes_nothing_that_the_training_wrote(corpus, traine
     folder = shutil.copytree(trained, tmp_path / "run")
     found = pretrain(corpus, folder, "dynamic/*.arrow", "--do_eval", *SIZES)
     for path in (folder / "predict_result.json", trained / "result.json"):
-        assert json.loads(path.read_text())["scores"] == found
+        assert read_json(path)["scores"] == found
     assert files_in(folder, "predict_result.json", "history.json") == files_in(
         trained, "history.json"
     )
 
 
 def rows_in(shards):
-    return json.loads((shards / "manifest.json").read_text())["counts"]["examples"]
+    return read_json(shards / "manifest.json")["counts"]["examples"]
 
 
 @pytest.mark.slow
@@ -176,13 +173,9 @@ def test_tfrecord_shards_train_as_the_same_examples_in_arrow_shards(corpus, tmp_
 def test_masks_are_drawn_again_in_each_epoch_or_read_from_the_shards(corpus, tmp_path):
     """At a rate of 0 and without dropout a loss changes only with the masks. A step is an epoch."""
     for shards in ("dynamic", "static"):
-        flags = (
-            "--do_train",
-            f"--global_batch_size={rows_in(corpus / shards)}",
-            "--num_train_epochs=2",
-            *SIZES,
-        )
-        pretrain(corpus, tmp_path / shards, shards, *flags, "--learning_rate=0", "--log_steps=1")
+        epoch = f"--global_batch_size={rows_in(corpus / shards)}"
+        flags = ("--do_train", epoch, "--num_train_epochs=2", "--learning_rate=0", "--log_steps=1")
+        pretrain(corpus, tmp_path / shards, shards, *flags, *SIZES)
         one, again = losses(tmp_path / shards)
         assert (one == pytest.approx(again, rel=1e-4)) == (shards == "static")
 
@@ -205,10 +198,8 @@ def test_a_second_phase_starts_from_the_first_ones_model_and_moments(corpus, tra
         pretrain(corpus, tmp_path / name, "dynamic/*.arrow", *flags, *more)
         written = tmp_path / name / "checkpoints/rows-000000000008"
         second[name] = load_file(written / "optimizer.safetensors")
-    assert (
-        json.loads((written / "state.json").read_text())["settings"]["--max_predictions_per_seq"]
-        == PREDICTIONS
-    )
+    settings = read_json(written / "state.json")["settings"]
+    assert settings["--max_predictions_per_seq"] == PREDICTIONS
     moments = load_file(first / "optimizer.safetensors")
     assert moments["0000"] == STEPS
     assert second["with"]["0000"] == second["without"]["0000"] == 1  # the schedule is the new run's
@@ -230,7 +221,7 @@ def test_a_second_phase_starts_from_the_first_ones_model_and_moments(corpus, tra
 def test_masks_are_those_of_flags_of_shards_or_of_the_model(
     corpus, tmp_path, kind, built, given, expected
 ):
-    config = json.loads((corpus / "bert_config.json").read_text())
+    config = read_json(corpus / "bert_config.json")
     if kind == "modernbert":
         config |= {"model_type": kind, "hidden_activation": "gelu", "pad_token_id": 0}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -246,7 +237,7 @@ def test_masks_are_those_of_flags_of_shards_or_of_the_model(
     losses = [line["mlm"] for line in metrics_in(tmp_path / "run") if "mlm" in line]
     assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.2
     (state,) = sorted(tmp_path.glob("run/checkpoints/*/state.json"))[-1:]
-    settings = json.loads(state.read_text())["settings"]
+    settings = read_json(state)["settings"]
     assert (settings["--masked_lm_prob"], settings["--max_predictions_per_seq"]) == expected
 
 
@@ -270,12 +261,8 @@ def test_bad_shards_are_one_line(corpus, trained, tmp_path, capsys, shards, flag
         (corpus / "vocab.txt").read_text().replace("cat\n", "cats\n")
     )
     given = [flag.format(tmp=tmp_path, trained=trained) for flag in flags]
-    refusal(
-        capsys,
-        "bert-pretraining",
-        lambda: pretrain(corpus, tmp_path / "out", shards, *TRAIN, *given),
-        *named,
-    )
+    call = functools.partial(pretrain, corpus, tmp_path / "out", shards, *TRAIN, *given)
+    refusal(capsys, "bert-pretraining", call, *named)
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -285,36 +272,16 @@ def test_whole_words_that_never_fit_are_one_line(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("\n\n".join(["zq zr zs\nzt zu zv\nzw zx zy"] * 9))
     files = f"--vocab_file={tmp_path}/vocab.txt", f"--input_file={tmp_path}/text.txt"
     sizes = "--max_seq_length=32", "--max_predictions_per_seq=1"
-    bert_corpus(
-        [
-            "build",
-            *files,
-            f"--output_dir={tmp_path}/shards",
-            "--num_workers=1",
-            "--num_shards=1",
-            *sizes,
-        ]
-    )
-    flags = [
-        f"--input_file={tmp_path}/shards",
-        f"--bert_config_file={tmp_path}/bert_config.json",
-        *sizes,
-    ]
-    flags += ["--global_batch_size=4", "--num_train_steps=5"]
-    whole_words = functools.partial(
-        bert, "pretraining", tmp_path / "run", *flags, "--do_whole_word_mask"
-    )
-    refusal(
-        capsys, "bert-pretraining", lambda: whole_words("--do_train"), "no row has a target for mlm"
-    )
-    bert("pretraining", tmp_path / "run", *flags, "--do_train", "--resume=never")
-    refusal(
-        capsys,
-        "bert-pretraining",
-        lambda: whole_words("--do_eval"),
-        "masked",
-        "--max_predictions_per_seq",
-    )
+    output = f"--output_dir={tmp_path}/shards"
+    bert_corpus(["build", *files, output, "--num_workers=1", "--num_shards=1", *sizes])
+    model = f"--bert_config_file={tmp_path}/bert_config.json"
+    flags = (f"--input_file={tmp_path}/shards", model, *sizes, "--global_batch_size=4")
+    run = functools.partial(bert, "pretraining", tmp_path / "run", *flags, "--num_train_steps=5")
+    whole_words = functools.partial(run, "--do_whole_word_mask")
+    refused = functools.partial(refusal, capsys, "bert-pretraining")
+    refused(lambda: whole_words("--do_train"), "no row has a target for mlm")
+    run("--do_train", "--resume=never")
+    refused(lambda: whole_words("--do_eval"), "masked", "--max_predictions_per_seq")
 
 
 def test_google_trains_100000_steps_by_default():
@@ -343,15 +310,15 @@ def test_other_settings_are_refused_with_the_ways_to_train_on(corpus, trained, t
         pretrain(corpus, folder, "dynamic/*.arrow", *TRAIN, "--num_train_steps=30", *flags)
 
     first = trained / f"checkpoints/rows-{BATCH * STEPS:012d}"
-    line = refusal(
+    refusal(
         capsys,
         "bert-pretraining",
         lambda: longer(trained),
         f"{first} holds a run with --num_train_steps = {STEPS}, this command has 30",
         "--output_dir",
+        "this checkpoint as --init_checkpoint",
+        "--init_moments",
     )
-    assert "this checkpoint as --init_checkpoint" in line
-    assert "--init_moments" in line
     more = f"--init_checkpoint={first}", "--init_moments", "--num_warmup_steps=null"
     longer(tmp_path / "longer", *more)
     assert "the warmup of one rank is 3 steps" in capsys.readouterr().err

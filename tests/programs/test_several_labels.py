@@ -14,6 +14,7 @@ from scipy.special import expit
 from sklearn.metrics import f1_score
 
 import ringbert
+from ringbase.files import read_json
 from tasks.classifier.named_tasks import task_of
 from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import TextSettings
@@ -32,6 +33,15 @@ def rows_of(examples):
 ROWS = {"train": rows_of(own.TRAIN), "dev": rows_of(own.DEV), "test": rows_of(own.TEST)}
 
 
+LEARN = ("--multi_label", *own.LEARN, "--do_predict", "--max_seq_length=48")
+
+
+def files_of(pattern):
+    """The flags that name the files of the three sets."""
+    named = {"train_file": "train", "dev_file": "dev", "predict_file": "test"}
+    return [f"--{flag}={pattern.format(name)}" for flag, name in named.items()]
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Texts of one kind or two: a CSV with lists in text, and one with columns."""
@@ -45,39 +55,24 @@ def data(tmp_path_factory):
 
 
 def flags(data, form):
-    files = (
-        f"--{flag}={data}/{name}-{form}.csv"
-        for flag, name in (("train_file", "train"), ("dev_file", "dev"), ("predict_file", "test"))
-    )
+    files = files_of(f"{data}/{{}}-{form}.csv")
     columns = [f"--label_column={','.join(KINDS)}"] if form == "columns" else []
-    return (
-        *own.model_flags(data),
-        *files,
-        *columns,
-        "--multi_label",
-        *own.LEARN,
-        "--do_eval",
-        "--do_predict",
-    )
+    return (*own.model_flags(data), *files, *columns, *LEARN, "--do_eval", "--num_train_steps=90")
 
 
 @pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    return folder, classify(
-        folder, *flags(data, "lists"), "--num_train_steps=90", "--max_seq_length=48"
-    )
+    return folder, classify(folder, *flags(data, "lists"))
 
 
 def test_a_run_learns_chooses_thresholds_and_predicts_with_them(trained):
     folder, scores = trained
     assert scores["eval_micro_f1"] > 0.8  # all labels: 0.67; measured 0.97
-    result, task = (
-        json.loads((folder / name).read_text()) for name in ("result.json", "model/task.json")
-    )
+    result, task = read_json(folder / "result.json"), read_json(folder / "model/task.json")
     assert task["thresholds"] == result["thresholds"]
     limits = [task["thresholds"][kind] for kind in sorted(KINDS)]
-    probabilities = np.loadtxt(folder / "test_results.tsv", delimiter="\t")
+    probabilities = np.loadtxt(folder / "test_results.tsv")
     expected = [np.array(sorted(KINDS))[row].tolist() for row in probabilities > limits]
     predicted = [line[1] for line in table_in(folder / "predictions.tsv")[1:]]
     assert predicted == [",".join(each) for each in expected]
@@ -98,9 +93,7 @@ def test_columns_of_0_and_1_are_the_same_as_lists(trained, data, tmp_path):
     """But for the order of the labels, which is that of the columns. Prediction alone has the same
     thresholds."""
     _, scores = trained
-    found = classify(
-        tmp_path, *flags(data, "columns"), "--num_train_steps=90", "--max_seq_length=48"
-    )
+    found = classify(tmp_path, *flags(data, "columns"))
     assert found["eval_micro_f1"] == pytest.approx(scores["eval_micro_f1"], abs=0.1)
     first = (tmp_path / "predictions.tsv").read_text()
     alone = ("--max_seq_length=48", "--do_predict", f"--predict_file={data}/test-columns.csv")
@@ -111,22 +104,13 @@ def test_columns_of_0_and_1_are_the_same_as_lists(trained, data, tmp_path):
 @pytest.mark.slow
 def test_labels_with_commas_come_back_from_the_predictions(data, tmp_path):
     """They are read again as the labels of a file; without commas predictions are as before."""
-    odd = dict(zip(sorted(KINDS), ["a, b", '["c"]', 'd "e"'], strict=False))
+    odd = dict(zip(sorted(KINDS), ["a, b", '["c"]', 'd "e"'], strict=True))
     for name, rows in ROWS.items():
-        lines = (
-            {"text": text, "label": [odd.get(each, each) for each in labels]}
-            for text, labels in rows
-        )
+        lines = ({"text": text, "label": [odd[each] for each in labels]} for text, labels in rows)
         write_lines(tmp_path / f"{name}.jsonl", *map(json.dumps, lines))
-    files = (
-        f"--{flag}_file={tmp_path}/{name}.jsonl"
-        for flag, name in (("train", "train"), ("dev", "dev"), ("predict", "test"))
-    )
-    weights = (
-        f"--class_weights={json.dumps(dict.fromkeys((odd.get(each, each) for each in KINDS), 1.0))}"
-    )
-    given = (*own.model_flags(data), *files, "--multi_label", *own.LEARN, "--do_predict", weights)
-    classify(tmp_path / "run", *given, "--num_train_steps=60", "--max_seq_length=48")
+    weights = f"--class_weights={json.dumps(dict.fromkeys(odd.values(), 1.0))}"
+    given = (*own.model_flags(data), *files_of(f"{tmp_path}/{{}}.jsonl"), *LEARN, weights)
+    classify(tmp_path / "run", *given, "--num_train_steps=60")
     predicted = [json.loads(line[1]) for line in table_in(tmp_path / "run/predictions.tsv")[1:]]
     expected = ringbert.Classifier(tmp_path / "run")([text for text, _ in ROWS["test"]])
     # The program's thresholds without --do_eval are 0.5, as are those of the model's folder.

@@ -3,7 +3,6 @@ starts from."""
 
 import json
 import shutil
-from functools import partial
 from os import truncate
 
 import numpy as np
@@ -15,9 +14,10 @@ from harness.program_runs import (
     refusal,
     weights_in,
     without_newest_checkpoint,
+    written_scores,
 )
 from harness.squad_files import make_entries, write_squad
-from harness.texts import write_model
+from harness.texts import write_lines, write_model
 from harness.weight_files import write_tf1
 
 from bert import weights
@@ -60,6 +60,16 @@ def squad(data):
     return lambda output_dir, *flags: bert("squad", output_dir, *files, *flags)
 
 
+@pytest.fixture
+def squad_refused(squad, capsys):
+    """The one line with which a training with these flags more ends."""
+
+    def line_of(output_dir, flags, *named):
+        return refusal(capsys, "bert-squad", lambda: squad(output_dir, *TRAIN, *flags), *named)
+
+    return line_of
+
+
 @pytest.fixture(scope="module")
 def trained(squad, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
@@ -81,10 +91,8 @@ def test_a_run_learns_and_leaves_googles_files(trained):
     losses = [line["loss"] for line in metrics_in(trained)]
     assert len(losses) == STEPS // 2 + 1
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
-    entries, predictions = (
-        make_entries(NUM_DEV + 5, 2)[:NUM_DEV],
-        read_json(trained / "predictions.json"),
-    )
+    entries = make_entries(NUM_DEV + 5, 2)[:NUM_DEV]
+    predictions = read_json(trained / "predictions.json")
     assert list(predictions) == [f"q{number}" for number in range(NUM_DEV)]
     best = {
         id_: listed[0]["text"]
@@ -92,16 +100,11 @@ def test_a_run_learns_and_leaves_googles_files(trained):
     }
     assert best == predictions
     result = read_json(trained / "result.json")
-    written = dict(
-        line.split(" = ") for line in (trained / "eval_results.txt").read_text().splitlines()
-    )
-    assert {name: float(value) for name, value in written.items()} == result["scores"]
+    assert written_scores(trained) == result["scores"]
     right = [text == entry[2] for text, entry in zip(predictions.values(), entries, strict=True)]
     assert result["scores"].pop("exact_match") == 100 * np.mean(right)
-    assert (set(result["scores"]), set(result["prediction"])) == (
-        {"f1"},
-        {"rows", "seconds"},
-    )
+    assert set(result["scores"]) == {"f1"}
+    assert set(result["prediction"]) == {"rows", "seconds"}
     plan = read_json(trained / "run.json")["plan"]
     assert (plan["steps"], plan["global_batch_size"]) == (STEPS, BATCH)
     assert list((trained / "tensorboard").glob("events.*"))
@@ -162,56 +165,44 @@ def test_prediction_alone_changes_nothing_that_the_training_wrote(squad, trained
     expected = read_json(trained / "predictions.json")
     assert read_json(copy / "predictions.json") == expected  # nothing is above this threshold
     assert len(read_json(copy / "null_odds.json")) == NUM_DEV
-    assert {"exact", "f1", "best_f1", "best_f1_thresh"} <= set(
-        read_json(copy / "predict_result.json")["scores"]
-    )
+    scores = read_json(copy / "predict_result.json")["scores"]
+    assert {"exact", "f1", "best_f1", "best_f1_thresh"} <= set(scores)
     predicted = ("predictions.json", "nbest_predictions.json", "null_odds.json", "eval_results.txt")
     predicted += ("predictions.jsonl", "mistakes.jsonl", "history.json")
     assert files_in(copy, *predicted, "predict_result.json") == files_in(trained, *predicted)
 
 
-def test_a_changed_setting_is_refused_with_both_values(squad, trained, capsys):
+def test_a_changed_setting_is_refused_with_both_values(squad_refused, trained):
     before = files_in(trained)
     for flag, old, new in (("--learning_rate", "0.002", "3e-05"), ("--max_seq_length", "40", "48")):
-        command = partial(squad, trained, *TRAIN, f"{flag}={new}")
-        refusal(capsys, "bert-squad", command, flag, old, new, "--resume never")
+        squad_refused(trained, [f"{flag}={new}"], flag, old, new, "--resume never")
     assert files_in(trained) == before
 
 
-def test_what_changed_the_training_data_is_named(squad, data, trained, tmp_path, capsys):
+def test_what_changed_the_training_data_is_named(squad_refused, data, trained, tmp_path):
     """A flag or a file, not a digest."""
     before, train = files_in(trained), data / "train.json"
     other = write_squad(tmp_path / "other.json", make_entries(600, 3))
-    words = (data / "vocab.txt").read_text().split("\n")
-    (tmp_path / "vocab.txt").write_text(
-        "\n".join([*words[:-4], *words[-4:-1][::-1], ""])
-    )  # the last three swapped
+    words = (data / "vocab.txt").read_text().splitlines()
+    # the last three swapped
+    write_lines(tmp_path / "vocab.txt", *words[:-3], *words[-3:][::-1])
     for flags, named in (
         (["--nodo_lower_case"], ["--do_lower_case was True, now it is False"]),
         ([f"--vocab_file={tmp_path}/vocab.txt"], [f"{tmp_path}/vocab.txt", "vocabulary"]),
         ([f"--train_file={other}"], [f"--train_file was {train}, now it is {other}"]),
         (["--max_train_examples=500"], ["--max_train_examples was None, now it is 500"]),
     ):
-        line = refusal(
-            capsys, "bert-squad", partial(squad, trained, *TRAIN, *flags), *named, "--resume never"
-        )
-        assert "digest" not in line
+        assert "digest" not in squad_refused(trained, flags, *named, "--resume never")
     content = train.read_bytes()
     try:
         train.write_bytes(other.read_bytes())
-        refusal(
-            capsys,
-            "bert-squad",
-            partial(squad, trained, *TRAIN),
-            "the content",
-            f"--train_file {train}",
-        )
+        squad_refused(trained, (), "the content", f"--train_file {train}")
     finally:
         train.write_bytes(content)
     assert files_in(trained) == before
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_named(squad, copy, capsys):
+def test_a_damaged_checkpoint_is_passed_over_and_named(squad, squad_refused, copy, capsys):
     newest, *older = (copy / "checkpoints" / checkpoint(step) for step in (24, 16, 8))
     path, other = newest / "model.safetensors", copy.parent / "other"
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
@@ -225,7 +216,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(squad, copy, capsys):
         (other, f"--init_checkpoint={older[0]}", [older[0], "state.json"]),
         (other, f"--resume={copy}", ["none", "intact"]),
     ):
-        refusal(capsys, "bert-squad", partial(squad, folder, *TRAIN, flag), *named)
+        squad_refused(folder, [flag], *named)
 
 
 @pytest.mark.slow
@@ -238,12 +229,9 @@ def test_resume_takes_another_runs_progress_or_none(squad, trained, tmp_path, co
     (copy / "predict_result.json").touch()
     squad(copy, *TRAIN, "--resume=never", "--num_train_steps=1")
     assert not (copy / "predict_result.json").exists()  # it was about the old model
-    folders = {
-        path.name: sorted(folder.name for folder in path.iterdir())
-        for path in copy.glob("checkpoints*")
-    }
-    assert folders.pop("checkpoints") == [checkpoint(1)]
-    assert list(folders.values()) == [[checkpoint(8), checkpoint(16), checkpoint(24)]]
+    new, old = sorted(copy.glob("checkpoints*"))
+    assert [path.name for path in new.iterdir()] == [checkpoint(1)]
+    assert {path.name for path in old.iterdir()} == {*map(checkpoint, (8, 16, 24))}
 
 
 BAD = {
@@ -256,16 +244,16 @@ BAD = {
 
 
 @pytest.mark.parametrize("flag", BAD)
-def test_bad_input_is_one_line(squad, tmp_path, capsys, flag):
+def test_bad_input_is_one_line(squad_refused, tmp_path, flag):
     for step in (900, 1000) if flag == "--do_train" else ():
         (tmp_path / f"model.ckpt-{step}.index").touch()
     before = files_in(tmp_path)
-    refusal(capsys, "bert-squad", lambda: squad(tmp_path, *TRAIN, flag), *BAD[flag])
+    squad_refused(tmp_path, [flag], *BAD[flag])
     assert files_in(tmp_path) == before
 
 
 def test_a_training_is_evaluated_keeps_the_best_model_and_runs_with_seeds(
-    squad, data, tmp_path, capsys
+    squad, squad_refused, data, tmp_path
 ):
     learn = ("--do_train", f"--train_batch_size={BATCH}", "--num_train_steps=6", "--eval_steps=2")
     # the rate is so high that the last model need not be the best
@@ -288,4 +276,4 @@ def test_a_training_is_evaluated_keeps_the_best_model_and_runs_with_seeds(
         paragraph["qas"][0]["answers"] = []
     (tmp_path / "new.json").write_text(json.dumps(unlabelled))
     new = f"--predict_file={tmp_path}/new.json"
-    refusal(capsys, "bert-squad", lambda: squad(tmp_path / "new", *learn, new), "--predict_file")
+    squad_refused(tmp_path / "new", [*learn, "--do_predict=False", new], "--predict_file")

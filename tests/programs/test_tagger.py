@@ -1,24 +1,23 @@
 """bert-tagger: files to rows, entities and scores by conlleval and seqeval, the program, and
 `ringbert.Tagger`."""
 
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from datasets import ClassLabel, Dataset, Features, List, Value
 from harness import tagger_files, texts
+from harness.classifier_runs import model_flags
 from harness.parsing import main_of
-from harness.program_runs import bert, objects_in, refusal
-from harness.refusals import refused
+from harness.program_runs import bert, metrics_in, objects_in, refusal
 from sklearn.metrics import accuracy_score, f1_score
 
 import ringbert
 from bert.text import tokenizer
 from distributed.run import Unwritten
 from distributed.world import World
+from ringbase.files import read_json
 from tasks.runs.texts import Preparation
 from tasks.tagger.decoder import NONE, Tagged, filled
 from tasks.tagger.reading import Sentence, Source, illegal, read
@@ -26,7 +25,7 @@ from tasks.tagger.scoring import Comparison, measure, spans
 from tasks.tagger.settings import FileSettings, SentenceSettings
 from tasks.tagger.task import TagTask
 
-ENTITIES = json.loads((Path(__file__).resolve().parents[1] / "goldens/entities.json").read_text())
+ENTITIES = read_json(Path(__file__).resolve().parents[1] / "goldens/entities.json")
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +33,40 @@ def data(tmp_path_factory):
     return tagger_files.write_data(tmp_path_factory.mktemp("tagger"))
 
 
+@pytest.fixture
+def tagger_refused(capsys, tmp_path):
+    """The one line with which a run ends that has these flags."""
+
+    def line_of(flags, *named, output_dir=tmp_path / "out"):
+        return refusal(capsys, "bert-tagger", lambda: bert("tagger", output_dir, *flags), *named)
+
+    return line_of
+
+
+def predicted_in(folder):
+    """The words and tags that were predicted, for each sentence."""
+    blocks = (folder / "predictions.conll").read_text().split("\n\n")
+    return [[tuple(line.split("\t")) for line in block.strip().split("\n")] for block in blocks]
+
+
+def words_of(sentences):
+    return [[word for word, _ in rows] for rows in sentences]
+
+
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
     """The folder of a run that has trained, evaluated and predicted, and its scores."""
     folder = tmp_path_factory.mktemp("run")
     learn = ("--learning_rate=1e-3", "--global_batch_size=32", "--num_train_steps=100")
-    return folder, bert("tagger", folder, *data, *learn, "--do_train", "--do_eval", "--do_predict")
+    return folder, bert(
+        "tagger",
+        folder,
+        *tagger_files.flags(data),
+        *learn,
+        "--do_train",
+        "--do_eval",
+        "--do_predict",
+    )
 
 
 def test_entities_are_those_of_conlleval_and_seqeval():
@@ -90,13 +117,13 @@ def test_illegal_tags_are_found(tags, is_illegal):
 
 def test_no_word_of_a_long_sentence_is_lost(data, tmp_path):
     """Each word stands in one row, at its first token, with its tag."""
-    words = tokenizer.load(str(Path(data[3].partition("=")[2])))
-    sentences = read(Source(FileSettings(dev_file=data[1].partition("=")[2]), "dev"), False)
+    words = tokenizer.load(f"{data}/vocab.txt")
+    sentences = read(Source(FileSettings(dev_file=f"{data}/dev.conll"), "dev"), False)
     labels = ("O", "B-animal", "B-tool", "I-animal", "I-tool")
     settings = SentenceSettings(max_seq_length=16, doc_stride=5)
     task = TagTask(settings, labels)
     rows = task.tables(sentences, Preparation(World(), Unwritten(), words))["rows"].to_pydict()
-    found: dict[tuple[int, int], str] = {}
+    found = {}
     assert len(rows["words"]) > len(sentences)
     for number, ids, at, tags in zip(
         *(rows[n] for n in ("sentence", "input_ids", "words", "tags")), strict=True
@@ -124,17 +151,16 @@ def test_characters_inside_tokens_go_on():
 def test_the_program_learns_and_writes_entities(run):
     folder, scores = run
     assert scores["eval_f1"] > 0.95
-    blocks = (folder / "predictions.conll").read_text().split("\n\n")
-    predicted = [[line.split("\t") for line in block.strip().split("\n")] for block in blocks]
+    predicted = predicted_in(folder)
     dev = tagger_files.sentences(60, 2, longest=28)
-    assert [[word for word, _ in rows] for rows in predicted] == [
-        [word for word, _ in rows] for rows in dev
-    ]
+    assert words_of(predicted) == words_of(dev)
     right = sum(
-        a[1] == b[1] for p, d in zip(predicted, dev, strict=True) for a, b in zip(p, d, strict=True)
+        one == other
+        for rows in zip(predicted, dev, strict=True)
+        for one, other in zip(*rows, strict=True)
     )
     assert right / sum(map(len, dev)) == pytest.approx(scores["eval_accuracy"])
-    result = json.loads((folder / "result.json").read_text())
+    result = read_json(folder / "result.json")
     assert set(result["eval_types"]) == {"animal", "tool"}
     assert "Confusion" in (folder / "report.html").read_text()
 
@@ -142,7 +168,7 @@ def test_the_program_learns_and_writes_entities(run):
 def test_mistakes_are_sentences_with_wrong_entities(data, run, tmp_path):
     """Of a file in which the tags of one sentence are wrong, that sentence."""
     folder, _ = run
-    blocks = Path(data[1].partition("=")[2]).read_text().split("\n\n")
+    blocks = (data / "dev.conll").read_text().split("\n\n")
     number = next(number for number, block in enumerate(blocks) if "B-animal" in block)
     blocks[number] = blocks[number].replace("-animal", "-tool")
     (tmp_path / "wrong.conll").write_text("\n\n".join(blocks))
@@ -162,7 +188,7 @@ def test_mistakes_are_sentences_with_wrong_entities(data, run, tmp_path):
 
 def test_tagger_finds_the_programs_entities(run):
     folder, _ = run
-    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    lines = objects_in(folder / "predictions.jsonl")
     tagger = ringbert.Tagger(folder)
     assert tagger.labels[0] == "O"
     found = tagger([line["text"] for line in lines])
@@ -178,14 +204,9 @@ def test_tagger_finds_the_programs_entities(run):
     assert (one.text, one.label, one.start) == ("bear", "animal", 5)
     assert tagger([]) == []
     single = texts.write_lines(folder.parent / "single.conll", "a")  # is no file of characters
-    bert(
-        "tagger",
-        folder.parent / "single",
-        f"--predict_file={single}",
-        f"--model={folder}/model",
-        "--do_predict",
-    )
-    assert (folder.parent / "single/predictions.conll").read_text() == "a\tO\n"
+    flags = (f"--predict_file={single}", f"--model={folder}/model", "--do_predict")
+    bert("tagger", folder.parent / "single", *flags)
+    assert predicted_in(folder.parent / "single") == [[("a", "O")]]
 
 
 def test_the_saved_model_gives_the_same_labels(run, tmp_path):
@@ -204,28 +225,11 @@ def test_the_saved_model_gives_the_same_labels(run, tmp_path):
     assert labels == ["O", "B-animal", "O", "O", "O", "B-tool"]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "parts"),
-    [
-        ("a.conll", "fox B-x\naxe n B-x\n", ["line 2", "3 columns", "2 are needed"]),
-        ("a.conll", "\n\n", ["no sentence"]),
-        ("a.conll", "fox\naxe\n", ["line 1", "no tags"]),
-        ("a.conll", "fox X-x\n", ["line 1", "'fox'", "X-x"]),
-        ("a.conll", "f O\no B-x\n", ["--characters"]),
-        ("a.jsonl", '{"tokens": [], "ner_tags": []}\n', ["line 1", "tokens"]),
-        (
-            "a.jsonl",
-            '{"tokens": ["fox"], "ner_tags": ["O", "O"]}\n',
-            ["line 1", "1 words", "2 tags"],
-        ),
-        ("a.jsonl", '{"tokens": ["fox"]\n', ["line 1"]),
-        ("a.conll", "fox O\n", ["every tag is O"]),
-    ],
-)
-def test_a_bad_file_is_one_line(data, tmp_path, capsys, name, content, parts):
-    texts.write_lines(tmp_path / name, content)
-    flags = [f"--train_file={tmp_path / name}", *data[3:], "--do_train"]
-    refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), name, *parts)
+def test_a_file_without_an_entity_is_one_line(data, tmp_path, tagger_refused):
+    file = texts.write_lines(tmp_path / "a.conll", "fox O")
+    tagger_refused(
+        [f"--train_file={file}", *model_flags(data), "--do_train"], file, "every tag is O"
+    )
 
 
 # A word that BERT's normalisation drops, so that it has no token.
@@ -236,61 +240,27 @@ def test_a_batch_of_words_without_tokens_is_skipped(data, tmp_path, capsys):
     file = texts.write_lines(
         tmp_path / "a.conll", "cat B-animal", "", f"{NO_TOKEN} O", "", "fox B-animal"
     )
-    flags = [f"--train_file={file}", *data[3:], "--train_batch_size=1", "--num_train_epochs=1"]
+    flags = [
+        f"--train_file={file}",
+        *model_flags(data),
+        "--train_batch_size=1",
+        "--num_train_epochs=1",
+    ]
     bert("tagger", tmp_path / "out", *flags, "--do_train")
-    lines = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
-    assert sum(np.isnan(line["loss"]) for line in lines) == 1
+    assert sum(np.isnan(line["loss"]) for line in metrics_in(tmp_path / "out")) == 1
     assert "skipped steps: 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flag", "named"), [("--do_train", "no row has a target"), ("--do_eval", "the eval set")]
 )
-def test_a_file_of_words_without_tokens_is_one_line(run, data, tmp_path, capsys, flag, named):
-    file = texts.write_lines(tmp_path / "a.conll", f"{NO_TOKEN} B-animal", "", f"{NO_TOKEN} O")
-    model = [f"--model={run[0]}/model"] if flag == "--do_eval" else data[3:]
-    flags = [f"--train_file={file}", f"--dev_file={file}", *model, "--train_batch_size=1", flag]
-    refusal(capsys, "bert-tagger", lambda: bert("tagger", tmp_path / "out", *flags), named)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "tags", "kind", "found"),
-    [
-        (["fox", "a"], [1, 0], List(ClassLabel(names=["O", "B-x"])), ["B-x", "O"]),
-        (["fox", "a"], ["B-x", "O"], List(Value("string")), ["B-x", "O"]),
-        (["fox", "a"], [1, 0], List(Value("int64")), "ner_tags"),
-        (["fox", "a"], [1, -1], List(ClassLabel(names=["O", "B-x"])), "'-1'"),
-        (["fox", "a"], 1, Value("int64"), "ner_tags"),
-        ("fox", ["O", "O", "O"], List(Value("string")), "tokens"),
-    ],
-)
-def test_tags_of_a_hub_data_set_are_texts_or_have_names(
-    tmp_path, monkeypatch, tokens, tags, kind, found
+def test_a_file_of_words_without_tokens_is_one_line(
+    run, data, tmp_path, tagger_refused, flag, named
 ):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    words = Value("string") if isinstance(tokens, str) else List(Value("string"))
-    features = Features({"tokens": words, "ner_tags": kind})
-    rows = Dataset.from_dict({"tokens": [tokens], "ner_tags": [tags]}, features)
-    rows.to_parquet(tmp_path / "hub" / "train.parquet")
-    source = Source(FileSettings(dataset_name=f"{tmp_path}/hub"), "train")
-    if isinstance(found, str):
-        refused(lambda: read(source, False), "--dataset_name", "row 1", found)
-    else:
-        (sentence,) = read(source, False)
-        assert (sentence.words, sentence.tags) == (tokens, found)
-
-
-def test_tags_that_the_model_does_not_know_are_refused(run, tmp_path, capsys):
-    file = texts.write_lines(tmp_path / "dev.conll", "fox B-plant")
-    flags = [f"--dev_file={file}", f"--model={run[0]}/model", "--do_eval"]
-    refusal(
-        capsys,
-        "bert-tagger",
-        lambda: bert("tagger", tmp_path / "out", *flags),
-        file,
-        "B-plant",
-        "B-animal",
-    )
+    file = texts.write_lines(tmp_path / "a.conll", f"{NO_TOKEN} B-animal", "", f"{NO_TOKEN} O")
+    model = [f"--model={run[0]}/model"] if flag == "--do_eval" else model_flags(data)
+    flags = [f"--train_file={file}", f"--dev_file={file}", *model, "--train_batch_size=1", flag]
+    tagger_refused(flags, named)
 
 
 def test_a_model_and_files_of_another_scheme_say_the_same(run, data, tmp_path):
@@ -298,12 +268,13 @@ def test_a_model_and_files_of_another_scheme_say_the_same(run, data, tmp_path):
     shutil.copytree(run[0] / "model", tmp_path / "model")
     for file, source in (
         (tmp_path / "model/config.json", run[0] / "model/config.json"),
-        (tmp_path / "dev.conll", Path(data[1].partition("=")[2])),
+        (tmp_path / "dev.conll", data / "dev.conll"),
     ):
         file.write_text(source.read_text().replace("I-", "M-"))
     assert '"M-tool"' in (tmp_path / "model/config.json").read_text()
-    flags = f"--model={tmp_path}/model", f"--dev_file={tmp_path}/dev.conll", *data[-2:]
-    scores = bert("tagger", tmp_path / "out", *flags, "--do_eval")
+    flags = f"--model={tmp_path}/model", f"--dev_file={tmp_path}/dev.conll", "--do_eval"
+    sizes = "--max_seq_length=32", "--doc_stride=12"
+    scores = bert("tagger", tmp_path / "out", *flags, *sizes)
     assert scores == {name: run[1][name] for name in scores}
     text = "the bear dog hare near a red axe"
     entities = ringbert.Tagger(tmp_path / "model")(text)
@@ -322,13 +293,12 @@ def plain(rows):
 @pytest.fixture(scope="module")
 def plain_data(tmp_path_factory):
     """As `data`, with plain tags."""
-    folder = tmp_path_factory.mktemp("plain")
-    flags = tagger_files.write_data(folder)
+    folder = tagger_files.write_data(tmp_path_factory.mktemp("plain"))
     for name, number, seed, longest in (("train", 240, 1, 14), ("dev", 60, 2, 28)):
         sentences = map(plain, tagger_files.sentences(number, seed, longest))
         blocks = ["".join(f"{word} {tag}\n" for word, tag in rows) for rows in sentences]
         (folder / f"{name}.conll").write_text("\n".join(blocks))
-    return flags
+    return folder
 
 
 PLAIN = ("--learning_rate=1e-3", "--global_batch_size=32", "--num_train_epochs=2", "--do_train")
@@ -337,7 +307,13 @@ PLAIN = ("--learning_rate=1e-3", "--global_batch_size=32", "--num_train_epochs=2
 @pytest.fixture(scope="module")
 def plain_run(plain_data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain_run")
-    flags = (*plain_data, *PLAIN, "--do_eval", "--do_predict", "--load_best_model_at_end")
+    flags = (
+        *tagger_files.flags(plain_data),
+        *PLAIN,
+        "--do_eval",
+        "--do_predict",
+        "--load_best_model_at_end",
+    )
     return folder, bert("tagger", folder, *flags)
 
 
@@ -346,13 +322,12 @@ def test_plain_tags_are_learned_and_scored_as_sklearn_does(plain_run):
     assert set(scores) == {"eval_accuracy", "eval_macro_f1", "eval_loss"}
     assert 0.7 < scores["eval_accuracy"] < 1  # the test needs mistakes
     dev = [plain(rows) for rows in tagger_files.sentences(60, 2, longest=28)]
-    blocks = (folder / "predictions.conll").read_text().split("\n\n")
-    found = [[line.split("\t") for line in block.strip().split("\n")] for block in blocks]
-    assert [[word for word, _ in rows] for rows in found] == [[w for w, _ in rows] for rows in dev]
+    found = predicted_in(folder)
+    assert words_of(found) == words_of(dev)
     tags = [[tag for rows in part for _, tag in rows] for part in (dev, found)]
     assert scores["eval_accuracy"] == pytest.approx(accuracy_score(*tags))
     assert scores["eval_macro_f1"] == pytest.approx(f1_score(*tags, average="macro"))
-    result = json.loads((folder / "result.json").read_text())
+    result = read_json(folder / "result.json")
     f1_of_tags = f1_score(*tags, average=None, labels=[*result["eval_tags"]])
     assert [each["f1"] for each in result["eval_tags"].values()] == pytest.approx(f1_of_tags)
     sections = {each["title"]: each for each in result["report"]}
@@ -366,7 +341,7 @@ def test_plain_tags_are_learned_and_scored_as_sklearn_does(plain_run):
 
 def test_predicted_plain_tags_can_be_read_again(plain_run, plain_data, tmp_path):
     folder, _ = plain_run
-    labels = json.loads((folder / "model/config.json").read_text())["id2label"]
+    labels = read_json(folder / "model/config.json")["id2label"]
     assert [*labels.values()] == ["FILLING", "animals", "tools"]
     again = ["--do_eval", f"--model={folder}/model"]
     for name in ("predictions.jsonl", "predictions.conll"):
@@ -376,7 +351,7 @@ def test_predicted_plain_tags_can_be_read_again(plain_run, plain_data, tmp_path)
 
 def test_tagger_gives_each_word_its_plain_tag(plain_run):
     folder, _ = plain_run
-    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    lines = objects_in(folder / "predictions.jsonl")
     tagger = ringbert.Tagger(folder)
     assert tagger.labels == ("FILLING", "animals", "tools")
     found = tagger([" ".join(line["tokens"]) for line in lines])
@@ -387,29 +362,21 @@ def test_tagger_gives_each_word_its_plain_tag(plain_run):
 
 
 def test_each_file_must_have_the_tags_of_the_model(
-    plain_run, run, plain_data, data, tmp_path, capsys
+    plain_run, run, plain_data, data, tagger_refused
 ):
     for (folder, _), files, tag in ((plain_run, data, "'O'"), (run, plain_data, "'FILLING'")):
-        flags = [files[1], f"--model={folder}/model", "--do_eval"]
-        refusal(
-            capsys,
-            "bert-tagger",
-            lambda flags=flags: bert("tagger", tmp_path / "out", *flags),
-            files[1].partition("=")[2],
-            "line 1",
-            "one of ",
-            tag,
-        )
+        file = f"{files}/dev.conll"
+        flags = [f"--dev_file={file}", f"--model={folder}/model", "--do_eval"]
+        tagger_refused(flags, file, "line 1", "one of ", tag)
 
 
-def test_a_finished_run_made_longer_is_refused_with_the_way(plain_run, plain_data, capsys):
-    longer = (*plain_data, *PLAIN, "--num_train_epochs=3")
-    line = refusal(
-        capsys,
-        "bert-tagger",
-        lambda: bert("tagger", plain_run[0], *longer),
+def test_a_finished_run_made_longer_is_refused_with_the_way(plain_run, plain_data, tagger_refused):
+    longer = (*tagger_files.flags(plain_data), *PLAIN, "--num_train_epochs=3")
+    line = tagger_refused(
+        longer,
         "--num_train_epochs = 2.0, this command has 3.0",
         "--output_dir and this checkpoint as --init_checkpoint",
+        output_dir=plain_run[0],
     )
     assert "moments" not in line  # no flag of bert-tagger
 
@@ -426,5 +393,7 @@ def test_plain_tags_of_characters_go_on_inside_tokens(plain_data, tmp_path):
     file = texts.write_lines(tmp_path / "a.tsv", *(f"{letter}\t{tag}" for letter, tag in letters))
     flags = [f"--{kind}_file={file}" for kind in ("train", "dev")]
     steps = "--num_train_steps=1", "--global_batch_size=1", "--do_train", "--do_eval"
-    scores = bert("tagger", tmp_path / "out", *plain_data[3:], *flags, *steps, "--characters")
+    scores = bert(
+        "tagger", tmp_path / "out", *model_flags(plain_data), *flags, *steps, "--characters"
+    )
     assert set(scores) == {"eval_accuracy", "eval_macro_f1", "eval_loss"}

@@ -1,6 +1,5 @@
 """Several trainings in one process: each has its own loss, data and compiled parts."""
 
-import json
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -8,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+from harness.program_runs import metrics_in
 
 from bert.configuration import BertConfig
 from distributed.collectives import Collectives
@@ -44,7 +44,7 @@ class LargeLoss(LabelTask):
         return {name: FACTOR * value for name, value in super().loss(scores, batch).items()}
 
 
-def words(low: int, high: int) -> TrainingData:
+def words(low, high):
     """Rows of tokens from these ids."""
     draw = np.random.default_rng(low)
     columns = {
@@ -62,13 +62,12 @@ def train(tmp_path):
     world = World()
     job = Job(world, Collectives(), Run(tmp_path / "job", world))
 
-    def train(training: Training, name: str, seed: int) -> list[float]:
+    def train(training, name, seed):
         with closing(Run(tmp_path / name, world)) as run:
             training.run(Start(CONFIG), replace(job, run=run), seed)
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        return [line["loss"] for line in map(json.loads, lines)]
+        return [line["loss"] for line in metrics_in(tmp_path / name)]
 
-    def training(task: LabelTask, data: TrainingData, **settings: object) -> Training:
+    def training(task, data, **settings):
         model = Start(CONFIG).model(task.head)
         return Training(model, task, data, made(TrainingSettings, SETTINGS | settings), job)
 

@@ -43,11 +43,8 @@ NAMES = {"max_position_embeddings": "num_positions"}
 def test_ids_that_the_model_has_no_entries_for_are_refused():
     """GPUs would compute on with zeros."""
     ids = np.arange(11, 51)
-    fields = {
-        "input_ids": (ids, np.array([0, 40])),
-        "sentence_a_tokens": np.array([9]),
-        "row": np.array([7]),
-    }
+    places = {"sentence_a_tokens": np.array([9]), "row": np.array([7])}
+    fields = {"input_ids": (ids, np.array([0, 40])), **places}
     sizes = {"vocab_size": 51, "type_vocab_size": 2, "max_position_embeddings": 40}
 
     def check(sizes):

@@ -26,13 +26,11 @@ MOSTLY_SLOW = pytest.mark.parametrize("kind", ["plain", *SLOW_KINDS])
 ROWS = random_rows([60, 41, 64, 25, 9, 8], vocab_size=50)
 
 
-def grouping(kind: str) -> str:
+def grouping(kind):
     return "compiled" if kind == "compiled" else "by length"
 
 
-def make(
-    head: str, kind: str, num_layers: int, hidden_rate: float, attention_rate: float, **more
-) -> Computer:
+def make(head, kind, num_layers, hidden_rate, attention_rate, **more):
     config = BertConfig(
         vocab_size=50,
         hidden_size=COMPILED_WIDTH if kind == "cpu" else 32,
@@ -48,7 +46,7 @@ def make(
 
 
 @functools.cache
-def revealing(kind: str, layer: int, part: str, rate: float = RATE) -> Computer:
+def revealing(kind, layer, part, rate=RATE):
     """A model whose result is near 1 or -1 where this dropout of its last layer kept something,
     else near 0.
 
@@ -68,14 +66,14 @@ def revealing(kind: str, layer: int, part: str, rate: float = RATE) -> Computer:
     return compute
 
 
-def mask_of(compute: Computer, kind: str, key=KEY) -> np.ndarray:
+def mask_of(compute, kind, key=KEY):
     """What was kept, bool [tokens, H]."""
     values = np.abs(np.concatenate(compute(ROWS, grouping(kind), key).scores))
     assert not ((values > 0.65) & (values < 0.75)).any()
     return values > 0.7
 
 
-def assert_random(mask: np.ndarray, rate: float) -> None:
+def assert_random(mask, rate):
     """The share of what is dropped, in all and in each row, and pairs at all distances: all within
     five (six where there are hundreds) standard deviations of what independent draws give."""
     dropped = ~mask - rate

@@ -13,7 +13,7 @@ import tensorflow as tf
 from harness.fake_gpus import machine
 from harness.jobs import shell
 
-from distributed.devices import Device, DeviceSettings
+from distributed.devices import DeviceSettings
 from distributed.world import World
 from tasks.runs.job import set_precision
 
@@ -21,7 +21,7 @@ ONE, TWO = ("0000:01:00.0", "0000:02:00.0")
 TAKEN = {"visible": [ONE], "grows": [ONE]}  # the first one, and no more memory than it needs
 
 
-def joined(gpus: list[str], **settings) -> tuple[Device, dict]:
+def joined(gpus, **settings):
     # which joining replaces
     hook = mock.patch.object(threading, "excepthook", threading.excepthook)
     with (
@@ -77,10 +77,8 @@ def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(
 def test_float32_products_are_exact_on_gpus_unless_tf32_is_wanted(
     gpus, precision, flag, tf32, monkeypatch
 ):
-    policy, before = (
-        keras.config.dtype_policy(),
-        tf.config.experimental.tensor_float_32_execution_enabled(),
-    )
+    policy = keras.config.dtype_policy()
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [ONE] * gpus)
     try:
         note = set_precision(precision, flag)
@@ -97,8 +95,7 @@ def test_an_import_of_tensorflow_says_nothing_but_why_it_aborts():
     program = (
         "import distributed.devices as d; d.imported_tensorflow(); w = d.without_notices();"
         " w.__enter__();"
+        "import os; os.write(2, b'oneDNN custom operations are on\\nwhy\\n'); os.abort()"
     )
-    program += "import os; os.write(2, b'oneDNN custom operations are on\\nwhy\\n'); os.abort()"
-    assert (
-        shell(sys.executable, "-c", program, status=-signal.SIGABRT, **variables).stderr == "why\n"
-    )
+    done = shell(sys.executable, "-c", program, status=-signal.SIGABRT, **variables)
+    assert done.stderr == "why\n"

@@ -14,7 +14,7 @@ from distributed.world import World
 WIDTH, ROWS = 6, 9
 
 
-def vectors_of_rows(seed: int = 0) -> Vectors:
+def vectors_of_rows(seed=0):
     """Rows with no, one or two hard negatives. Row 4 repeats the anchor of row 1, row 5 its
     positive, and a negative of row 2 is the positive of row 3."""
     chance = np.random.default_rng(seed)
@@ -33,7 +33,7 @@ def vectors_of_rows(seed: int = 0) -> Vectors:
     return Vectors(values.astype(np.float32), Texts(row, slot, digest, anchor, positive))
 
 
-def formula(values: tf.Tensor, texts: Texts, temperature: float, both_ways: bool) -> tf.Tensor:
+def formula(values, texts, temperature, both_ways):
     """Pair by pair, in float64."""
     rows = {}
     for place, (row, slot) in enumerate(zip(texts.row, texts.slot, strict=True)):

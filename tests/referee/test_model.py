@@ -85,23 +85,18 @@ def test_scores_and_gradients_are_those_of_pytorch(name, grouping, trains, preci
 
 def test_initial_values_are_those_of_bert():
     config = BertConfig(vocab_size=2000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4)
-    tensors, again, other = (
-        {
-            name: v.numpy()
-            for name, v in Bert(config, PRETRAINING, seed=seed).named_tensors().items()
-        }
-        for seed in (4, 4, 5)
-    )
-    drawn = {
-        name: value
-        for name, value in tensors.items()
-        if not name.endswith(("gamma", "beta", "bias"))
-    }
-    assert all(
-        (value == name.endswith("gamma")).all()
-        for name, value in tensors.items()
-        if name not in drawn
-    )
+
+    def values_of(seed):
+        tensors = Bert(config, PRETRAINING, seed=seed).named_tensors()
+        return {name: variable.numpy() for name, variable in tensors.items()}
+
+    tensors, again, other = map(values_of, (4, 4, 5))
+    drawn = {}
+    for name, value in tensors.items():
+        if name.endswith(("gamma", "beta", "bias")):
+            assert (value == name.endswith("gamma")).all(), name
+        else:
+            drawn[name] = value
     for name, value in drawn.items():
         assert np.abs(value).max() <= 0.04, name  # truncated at two standard deviations
         np.testing.assert_array_equal(again[name], value)

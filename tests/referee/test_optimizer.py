@@ -41,9 +41,8 @@ def test_twenty_steps_are_those_of_google(kind, shape, in_graph):
     params["cls.squad.output_weights"] *= 10
     params["bert.zero.kernel"][:] = params["bert.still.kernel"][:] = 0  # norms of 0: no factor
     # Gradients of ordinary size, some near epsilon, and some exact zeros.
-    scales = {name: 10.0 ** generator.integers(-6, 2) for name in NAMES[:-1]} | {
-        "bert.still.kernel": 0
-    }
+    scales = {name: 10.0 ** generator.integers(-6, 2) for name in NAMES[:-1]}
+    scales["bert.still.kernel"] = 0
     variables = [keras.Variable(value, name=name) for name, value in params.items()]
     moments = {name: (np.zeros_like(v), np.zeros_like(v)) for name, v in params.items()}
     optimizer, before, factors = kind(WarmupDecay(RATE, STEPS, WARMUP)), dict(params), []
@@ -94,13 +93,8 @@ def test_twenty_steps_are_those_of_google(kind, shape, in_graph):
 def test_the_schedule_is_that_of_google_at_every_step(train_steps, warmup_steps):
     schedule = WarmupDecay(5e-5, train_steps, warmup_steps)
     again = WarmupDecay.from_config(schedule.get_config())
-    for step in [
-        *range(min(train_steps, 200)),
-        train_steps - 1,
-        train_steps,
-        train_steps + 1,
-        2 * train_steps,
-    ]:
+    last = range(train_steps - 1, train_steps + 2)
+    for step in [*range(min(train_steps, 200)), *last, 2 * train_steps]:
         ours = float(schedule(tf.constant(step, tf.int64)))
         # A float32 rate: a few units of 6e-8; near the end 1 - step / N leaves fewer digits.
         expected = google_rate(step, 5e-5, train_steps, warmup_steps)

@@ -19,12 +19,10 @@ STEPS = 8
 def data(tmp_path_factory):
     """Examples of similar lengths, so that XLA compiles for one shape."""
     folder = classifier_runs.write_data(tmp_path_factory.mktemp("data"))
-    words = {
-        example: len(f"{example.first} {example.second}".split())
-        for example in classifier_runs.TRAIN
-    }
     rows = [
-        (each.first, each.second, each.kind) for each, number in words.items() if 6 <= number <= 13
+        example
+        for example in classifier_runs.TRAIN
+        if 6 <= len(f"{example.first} {example.second}".split()) <= 13
     ]
     write_rows(folder / "train.csv", classifier_runs.COLUMNS, rows, ",")
     return folder
@@ -37,20 +35,13 @@ def base(data, tmp_path_factory):
 
 def trained(data, folder, *flags):
     """Loss of each step, and the norm of its gradient."""
-    own = [
-        *model_flags(data),
-        *own_files(data),
-        *LEARN,
-        "--max_seq_length=16",
-        "--global_batch_size=6",
-    ]
-    policy, precision = (
-        keras.config.dtype_policy(),
-        [flag for flag in flags if flag.startswith("--precision=")],
-    )
+    own = [*model_flags(data), *own_files(data), *LEARN, "--log_steps=1"]
+    own += ["--max_seq_length=16", "--global_batch_size=6", f"--num_train_steps={STEPS}"]
+    policy = keras.config.dtype_policy()
+    precision = [flag for flag in flags if flag.startswith("--precision=")]
     set_precision(precision[0].removeprefix("--precision=") if precision else "fp32")
     try:
-        classify(folder, *own, f"--num_train_steps={STEPS}", "--log_steps=1", *flags)
+        classify(folder, *own, *flags)
     finally:
         keras.config.set_dtype_policy(policy)
     lines = [line for line in metrics_in(folder) if "gradient_norm" in line]

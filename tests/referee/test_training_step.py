@@ -29,7 +29,7 @@ KINDS = ["cpu", "gpu", "step"]
 class Trainer:
     """A linear layer with squared errors, trained from zero; `kind` is one of KINDS."""
 
-    def __init__(self, kind: str, scales_loss: bool = False):
+    def __init__(self, kind, scales_loss=False):
         shapes = {"dense.kernel": SHAPE, "dense.bias": SHAPE[1:]}
         self.kernel, self.bias = (
             keras.Variable(np.zeros(s, np.float32), name=n) for n, s in shapes.items()
@@ -51,22 +51,26 @@ class Trainer:
     def weights(self, batch):
         return {"loss": float(len(batch["x"]))}
 
-    def step(self, number: int, micro_batches: list[dict]) -> dict[str, float]:
+    def step(self, number, micro_batches):
         return self.one.take(micro_batches, number, (), StepClock(1))[0].read()
 
+    def three_steps(self):
+        """The loss scale after three steps."""
+        for number in range(3):
+            result = self.step(number, batches_of(number, [8, 8]))
+        return result["loss_scale"]
+
     @property
-    def values(self) -> list[np.ndarray]:
+    def values(self):
         return [self.kernel.numpy(), self.bias.numpy()]
 
 
-def batches_of(number: int, sizes: list[int]) -> list[dict[str, np.ndarray]]:
+def batches_of(number, sizes):
     draw = np.random.default_rng(number).standard_normal
     return [{"x": draw((size, SHAPE[0]), "f"), "y": draw((size, SHAPE[1]), "f")} for size in sizes]
 
 
-def formula_step(
-    number: int, batch: dict[str, np.ndarray], states: list[list[np.ndarray]]
-) -> dict[str, float]:
+def formula_step(number, batch, states):
     """The same training in NumPy, in one batch per step; `states` are value and moments of kernel
     and bias."""
     off = batch["x"] @ states[0][0] + states[1][0] - batch["y"]
@@ -74,10 +78,8 @@ def formula_step(
     norm = np.sqrt(sum(np.square(gradient, dtype=np.float64).sum() for gradient in gradients))
     rate = google_rate(number, RATE, STEPS, WARMUP)
     for place, gradient in enumerate(gradients):
-        clipped, (value, *moments) = (
-            (gradient * (1 / max(norm, 1))).astype(np.float32),
-            states[place],
-        )
+        clipped = (gradient * (1 / max(norm, 1))).astype(np.float32)
+        (value, *moments) = states[place]
         states[place] = google_step(value, clipped, *moments, rate, place == 0)
     return {
         "loss": np.square(off, dtype=np.float64).mean(0).sum(),
@@ -91,10 +93,8 @@ def formula_step(
 )
 @pytest.mark.parametrize("sizes", [[33], [14, 14, 5]])
 def test_steps_are_the_formula_of_the_big_batch(kind, sizes, scales_loss):
-    trainer, states = (
-        Trainer(kind, scales_loss),
-        [[np.zeros(s, np.float32)] * 3 for s in (SHAPE, SHAPE[1:])],
-    )
+    trainer = Trainer(kind, scales_loss)
+    states = [[np.zeros(s, np.float32)] * 3 for s in (SHAPE, SHAPE[1:])]
     for number in range(4):
         micro_batches = batches_of(number, sizes)
         big = {
@@ -114,9 +114,7 @@ def test_steps_are_the_formula_of_the_big_batch(kind, sizes, scales_loss):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gradient_that_is_not_finite_changes_nothing_but_halves_the_loss_scale(kind):
     trainer = Trainer(kind, scales_loss=True)
-    scale = [trainer.step(number, batches_of(number, [8, 8]))["loss_scale"] for number in range(3)][
-        -1
-    ]
+    scale = trainer.three_steps()
     before = trainer.values
     spoilt = batches_of(3, [8, 8])
     spoilt[0]["y"][2, 3] = np.inf
@@ -132,18 +130,13 @@ def test_a_gradient_that_is_not_finite_changes_nothing_but_halves_the_loss_scale
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_without_targets_changes_nothing_not_even_the_loss_scale(kind):
     trainer = Trainer(kind, scales_loss=True)
-    scale = [trainer.step(number, batches_of(number, [8, 8]))["loss_scale"] for number in range(3)][
-        -1
-    ]
-    before = [
-        variable.numpy()
-        for variable in [*trainer.optimizer.state().values(), *trainer.optimizer.trainable]
-    ]
+    scale = trainer.three_steps()
+    variables = [*trainer.optimizer.state().values(), *trainer.optimizer.trainable]
+    before = [variable.numpy() for variable in variables]
     result = trainer.step(3, batches_of(3, [0, 0]))
     assert (result["applied"], result["loss_scale"]) == (0, scale)
     assert np.isnan(result["loss"])
-    after = [*trainer.optimizer.state().values(), *trainer.optimizer.trainable]
-    for old, new in zip(before, after, strict=True):
+    for old, new in zip(before, variables, strict=True):
         assert old.tobytes() == new.numpy().tobytes()
     assert trainer.step(4, batches_of(4, [8, 0]))["applied"]
 
@@ -152,18 +145,14 @@ def test_a_step_without_targets_changes_nothing_not_even_the_loss_scale(kind):
 def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
     """Beside a training of all words, as Google's, where the others decay. What texts have is the
     same in both."""
-    sizes = {
-        "hidden_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-    }
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = BertConfig(vocab_size=60, intermediate_size=64, **sizes, **rates)
     task, rows = TASKS["classifier"], random_rows([5, 9, 14, 3], 40)
     batch = batch_of("classifier", rows, grouping)
 
-    def values_after(steps: int, trains_all: bool) -> dict[str, np.ndarray]:
-        model = Bert(BertConfig(vocab_size=60, **sizes, **rates), CLASSIFIER, seed=1)
+    def values_after(steps, trains_all):
+        model = Bert(config, CLASSIFIER, seed=1)
         ids = np.concatenate([row.input_ids for row in rows])
         words = AllWords(model, Tracing()) if trains_all else TrainedWords(model, ids, Tracing())
         words.take()

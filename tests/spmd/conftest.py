@@ -34,7 +34,7 @@ OTHERS_S = 8  # for the other ranks to fail too
 
 
 @pytest.hookimpl(tryfirst=True)  # so that the parent and the ranks give tests the same names
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+def pytest_generate_tests(metafunc):
     """`@pytest.mark.ranks(1, 2, 3)` runs a test with each of these numbers of ranks; without the
     mark it is 2."""
     if "num_ranks" in metafunc.fixturenames:
@@ -47,7 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 class Ranks:
     """The running ranks, as their parent sees them."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names):
         self.folder, self.remaining = Path(tempfile.mkdtemp(prefix="ringbert-spmd-")), names
         (self.folder / "tests").write_text("\n".join(names))
         options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "", "-o", "timeout=0"]
@@ -65,7 +65,7 @@ class Ranks:
             self.process = subprocess.Popen(command, env=variables, cwd=ROOT, **streams)
         self.end_s = time.monotonic() + START_S
 
-    def reports_of(self, name: str) -> list[list[dict]]:
+    def reports_of(self, name):
         """What each rank has written about a test."""
         reports = []
         for path in (self.folder / f"rank-{rank}" for rank in range(NUM_RANKS)):
@@ -75,7 +75,7 @@ class Ranks:
             )
         return reports
 
-    def run(self) -> list[dict]:
+    def run(self):
         """Rank 0's reports of the next test. Raises AssertionError, with what the ranks say, if one
         fails."""
         name, *self.remaining = self.remaining
@@ -103,7 +103,7 @@ class Ranks:
                 )
             time.sleep(0.02)
 
-    def stop(self) -> None:
+    def stop(self):
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
@@ -112,9 +112,9 @@ class Ranks:
 
 
 if FOLDER not in os.environ:
-    ranks: Ranks | None = None
+    ranks = None
 
-    def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    def pytest_runtest_protocol(item, nextitem):
         global ranks
         if HERE not in item.path.parents:  # pytest-xdist asks the hooks of all folders
             return None
@@ -142,14 +142,14 @@ if FOLDER not in os.environ:
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
-    def pytest_sessionfinish() -> None:
+    def pytest_sessionfinish():
         if ranks is not None:
             ranks.stop()
 
 else:
 
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_makereport(item: pytest.Item):
+    def pytest_runtest_makereport(item):
         """Writes the report for the parent, and ends the ranks if the test has failed."""
         outcome = yield
         report, world = outcome.get_result(), whole_world()[0]
@@ -162,7 +162,7 @@ else:
             time.sleep(OTHERS_S)
             world.comm.Abort()
 
-    def pytest_sessionstart() -> None:
+    def pytest_sessionstart():
         whole_world()
 
 
@@ -219,7 +219,7 @@ def session_folder():
 
 
 @pytest.fixture
-def folder(world, session_folder) -> Path:
+def folder(world, session_folder):
     """One empty folder for all ranks."""
     return world.broadcast(Path(tempfile.mkdtemp(dir=session_folder)))
 

@@ -28,7 +28,7 @@ def backend(request, world, ring):
     return ring if request.param == "ring" else open_collectives(world, request.param)
 
 
-def whole_numbers(size: int, dtype: str, rank: int, call: int) -> np.ndarray:
+def whole_numbers(size, dtype, rank, call):
     """Values that float32 adds exactly in any order, different on each rank, at each place and in
     each call."""
     return ((np.arange(size, dtype=np.int64) * 7 + 1000 * call) % 9973 * (rank + 1) - rank).astype(
@@ -36,7 +36,11 @@ def whole_numbers(size: int, dtype: str, rank: int, call: int) -> np.ndarray:
     )
 
 
-def check_sums(world, collectives, dtype: str, sizes=SIZES) -> None:
+def normal(size, rank):
+    return np.random.default_rng(rank).standard_normal(size)
+
+
+def check_sums(world, collectives, dtype, sizes=SIZES):
     """Of lists of tensors, whose parts are small and large, and of other shapes in between."""
     for call in range(3):
         own = [whole_numbers(size, dtype, world.rank, call) for size in sizes]
@@ -54,18 +58,12 @@ def check_sums(world, collectives, dtype: str, sizes=SIZES) -> None:
             np.testing.assert_array_equal(doubled.numpy().ravel(), 2 * expected)
 
 
-def check_rounding(world, collectives, dtype: str) -> None:
-    parts = [
-        np.random.default_rng(rank).standard_normal(SIZES[-1]).astype(dtype)
-        for rank in range(world.size)
-    ]
-    calls = [
-        collectives.all_reduce_sum([tf.constant(parts[world.rank])])[0].numpy().copy()
-        for _ in range(2)
-    ]
-    bits = set().union(
-        *world.all_gather([hashlib.sha256(total.tobytes()).hexdigest() for total in calls])
-    )
+def check_rounding(world, collectives, dtype):
+    parts = [normal(SIZES[-1], rank).astype(dtype) for rank in range(world.size)]
+    own = [tf.constant(parts[world.rank])]
+    calls = [collectives.all_reduce_sum(own)[0].numpy().copy() for _ in range(2)]
+    digests = [hashlib.sha256(total.tobytes()).hexdigest() for total in calls]
+    bits = set().union(*world.all_gather(digests))
     assert len(bits) == 1, "other bits on another rank or in another call"
     exact = sum(part.astype(np.float64) for part in parts)
     bound = world.size**2 * np.finfo(dtype).eps * np.max(np.abs(exact))
@@ -94,10 +92,8 @@ def test_sums_leave_no_memory_behind(world, backend):
     resident = []
     for _ in range(120):
         backend.all_reduce_sum([values])
-        resident.append(
-            int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-        )
-    grown = resident[-1] - resident[20]
+        resident.append(int(Path("/proc/self/statm").read_text().split()[1]))
+    grown = (resident[-1] - resident[20]) * resource.getpagesize()
     assert grown < 20 * MIB, f"{grown / MIB:.0f} MiB more after 100 sums of 256 KiB"
 
 
@@ -110,9 +106,7 @@ def test_only_large_tensors_that_cross_machines_are_rounded(machines, world):
     )
     check_sums(world, collectives, "int32")
     check_rounding(world, collectives, "float32")
-    of_ranks = [
-        np.random.default_rng(rank).standard_normal(6047).astype(np.float32) for rank in range(3)
-    ]
+    of_ranks = [normal(6047, rank).astype(np.float32) for rank in range(3)]
     # a large one, one of 1023 numbers, and a large one
     own = np.split(of_ranks[world.rank], [2000, 3023])
     total = collectives.all_reduce_sum([tf.constant(part) for part in own], True)
@@ -122,9 +116,8 @@ def test_only_large_tensors_that_cross_machines_are_rounded(machines, world):
     assert collectives.compresses == (max(machines) > 0)
     bound = 1e-5 + collectives.compresses * 3 * 2.0**-8 * sum(map(np.abs, of_ranks))
     assert np.all(np.abs(np.concatenate(total) - sum(of_ranks)) <= bound)
-    infinite = collectives.all_reduce_sum(
-        [tf.fill([2000], np.nan if world.rank == 0 else 1.0)], True
-    )[0]
+    spoilt = tf.fill([2000], np.nan if world.rank == 0 else 1.0)
+    (infinite,) = collectives.all_reduce_sum([spoilt], True)
     assert not np.isfinite(infinite.numpy()).any(), "a gradient that is not finite vanishes"
 
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from harness.models import same_weights
 from keras import layers, optimizers
 
 from ringbase.errors import InputError
@@ -12,7 +13,7 @@ STEPS, BATCH, RATE, EPOCHS = 4, 2, 0.5, 4
 pytestmark = pytest.mark.ranks(2, 3)
 
 
-def inputs(rank: int) -> np.ndarray:
+def inputs(rank):
     return np.random.default_rng(rank).normal(1, 1, [STEPS * BATCH, 3]).astype(np.float32)
 
 
@@ -21,21 +22,17 @@ def mean_output(_, outputs):
     return keras.ops.mean(outputs)
 
 
-def linear_model(optimizer, **options) -> keras.Model:
+def linear_model(optimizer, **options):
     output = layers.Dense(1, use_bias=False, kernel_initializer="zeros")
     model = keras.Sequential([keras.Input([3]), output])
     model.compile(optimizer, mean_output, **options)
     return model
 
 
-def fit(hvd, model, *callbacks, epochs=EPOCHS, **options):
-    x = inputs(hvd.rank())
-    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0} | options
+def fit(hvd, model, *callbacks, x=None, epochs=EPOCHS, **options):
+    x = inputs(hvd.rank()) if x is None else x
+    options |= {"batch_size": BATCH, "shuffle": False, "verbose": 0}
     return model.fit(x, np.ones([len(x), 1]), epochs=epochs, callbacks=[*callbacks], **options)
-
-
-def of_all_ranks(hvd, values) -> list[np.ndarray]:
-    return hvd.allgather_object([np.array(value) for value in values])
 
 
 class Rates(keras.callbacks.Callback):
@@ -48,7 +45,7 @@ class Rates(keras.callbacks.Callback):
         self.rates.append(float(self.model.optimizer.learning_rate))
 
 
-def warmup_on_paper(epochs_done: float, warmup_epochs: float, size: int) -> float:
+def warmup_on_paper(epochs_done, warmup_epochs, size):
     """Goyal et al. 2017, section 2.2: linear from RATE / size to RATE."""
     return RATE / size + (RATE - RATE / size) * min(epochs_done / warmup_epochs, 1)
 
@@ -69,7 +66,7 @@ def test_warmup_ends_at_its_rate(steps_per_execution, warmup_epochs, hvd):
     np.testing.assert_allclose(logged, at_ends, rtol=1e-6)
 
 
-def weights_on_paper(hvd, kind: str) -> np.ndarray:
+def weights_on_paper(hvd, kind):
     """Horovod scales the momentum by new rate / old rate for the step at which the rate changes."""
     gradients = np.mean(
         [inputs(rank).reshape(STEPS, BATCH, 3).mean(1) for rank in range(hvd.size())], 0
@@ -114,7 +111,7 @@ def test_muon_adds_gradients_without_the_rate_and_needs_no_correction(hvd):
     np.testing.assert_array_equal(*weights)
 
 
-def seeds_of(model) -> list[np.ndarray]:
+def seeds_of(model):
     return [variable.numpy() for variable in model.variables if "seed_generator" in variable.path]
 
 
@@ -128,14 +125,11 @@ def test_random_numbers_stay_those_of_each_rank(hvd):
     hvd.broadcast_variables(model.variables, 0)
     hvd.elastic.TensorFlowKerasState(model).sync()
     np.testing.assert_array_equal(seeds_of(model), before)
-    x = np.ones([STEPS * BATCH, 2, 2, 1])
-    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    model.fit(x, np.ones([len(x), 1]), batch_size=BATCH, verbose=0, callbacks=[first])
-    for of_each in zip(*of_all_ranks(hvd, seeds_of(model)), strict=True):
+    images = np.ones([STEPS * BATCH, 2, 2, 1])
+    fit(hvd, model, hvd.callbacks.BroadcastGlobalVariablesCallback(0), x=images, epochs=1)
+    for of_each in zip(*hvd.allgather_object(seeds_of(model)), strict=True):
         assert len({tuple(seed) for seed in of_each}) == hvd.size()
-    for own in of_all_ranks(hvd, model.get_weights()):
-        for weight, other in zip(model.get_weights(), own, strict=True):
-            np.testing.assert_array_equal(weight, other)
+    same_weights(hvd, model)
 
 
 class Adversaries(keras.Model):
@@ -178,10 +172,7 @@ def test_two_optimizers_of_a_model_begin_alike(is_restored, hvd):
                 if variable.shape.rank:
                     variable.assign(tf.ones_like(variable) / 2)
     fit(hvd, model, hvd.callbacks.BroadcastGlobalVariablesCallback(0), epochs=2)
-    own = [weight.numpy() for weight in model.trainable_variables]
-    for other in of_all_ranks(hvd, own):
-        for weight, same in zip(own, other, strict=True):
-            np.testing.assert_array_equal(weight, same)
+    same_weights(hvd, model)
 
 
 def test_an_optimizer_that_only_one_rank_has_built_is_named(hvd):
@@ -202,37 +193,30 @@ def plateau(**options):
 def test_what_cannot_work_is_refused_on_every_rank_with_its_cause(hvd):
     warmup = hvd.callbacks.LearningRateWarmupCallback(RATE, 2)
     staircase = hvd.callbacks.LearningRateScheduleCallback(RATE, 0.1)
-    first, means = (
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-    )
+    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    means = hvd.callbacks.MetricAverageCallback()
     schedule = optimizers.schedules.CosineDecay(0.1, 10)
     scheduled = optimizers.LossScaleOptimizer(optimizers.SGD(schedule))
     several = optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD(0.1)))
     stop = keras.callbacks.EarlyStopping("loss", patience=0)
     uses = [
-        (optimizers.SGD(schedule), [warmup], {}, "SGD: its learning_rate must be a number"),
-        (scheduled, [staircase], {}, "LossScaleOptimizer: its learning_rate must be a number"),
-        (several, [warmup], {}, "MultiOptimizer: its learning_rate must be a number"),
-        (
-            optimizers.SGD(0.1),
-            [first],
-            {"initial_epoch": hvd.rank()},
-            "first epoch of fit.*BackupAndRestore",
-        ),
+        (optimizers.SGD(schedule), [warmup], "SGD: its learning_rate must be a number"),
+        (scheduled, [staircase], "LossScaleOptimizer: its learning_rate must be a number"),
+        (several, [warmup], "MultiOptimizer: its learning_rate must be a number"),
+        (optimizers.SGD(0.1), [first], "first epoch of fit.*BackupAndRestore"),
         (
             optimizers.SGD(0.1),
             [plateau(), means],
-            {},
             "the learning rate .*ReduceLROnPlateau.*rank 1: 0.05",
         ),
-        (optimizers.SGD(0.1), [stop, means], {}, "stop_training .*EarlyStopping.*rank 1: True"),
+        (optimizers.SGD(0.1), [stop, means], "stop_training .*EarlyStopping.*rank 1: True"),
     ]
-    for optimizer, callbacks, options, named in uses:
+    for optimizer, callbacks, named in uses:
         model = linear_model(optimizer)
         x = inputs(hvd.rank()) * (hvd.rank() != 1)  # rank 1's loss stays 0, and the others' falls
+        start = hvd.rank() if callbacks == [first] else 0
         with pytest.raises(InputError, match=named) as caught:
-            model.fit(x, np.ones([len(x), 1]), BATCH, EPOCHS, 0, callbacks, **options)
+            fit(hvd, model, *callbacks, x=x, initial_epoch=start)
         assert "\n" not in str(caught.value)
     model = linear_model(hvd.DistributedOptimizer(optimizers.SGD(0.1)))
     fit(hvd, model, first, means, plateau(min_delta=1e9), stop)

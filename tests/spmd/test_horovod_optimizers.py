@@ -5,11 +5,11 @@ import copy
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
 
 import keras
 import numpy as np
 import pytest
+from harness.models import same_weights, weights_of
 from keras import optimizers
 
 from ringbase.errors import InputError
@@ -25,55 +25,41 @@ pytestmark = [
 ]
 
 
-def make_model() -> keras.Model:
+def make_model():
     keras.utils.set_random_seed(1)
     hidden = keras.layers.Dense(5, activation="tanh", name="encoder")
     return keras.Sequential([keras.Input([6]), hidden, keras.layers.Dense(3, name="head")])
 
 
-def share(hvd=None) -> dict:
+def share(hvd=None):
     """The arguments of `fit` for this rank's rows of each global batch; for all of them without
     hvd."""
     rank, size = (hvd.rank(), hvd.size()) if hvd else (0, 1)
     draw = np.random.default_rng(5)
     x, y = draw.normal(size=[STEPS * GLOBAL_BATCH, 6]), draw.normal(size=[STEPS * GLOBAL_BATCH, 3])
-    batch = GLOBAL_BATCH // size
-    return {
-        "x": x[rank::size],
-        "y": y[rank::size],
-        "batch_size": batch,
-        "shuffle": False,
-        "verbose": 0,
-    }
+    options = {"batch_size": GLOBAL_BATCH // size, "shuffle": False, "verbose": 0}
+    return {"x": x[rank::size], "y": y[rank::size], **options}
 
 
-def weights_of(model: keras.Model) -> np.ndarray:
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
-
-
-def same_weights(hvd, model: keras.Model) -> np.ndarray:
-    """The weights of all ranks as one vector."""
-    own = weights_of(model)
-    assert len({weights.tobytes() for weights in hvd.allgather_object(own)}) == 1, (
-        "the ranks differ"
-    )
-    return own
-
-
-def trained_alone(optimizer: optimizers.Optimizer, epochs: int = 2) -> np.ndarray:
-    """The weights that plain Keras gives, with the whole batches."""
+def compiled(optimizer):
     model = make_model()
     model.compile(optimizer, keras.losses.MeanSquaredError())
+    return model
+
+
+def trained_alone(optimizer, epochs=2):
+    """The weights that plain Keras gives, with the whole batches."""
+    model = compiled(optimizer)
     model.fit(**share(), epochs=epochs)
     return weights_of(model)
 
 
-def two_optimizers(wrapper: Callable = lambda optimizer: optimizer) -> optimizers.Optimizer:
+def two_optimizers(wrapper=lambda optimizer: optimizer):
     parts = [wrapper(optimizers.SGD(0.1, momentum=0.9)), wrapper(optimizers.Adam(0.01))]
     return optimizers.MultiOptimizer(optimizers.OptimizerMap(parts[0], {".*encoder/.*": parts[1]}))
 
 
-def by_function() -> optimizers.Optimizer:
+def by_function():
     parts = [optimizers.SGD(0.1), optimizers.Adam(0.01, gradient_accumulation_steps=2)]
     return optimizers.MultiOptimizer(lambda variable: parts["encoder" in variable.path])
 
@@ -98,27 +84,19 @@ def test_a_multi_optimizer_averages(kind, hvd):
     alone = trained_alone(KINDS["two" if kind == "parts" else kind]())
     if kind == "parts":
         optimizer = two_optimizers(hvd.DistributedOptimizer)
-        with pytest.raises(
-            InputError, match="parts of this MultiOptimizer are distributed already"
-        ):
+        named = "parts of this MultiOptimizer are distributed already"
+        with pytest.raises(InputError, match=named):
             hvd.DistributedOptimizer(optimizer)
     else:
         optimizer = hvd.DistributedOptimizer(KINDS[kind]())
         with pytest.raises(InputError, match="not for a MultiOptimizer"):
             hvd.DistributedOptimizer(two_optimizers(), backward_passes_per_step=2)
-    model = make_model()
-    model.compile(optimizer, keras.losses.MeanSquaredError())
+    model = compiled(optimizer)
     model.fit(**share(hvd), epochs=2)
     np.testing.assert_allclose(same_weights(hvd, model), alone, **TOLERANCE)
 
 
-def compiled(optimizer: optimizers.Optimizer) -> keras.Model:
-    model = make_model()
-    model.compile(optimizer, keras.losses.MeanSquaredError())
-    return model
-
-
-def compiled_as(model: keras.Model) -> keras.Model:
+def compiled_as(model):
     clone = keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
     clone.compile_from_config(model.get_compile_config())
@@ -157,15 +135,15 @@ def test_copies_stay_distributed(kind, hvd):
 def test_a_loaded_model_goes_on_exactly_as_if_it_had_not_stopped(op, mean, suffix, hvd, folder):
     options = {"backward_passes_per_step": 2, "average_aggregated_gradients": mean, "op": op}
     schedule = optimizers.schedules.ExponentialDecay(0.05, 2, 0.5)
-    for number, make in enumerate(
+    for number, optimizer in enumerate(
         (
-            lambda: OwnSGD(0.05),
-            lambda: optimizers.SGD(schedule, momentum=0.9, nesterov=True),
-            lambda: optimizers.Adam(0.01, gradient_accumulation_steps=2),
-            lambda: optimizers.LossScaleOptimizer(optimizers.RMSprop(0.01, momentum=0.9)),
+            OwnSGD(0.05),
+            optimizers.SGD(schedule, momentum=0.9, nesterov=True),
+            optimizers.Adam(0.01, gradient_accumulation_steps=2),
+            optimizers.LossScaleOptimizer(optimizers.RMSprop(0.01, momentum=0.9)),
         )
     ):
-        whole = compiled(hvd.DistributedOptimizer(make(), **options))
+        whole = compiled(hvd.DistributedOptimizer(optimizer, **options))
         whole.fit(**share(hvd))
         path = folder / f"{number}{suffix}"
         if hvd.rank() == 0:

@@ -47,18 +47,15 @@ def check_gradients(hvd, where, kinds, model):
         with tf.GradientTape() as tape:
             tape.watch([x, y])
             of_x, of_y = forward(x, y)
-            loss = tf.reduce_sum(of_x * weights[0] / factors[0]) + tf.reduce_sum(
-                of_y * weights[1] / factors[1]
-            )
+            loss = tf.reduce_sum(of_x * weights[0] / factors[0])
+            loss += tf.reduce_sum(of_y * weights[1] / factors[1])
         return tape.gradient(loss, [x, y])
 
     gradients = tf.function(gradients) if where == "tape inside" else gradients
     for step in range(STEPS):
         draw = np.random.default_rng(step)
-        rows = [
-            {"allgather": ROWS * size, "reducescatter": ROWS // size}.get(kind, ROWS)
-            for kind in kinds
-        ]
+        of_kinds = {"allgather": ROWS * size, "reducescatter": ROWS // size}
+        rows = [of_kinds.get(kind, ROWS) for kind in kinds]
         weights = [draw.integers(1, 100, [size, number]).astype(np.float32) for number in rows]
         x, y = tf.ones([ROWS]) * rank, tf.ones([ROWS]) * step
         found = gradients(x, y, *(tf.constant(of_ranks[rank]) for of_ranks in weights))
@@ -125,13 +122,12 @@ def test_the_tape_tells_apart_gradients_of_one_rank_and_of_all(scales, hvd):
         loss = (own + shared) * hvd.rank()
     tape = hvd.DistributedGradientTape(tape, scale_local_gradients=scales)
     tape.register_local_source(own)
-    ((of_own, local),), ((of_shared, mean),) = tape.get_local_and_global_gradients(
-        loss, [own, shared]
-    )
-    assert (of_own is own, of_shared is shared) == (True, True)
-    np.testing.assert_allclose(
-        [local, mean], [hvd.rank() / (hvd.size() if scales else 1), (hvd.size() - 1) / 2]
-    )
+    of_rank, of_all = tape.get_local_and_global_gradients(loss, [own, shared])
+    ((of_own, local),), ((of_shared, mean),) = of_rank, of_all
+    assert of_own is own
+    assert of_shared is shared
+    expected = [hvd.rank() / (hvd.size() if scales else 1), (hvd.size() - 1) / 2]
+    np.testing.assert_allclose([local, mean], expected)
 
 
 def test_roots_rows_and_types_that_cannot_be_used_are_refused(hvd):

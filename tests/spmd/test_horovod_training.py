@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from harness.models import same_weights
 
 from ringbase.errors import InputError
 
@@ -16,7 +17,7 @@ sgd, RANKS_DIFFER = keras.optimizers.SGD, tf.errors.FailedPreconditionError
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-def make_model(seed: int = 1) -> keras.Model:
+def make_model(seed=1):
     """Its first layer gets ids, so that it has a sparse gradient."""
     start = keras.initializers.RandomNormal(seed=seed)
     ids = keras.Input([3], dtype="int32")
@@ -26,7 +27,7 @@ def make_model(seed: int = 1) -> keras.Model:
     return keras.Model(ids, keras.layers.Dense(1, kernel_initializer=start)(hidden))
 
 
-def share(size: int = 1, rank: int = 0) -> tf.data.Dataset:
+def share(size=1, rank=0):
     """Of each global batch the rows of one of `size` ranks."""
     generator = np.random.default_rng(5)
     x = generator.integers(0, 50, [STEPS, GLOBAL_BATCH, 3]).astype(np.int32)
@@ -35,29 +36,16 @@ def share(size: int = 1, rank: int = 0) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((x[:, rows], y[:, rows]))
 
 
-def same_weights(hvd, model: keras.Model) -> np.ndarray:
-    """The weights of all ranks as one vector."""
-    own = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
-    assert len({weights.tobytes() for weights in hvd.allgather_object(own)}) == 1, (
-        "the ranks' weights differ"
-    )
-    return own
-
-
 @pytest.mark.ranks(2, 3)
 def test_fit(hvd):
     model, alone = make_model(seed=1 + hvd.rank()), make_model()
     adam = [keras.optimizers.Adam(0.01, global_clipnorm=0.1) for _ in range(2)]
     model.compile(hvd.DistributedOptimizer(adam[0]), "mse")
-    callbacks = [
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-    ]
+    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    callbacks = [first, hvd.callbacks.MetricAverageCallback()]
     own = share(hvd.size(), hvd.rank())
-    losses, history = (
-        [],
-        model.fit(own, epochs=2, callbacks=callbacks, shuffle=False, verbose=0).history,
-    )
+    losses = []
+    history = model.fit(own, epochs=2, callbacks=callbacks, shuffle=False, verbose=0).history
     for x, y in share().repeat(2):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((alone(x) - y) ** 2)
@@ -68,9 +56,8 @@ def test_fit(hvd):
         adam[1].apply(gradients, alone.trainable_variables)
         losses.append(loss.numpy())
     np.testing.assert_allclose(same_weights(hvd, model), same_weights(hvd, alone), **TOLERANCE)
-    np.testing.assert_allclose(
-        history["loss"], np.reshape(losses, [2, STEPS]).mean(axis=1), **TOLERANCE
-    )
+    of_epochs = np.reshape(losses, [2, STEPS]).mean(axis=1)
+    np.testing.assert_allclose(history["loss"], of_epochs, **TOLERANCE)
 
 
 @pytest.mark.parametrize("is_inside", [True, False])
@@ -92,10 +79,8 @@ def test_one_overflow_halves_the_loss_scale_of_all_ranks(is_inside, hvd):
 @pytest.mark.parametrize("shape", [[6], [3, 5, 6]])
 def test_moments_of_all_ranks_at_any_mean(mean, shape, hvd):
     """All ranks' batches count the same, whatever their sizes. The referee is float64."""
-    draw, layer = (
-        np.random.default_rng(3),
-        hvd.SyncBatchNormalization(dtype="float32", epsilon=1e-5),
-    )
+    draw = np.random.default_rng(3)
+    layer = hvd.SyncBatchNormalization(dtype="float32", epsilon=1e-5)
     batches = [
         draw.normal(mean + rank, 0.1 + rank, [8 + 4 * rank, *shape]) for rank in range(hvd.size())
     ]

@@ -24,9 +24,8 @@ def test_messages(world, num_ranks):
     large = world.broadcast((np.arange(300_000), "한국어") if rank == 0 else None)
     assert (large[0].sum(), large[1]) == (300_000 * 299_999 // 2, "한국어")
     total = world.all_reduce_sum(np.array([0.1 * (rank + 1), rank, 2.0**53]))
-    np.testing.assert_allclose(
-        total, [0.1 * size * (size + 1) / 2, sum(everyone), size * 2.0**53], rtol=1e-15
-    )
+    expected = [0.1 * size * (size + 1) / 2, sum(everyone), size * 2.0**53]
+    np.testing.assert_allclose(total, expected, rtol=1e-15)
     assert world.all_reduce_sum(np.array([1, 2])).tolist() == [size, 2 * size]
 
 
@@ -57,7 +56,7 @@ def test_values_of_any_size_travel_in_messages_of_some_hundred_megabytes(world, 
     last = world.size - 1
     own = np.arange(25_000_000 if world.rank == last else world.rank, dtype=np.uint64)  # 200 MB
 
-    def is_complete(received: list) -> bool:
+    def is_complete(received):
         numbers = [
             np.array_equal(values, np.arange(rank)) for rank, values in enumerate(received[:-1])
         ]
@@ -76,16 +75,13 @@ def test_values_of_any_size_travel_in_messages_of_some_hundred_megabytes(world, 
 @ALL
 def test_work_of_the_first_rank_whose_failure_reaches_all(world):
     calls = []
-    assert (
-        world.on_first(lambda: calls.append(world.rank) or f"from rank {world.rank}")
-        == "from rank 0"
-    )
+    found = world.on_first(lambda: calls.append(world.rank) or f"from rank {world.rank}")
+    assert found == "from rank 0"
     assert calls == ([0] if world.rank == 0 else [])
     assert world.on_each_machine(lambda: calls.append("machine") or world.rank) == 0
     assert calls.count("machine") == (world.rank == 0)
-    with pytest.raises(
-        ZeroDivisionError if world.rank == 0 else FirstRankError, match="division by zero"
-    ):
+    kind = ZeroDivisionError if world.rank == 0 else FirstRankError
+    with pytest.raises(kind, match="division by zero"):
         world.on_first(lambda: 1 / 0)
     assert world.all_gather(1) == [1] * world.size
 

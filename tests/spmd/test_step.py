@@ -3,7 +3,6 @@ paper."""
 
 import itertools
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,11 +18,21 @@ from ringbase.errors import InputError
 ALL = pytest.mark.ranks(1, 2, 3)
 
 
-def train(world, collectives, folder: Path, **options) -> tuple[np.ndarray, np.ndarray]:
+def train(world, collectives, folder, **options):
     """The trained values and the losses; a loss for each step."""
     optimizer, _ = toy.train(world, collectives, folder, **options)
     world.barrier()
     return toy.flat(optimizer), np.array([line["loss"] for line in metrics_in(folder)])
+
+
+def batch_of(numbers):
+    """The batch of these rows."""
+    return toy.collate(toy.rows().take(numbers))
+
+
+def norm_of_gradient(tape, loss, model):
+    variables = [variable.value for variable in model.trainable_variables]
+    return tf.linalg.global_norm(tape.gradient(loss, variables))
 
 
 @ALL
@@ -32,9 +41,8 @@ def test_training_is_one_ranks_and_has_the_same_bits_again(
     accumulation, world, collectives, folder
 ):
     """float64: 20 steps add a few roundings of 1e-16 each."""
-    values, losses = train(
-        world, collectives, folder / "a", gradient_accumulation_steps=accumulation
-    )
+    options = {"gradient_accumulation_steps": accumulation}
+    values, losses = train(world, collectives, folder / "a", **options)
     expected, expected_losses = world.on_first(
         lambda: train(World(), Collectives(), folder / "one")
     )
@@ -42,9 +50,7 @@ def test_training_is_one_ranks_and_has_the_same_bits_again(
     assert losses[-5:].mean() < losses[:5].mean()
     np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-12)
-    again, losses_again = train(
-        world, collectives, folder / "b", gradient_accumulation_steps=accumulation
-    )
+    again, losses_again = train(world, collectives, folder / "b", **options)
     assert again.tobytes() == values.tobytes()
     assert losses_again.tobytes() == losses.tobytes()
 
@@ -60,31 +66,24 @@ def test_each_loss_term_is_averaged_over_its_own_weight(accumulation, world, col
     def loss(batch, key):
         error = toy.errors(model, batch)
         chosen = tf.cast(batch["row"] < 3, tf.float64)
-        return {
-            "squared": tf.reduce_sum(error**2),
-            "absolute": tf.reduce_sum(tf.abs(error) * chosen),
-        }
+        absolute = tf.reduce_sum(tf.abs(error) * chosen)
+        return {"squared": tf.reduce_sum(error**2), "absolute": absolute}
 
     def weights(batch):
         return {"squared": float(len(batch["row"])), "absolute": float((batch["row"] < 3).sum())}
 
-    whole = {
-        name: tf.constant(array)
-        for name, array in toy.collate(toy.rows().take(np.arange(13))).items()
-    }
+    whole = batch_of(np.arange(13))
     with tf.GradientTape() as tape:
         error = toy.errors(model, whole)
         means = tf.reduce_mean(error**2), tf.reduce_mean(tf.abs(error)[:3])
         total = means[0] + means[1]
-    gradients = tape.gradient(total, [variable.value for variable in model.trainable_variables])
+    norm = norm_of_gradient(tape, total, model)
 
     parts = np.array_split(np.arange(13), world.size * accumulation)[world.rank :: world.size]
-    batches = [toy.collate(toy.rows().take(part)) for part in parts]
+    batches = [batch_of(part) for part in parts]
     result = TrainingStep(loss, weights, optimizer).take(batches, 0, (), StepClock(1))[0].read()
-    np.testing.assert_allclose([result[term] for term in terms], means, rtol=1e-12)
-    np.testing.assert_allclose(
-        result["gradient_norm"], tf.linalg.global_norm(gradients), rtol=1e-12
-    )
+    found = [*(result[term] for term in terms), result["gradient_norm"]]
+    np.testing.assert_allclose(found, [*means, norm], rtol=1e-12)
 
 
 @pytest.mark.ranks(2)
@@ -103,10 +102,9 @@ def test_one_step_that_is_not_finite_is_left_out_and_twenty_end_the_training(
     assert (state.step, optimizer.optimizer.iterations.numpy()) == (6, 5)
     assert np.all(np.isfinite(toy.flat(optimizer)))
     assert capsys.readouterr().err.count("the gradient is not finite") == (world.rank == 0)
+    always = partial(spoiled, spoils=bool)
     with pytest.raises(InputError, match="no finite gradient"):
-        toy.train(
-            world, collectives, folder / "all", partial(spoiled, spoils=bool), num_train_steps=50
-        )
+        toy.train(world, collectives, folder / "all", always, num_train_steps=50)
 
 
 @ALL
@@ -126,10 +124,9 @@ def test_a_mean_is_over_the_rows_with_targets_and_a_step_without_one_changes_not
 
     step = TrainingStep(loss, weights, optimizer)
 
-    def take(numbers: np.ndarray) -> dict[str, float]:
+    def take(numbers):
         own_rows = np.array_split(numbers, world.size)[world.rank]
-        batch = toy.collate(toy.rows().take(own_rows))
-        result, _ = step.take([batch], 0, (), StepClock(1))
+        result, _ = step.take([batch_of(own_rows)], 0, (), StepClock(1))
         return result.read()
 
     before = toy.flat(optimizer)
@@ -137,16 +134,14 @@ def test_a_mean_is_over_the_rows_with_targets_and_a_step_without_one_changes_not
     assert (result["applied"], np.isnan(result["loss"])) == (0, True)
     assert toy.flat(optimizer).tobytes() == before.tobytes()
     assert optimizer.optimizer.iterations.numpy() == 0
-    with_targets = toy.collate(toy.rows().take(np.arange(13, 17)))
+    with_targets = batch_of(np.arange(13, 17))
     with tf.GradientTape() as tape:
         expected = tf.reduce_mean(toy.errors(model, with_targets) ** 2)
-    gradients = tape.gradient(expected, [variable.value for variable in model.trainable_variables])
+    norm = norm_of_gradient(tape, expected, model)
     result = take(np.arange(5, 17))
     assert result["applied"] == 1
-    np.testing.assert_allclose(result["loss"], expected, rtol=1e-12)
-    np.testing.assert_allclose(
-        result["gradient_norm"], tf.linalg.global_norm(gradients), rtol=1e-12
-    )
+    found = result["loss"], result["gradient_norm"]
+    np.testing.assert_allclose(found, [expected, norm], rtol=1e-12)
 
 
 @pytest.mark.ranks(1, 3)
@@ -219,7 +214,7 @@ def test_a_rank_that_computes_other_bits_is_named(world, collectives, monkeypatc
         return {"loss": tf.reduce_sum(toy.errors(model, batch) ** 2)}
 
     def micro_batches(rank):
-        return [toy.collate(toy.rows().take(np.arange(rank, rank + 5)))]
+        return [batch_of(np.arange(rank, rank + 5))]
 
     step = TrainingStep(loss, toy.weights, optimizer)
     step.compare_ranks(micro_batches)

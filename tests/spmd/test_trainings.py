@@ -7,7 +7,6 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +48,7 @@ FAMILY = {
 PROGRAMS = "squad", "classifier", "tagger", "embedder", "pretraining"
 
 
-def write_pairs(path: Path, number: int) -> None:
+def write_pairs(path, number):
     """Anchors with their words in another order as positives, and words of another kind as hard
     negatives; some anchors and positives occur more than once."""
     chance, lines = np.random.default_rng(5), []
@@ -67,7 +66,7 @@ def write_pairs(path: Path, number: int) -> None:
 
 
 @functools.cache
-def make_data() -> Path:
+def make_data():
     """A tiny model's files, questions, labelled texts and a corpus; made once by the process that
     asks."""
     folder = Path(tempfile.mkdtemp(prefix="ringbert-data-"))
@@ -83,29 +82,25 @@ def make_data() -> Path:
     write_squad(folder / "squad.json", make_entries(60, 1))
     write_squad(folder / "squad-dev.json", make_entries(30, 2))
     write_pairs(folder / "pairs.jsonl", 60)
-    words = [word for kind in texts.KINDS for word in texts.WORDS[kind]]
     chance = np.random.default_rng(3)
-    documents = [[" ".join(chance.choice(words, 9)) for _ in range(8)] for _ in range(30)]
+    documents = [[" ".join(chance.choice(texts.ALL_WORDS, 9)) for _ in range(8)] for _ in range(30)]
     (folder / "text.txt").write_text("\n\n".join("\n".join(lines) for lines in documents))
     settings = {
         "input_file": f"{folder}/text.txt",
         "vocab_file": f"{folder}/vocab.txt",
-        "num_shards": 2,
-    }
-    settings |= {
         "output_dir": f"{folder}/corpus",
+        "num_shards": 2,
+        "num_workers": 1,
         "max_seq_length": 32,
         "max_predictions_per_seq": 5,
     }
-    build(made(BuildConfig, {**settings, "num_workers": 1}), World())
+    build(made(BuildConfig, settings), World())
     return folder
 
 
-def run(
-    program: str, world: World, collectives: Any, data: Path, output_dir: Path, *more: str
-) -> Any:
+def run(program, world, collectives, data, output_dir, *more):
     """What bert-PROGRAM does after it has joined its ranks; what it returns."""
-    flags: dict[str, list] = {
+    flags = {
         "squad": [
             f"--vocab_file={data}/vocab.txt",
             f"--train_file={data}/squad.json",
@@ -140,30 +135,27 @@ def run(
 
 
 @functools.cache
-def of_one_rank(program: str, data: Path, config: str = "bert_config") -> Path:
+def of_one_rank(program, data, config="bert_config"):
     folder = Path(tempfile.mkdtemp(prefix="ringbert-one-"))
     run(program, *ALONE, data, folder, *TRAIN, f"--bert_config_file={data}/{config}.json")
     return folder
 
 
-def trained(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
+def trained(folder):
     """Names of the checkpoints, how the weights moved between the first and the last one, and the
     losses."""
     checkpoints = sorted((folder / "checkpoints").glob("rows-*"))
-    first, last = (
-        load_file(path / "model.safetensors") for path in (checkpoints[0], checkpoints[-1])
-    )
+    values = [load_file(path / "model.safetensors") for path in checkpoints]
+    first, last = values[0], values[-1]
     losses = [line["loss"] for line in metrics_in(folder) if "learning_rate" in line]
     movement = np.concatenate([(last[name] - first[name]).ravel() for name in sorted(first)])
     assert len(losses) == STEPS, "a short run logs each step"
     return [path.name for path in checkpoints], movement, np.array(losses)
 
 
-def assert_same_training(folder: Path, reference: Path) -> None:
-    (names, movement, losses), (expected_names, expected, expected_losses) = (
-        trained(folder),
-        trained(reference),
-    )
+def assert_same_training(folder, reference):
+    names, movement, losses = trained(folder)
+    expected_names, expected, expected_losses = trained(reference)
     assert names == expected_names
     difference = np.linalg.norm(movement - expected) / np.linalg.norm(expected)
     assert difference <= TOLERANCE, f"weights differ by {difference:.1e} of the movement"
@@ -171,7 +163,7 @@ def assert_same_training(folder: Path, reference: Path) -> None:
 
 
 @pytest.fixture
-def data(world) -> Path:
+def data(world):
     return world.on_first(make_data)
 
 
@@ -198,13 +190,13 @@ def test_training_is_one_ranks(program, config, world, collectives, data, folder
     world.on_first(assert_timed, folder, world.size)
 
 
-def assert_timed(folder: Path, size: int) -> None:
+def assert_timed(folder, size):
     """The timeline has each rank's steps one after the other, and a sum ends on all ranks at about
     one time."""
     events = [
         event for event in read_json(folder / "timeline.json")["traceEvents"] if event["ph"] == "X"
     ]
-    ends: list[list[int]] = []
+    ends = []
     for rank in range(size):
         own = [event for event in events if event["pid"] == rank]
         pauses = "checkpoint", "check"
@@ -222,7 +214,7 @@ def assert_timed(folder: Path, size: int) -> None:
 def test_a_run_goes_on_from_another_number_of_ranks(world, collectives, data, folder):
     """Six steps on one rank, six on these, are twelve on one."""
 
-    def half() -> None:
+    def half():
         run("squad", *ALONE, data, folder, *TRAIN)
         shutil.rmtree(max((folder / "checkpoints").glob("rows-*")))
 
@@ -254,14 +246,8 @@ def test_evaluation_during_training_is_one_ranks(world, collectives, data, folde
     """Of a model that is loaded on rank 0, on texts with words that the few of its training do not
     have."""
     start = world.on_first(lambda: of_one_rank("classifier", data))
-    flags = (
-        *TRAIN,
-        "--do_eval",
-        "--eval_steps=5",
-        "--eval_batch_size=2",
-        "--max_train_examples=14",
-    )
-    flags += (f"--init_checkpoint={start}/model",)
+    flags = (*TRAIN, "--do_eval", "--eval_steps=5", "--eval_batch_size=2")
+    flags += ("--max_train_examples=14", f"--init_checkpoint={start}/model")
     scores = run("classifier", world, collectives, data, folder / "many", *flags)
     alone = world.on_first(lambda: run("classifier", *ALONE, data, folder / "one", *flags))
     assert scores.keys() == alone.keys()

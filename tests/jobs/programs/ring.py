@@ -23,7 +23,7 @@ LISTENS = "0A"  # in /proc/net/tcp
 folder = Path(sys.argv[1])
 
 
-def ports() -> list[int]:
+def ports():
     text = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
     lines = map(str.split, text.splitlines())
     return [int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == LISTENS]

@@ -21,7 +21,7 @@ folder, deaths = Path(sys.argv[1]), int(sys.argv[2])
 num_wrong = 0
 
 
-def step() -> None:
+def step():
     """The size of the world is known on every rank, so that each result is."""
     global num_wrong
     for _ in range(SUMS):
@@ -33,7 +33,7 @@ def step() -> None:
     num_wrong += message != (TEXT, world.size)
 
 
-def steps() -> None:
+def steps():
     left = STEPS_AFTER
     while left:
         step()

@@ -16,7 +16,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from harness import toy
 
@@ -37,7 +36,7 @@ stalls = (
 step = 0  # of the training, as long as nobody has died
 
 
-def at(place: str) -> None:
+def at(place):
     for name in arguments:
         is_here = name.startswith(f"{first_rank}@{place}@") and step >= int(name.rpartition("@")[2])
         if is_here and not (folder / name).exists():
@@ -45,7 +44,7 @@ def at(place: str) -> None:
             time.sleep(1000)
 
 
-def weights(batch: dict) -> dict[str, float]:
+def weights(batch):
     global step
     step += 1
     at("weights")
@@ -54,16 +53,16 @@ def weights(batch: dict) -> dict[str, float]:
     return toy.weights(batch)
 
 
-def measure() -> dict[str, float]:
+def measure():
     at("evaluation")
     return {"score": float(len(world.all_gather(step)) > 0)}
 
 
-def watched(backend: Any) -> Any:
+def watched(backend):
     """A backend with places before and after its sums."""
     all_reduce_sum = backend.all_reduce_sum
 
-    def summed(*args: Any) -> Any:
+    def summed(*args):
         at("sum")
         total = all_reduce_sum(*args)
         at("summed")
@@ -75,11 +74,11 @@ def watched(backend: Any) -> Any:
     return backend
 
 
-def watched_checkpoints(*args: Any, make: Any = toy.make_checkpoints) -> Any:
+def watched_checkpoints(*args, make=toy.make_checkpoints):
     checkpoints = make(*args)
     copy_model = checkpoints.copy_model
 
-    def copy() -> Any:
+    def copy():
         at("save")
         write_model = copy_model()
         return lambda into: (write_model(into), at("write"))[0]

@@ -29,15 +29,15 @@ class Planned(Exception):
     """The failure under test."""
 
 
-def fail() -> None:
+def fail():
     raise Planned("the planned failure")
 
 
-def refuse() -> None:
+def refuse():
     raise InputError("--train_file x.json: broken\n  in line 3")
 
 
-def strike(world: World) -> None:
+def strike(world):
     rank, _, code = fault.rpartition(": ")
     if rank == str(world.rank):
         time.sleep(0.3)  # the others wait for this rank
@@ -45,7 +45,7 @@ def strike(world: World) -> None:
         exec(code)
 
 
-def hold(world: World) -> None:
+def hold(world):
     if not world.on_first((folder / "holding").exists):
         world.on_first((folder / "holding").touch)
         while True:

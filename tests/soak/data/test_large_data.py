@@ -23,7 +23,7 @@ PEAK = (
 )
 
 
-def peak_of_build(folder, name) -> int:
+def peak_of_build(folder, name):
     """Peak memory, in kB, of one process that builds a corpus from a file of the folder."""
     given = ["build", f"--input_file={name}", f"--output_dir=of_{name}", "--vocab_file=vocab.txt"]
     done = shell(sys.executable, "-c", PEAK, *given, "--num_workers=1", cwd=folder, wait_s=1000)

@@ -137,11 +137,9 @@ def values(data, chance):
     found = [*re.finditer(chance.choice((LEAF, LEAF, HOLDER)), data)]
     if not found:
         return binary(data, chance)
-    one, other, new = (
-        chance.choice(found),
-        chance.choice(found),
-        json.dumps(chance.choice(VALUES)).encode(),
-    )
+    one = chance.choice(found)
+    other = chance.choice(found)
+    new = json.dumps(chance.choice(VALUES)).encode()
     new = chance.choice(
         (new, new, new, other[0], b"[%b]" % b",".join(300 * [one[0]]), b'{"a": %b}' % one[0])
     )

@@ -20,6 +20,8 @@ import pyarrow.parquet
 import sentencepiece
 from harness import corpora, weight_files
 from harness.classifier_files import read_glue, read_own
+from harness.program_runs import files_in
+from harness.real_tokenizers import CONTROLS
 from harness.squad_files import make_entries, squad_json
 from harness.texts import SPECIAL_TOKENS, write_model
 from safetensors.numpy import load
@@ -75,10 +77,7 @@ def made(by, **given):
         for file, data in given.items():
             (folder / file).write_bytes(data)
         by(folder)
-        paths = {
-            str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()
-        }
-        return {name: path.read_bytes() for name, path in paths.items() if name not in given}
+        return files_in(folder, *given)
 
 
 def read_shards(folder, name):
@@ -99,7 +98,7 @@ def read_records(folder, name):
     return rows
 
 
-NUM_RECORDS: list[int] = []  # of the file that `corpus_readers` makes
+NUM_RECORDS = []  # of the file that `corpus_readers` makes
 
 
 def read_texts(folder, name):
@@ -228,33 +227,20 @@ def model_readers():
         vocab_size=40,
         minloglevel=3,
         hard_vocab_limit=False,
-        unk_id=1,
-        pad_id=0,
-        bos_id=-1,
-        eos_id=-1,
-        pad_piece="[PAD]",
-        unk_piece="[UNK]",
         control_symbols=SPECIAL_TOKENS[2:],
+        **CONTROLS,
     )
     saved = made(
         lambda folder: tokenizer.load(spm_model_file=f"{folder}/m").save(folder),
         m=pieces.getvalue(),
     )
+    saved = {name: data for name, data in saved.items() if name.endswith("json")}
+    words = {name: data for name, data in WORDS.items() if "bert" not in name}
     return [
         Reader("configuration", configurations, read_configuration, 10),
         Reader("vocab.txt", {"vocab.txt": WORDS["vocab.txt"]}, read_tokenizer, 4),
-        Reader(
-            "folder of words",
-            {k: v for k, v in WORDS.items() if "bert" not in k},
-            read_tokenizer,
-            6,
-        ),
-        Reader(
-            "folder of pieces",
-            {k: v for k, v in saved.items() if k.endswith("json")},
-            read_tokenizer,
-            4,
-        ),
+        Reader("folder of words", words, read_tokenizer, 6),
+        Reader("folder of pieces", saved, read_tokenizer, 4),
         Reader("SentencePiece", {"a.model": pieces.getvalue()}, read_tokenizer, 2),
         *(
             Reader(*each, read_weights, 2)

@@ -12,7 +12,6 @@ import importlib.metadata
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from unittest import mock
 
 import conftest  # noqa: F401  sets the environment
@@ -55,10 +54,10 @@ CALLS = (
 ARGUMENTS = ("Placeholder", "_Arg", "NoOp")
 
 
-def without_kernel(graph: tf.Graph) -> Counter:
+def without_kernel(graph):
     """Counts of "operation, dtypes", in a graph and in the functions that it calls; once in each
     loop. XLA says itself what it cannot compile."""
-    found: Counter = Counter()
+    found = Counter()
     for operation in graph.get_operations():
         if operation.type in CALLS:
             for value in operation.node_def.attr.values():
@@ -77,11 +76,11 @@ def without_kernel(graph: tf.Graph) -> Counter:
 
 
 @functools.cache
-def registered(name: str) -> list:
+def registered(name):
     return list(kernels.get_registered_kernels_for_op(name).kernel)
 
 
-def has_kernel(operation: tf.Operation) -> bool:
+def has_kernel(operation):
     """Whether a GPU has a kernel for the operation's dtypes, or the operation is the host's."""
     attrs = operation.node_def.attr
     return "CPU" in operation.device or any(
@@ -95,7 +94,7 @@ def has_kernel(operation: tf.Operation) -> bool:
 
 
 @contextlib.contextmanager
-def traced_only() -> Iterator[list]:
+def traced_only():
     """Collects the outermost tf.functions that are called. Those whose results have known shapes
     return ones."""
     kind, concrete_functions = type(tf.function(lambda: 0)), []
@@ -117,14 +116,12 @@ def traced_only() -> Iterator[list]:
         yield concrete_functions
 
 
-def take_step(head: str, precision: str, optimizer_name: str, recomputes: bool) -> None:
+def take_step(head, precision, optimizer_name, recomputes):
     """A step of two micro-batches, and a prediction."""
     job.set_precision(precision)
-    model, task, batch = (
-        Bert(CONFIG, HEADS[head]),
-        TASKS[head],
-        batch_of(head, random_rows([60, 9, 30], 50), "by length"),
-    )
+    model = Bert(CONFIG, HEADS[head])
+    task = TASKS[head]
+    batch = batch_of(head, random_rows([60, 9, 30], 50), "by length")
     tracing = Tracing(recomputes=recomputes)
     optimizer = AllreduceOptimizer(
         make_optimizer(optimizer_name, 1e-4, 2, 0),
@@ -144,19 +141,17 @@ def take_step(head: str, precision: str, optimizer_name: str, recomputes: bool) 
     traced_once(model)(batch)
 
 
-def main() -> int:
+def main():
     """The exit status."""
     # It once cost the attention of every layer a way to the host and back.
     split = tf.function(lambda x: tf.split(x, [1, 2])).get_concrete_function(
         tf.TensorSpec([3], tf.int8)
     )
     assert [name[:6] for name in without_kernel(split.graph)] == ["SplitV"]
-    found: Counter = Counter()
+    found = Counter()
     number = 0
-    gpus, visible = (
-        [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")],
-        tf.config.get_visible_devices,
-    )
+    gpus = [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")]
+    visible = tf.config.get_visible_devices
     as_with_gpu = {"get_visible_devices": lambda kind: gpus if kind == "GPU" else visible(kind)}
     variants = [(bits, "adamw", False) for bits in job.POLICIES]
     variants += [("fp32", "lamb", False), ("fp32", "adamw", True)]

@@ -29,7 +29,7 @@ def test_two_healthy_ranks(tmp_path):
     assert not list(tmp_path.iterdir()), "something is left in --output_dir"
 
 
-def failed_in(done) -> dict:
+def failed_in(done):
     """The failed checks of a page in JSON, by name."""
     failed = {
         check["name"]: check

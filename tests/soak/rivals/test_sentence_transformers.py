@@ -12,7 +12,7 @@ from harness.classifier_runs import model_flags, write_data
 from harness.jobs import shell
 from harness.mpi import ENVIRONMENT
 from harness.program_runs import bert
-from harness.texts import WORDS, write_lines
+from harness.texts import ALL_WORDS, write_lines
 
 import ringbert
 from distributed.joint import InBatchLoss, Texts, Vectors
@@ -55,9 +55,8 @@ def rival(torch, script, *arguments):
 
 def some_texts():
     """Of one word up to more than the 32 tokens that a row takes."""
-    words = [word for kind in WORDS.values() for word in kind]
     chance = np.random.default_rng(0)
-    return [" ".join(chance.choice(words, size)) for size in (1, 2, 5, 12, 60)]
+    return [" ".join(chance.choice(ALL_WORDS, size)) for size in (1, 2, 5, 12, 60)]
 
 
 @pytest.mark.timeout(900)
