@@ -12,7 +12,7 @@ from bert import configuration, weights
 from bert.heads import HEADS
 from bert.model import Bert
 
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+NO_DROPOUT: dict = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 # Of scores and loss, and of gradients. Two float32 programs that sum in different orders differ by
 # some units of 6e-8 per operation, over the dozens of dependent operations of two layers by about
 # 1e-5 of the largest value. bfloat16 has 8 bits: 0.4 % for each of some dozen rounded values;
@@ -24,7 +24,9 @@ def loaded(folder, precision="float32", head=None):
     """The model as we load it, PyTorch's numbers, and the rows of which they are. The folder's name
     begins with that of the head."""
     there = load_file(folder / "golden.safetensors")
-    config = replace(configuration.read_config(folder), **NO_DROPOUT)
+    written = configuration.read_config(folder)
+    assert written
+    config = replace(written, **NO_DROPOUT)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
     model = Bert(config, head or HEADS[folder.name.split("_")[0]])

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.simulation.scheduler import Process, Scheduler, current_process
-from safetensors.numpy import save_file
+from harness.simulation.threads import inside
 
 CALLS = ("open", "rename", "replace", "unlink", "mkdir")
 
@@ -33,6 +33,7 @@ class Disk:
         # what undoes each change of names that no sync has made last, oldest first
         self._undo: list[tuple[set[Path], Callable[[], object]]] = []
         self._numbers = itertools.count()
+        self._real_flock = fcntl.flock
         self._bin = root.with_name(f"{root.name}-bin")
         self._bin.mkdir(parents=True)
 
@@ -43,22 +44,15 @@ class Disk:
             monkeypatch.setattr(pathlib.Path, name, self._method(name, getattr(Path, name)))
         rmtree = shutil.rmtree
         monkeypatch.setattr(shutil, "rmtree", self._rmtree(rmtree))
-        monkeypatch.setattr("ringbase.files._sync", self._sync)
-        monkeypatch.setattr("distributed.run.fcntl", self)
-        monkeypatch.setattr("distributed.checkpoint.save_file", self._save_file)
+        monkeypatch.setattr(os, "fsync", inside(self._fsync, os.fsync))
+        monkeypatch.setattr(fcntl, "flock", inside(self._flock, fcntl.flock))
 
     # -- what processes call -----------------------------------------------------------------------
 
-    LOCK_EX, LOCK_NB = fcntl.LOCK_EX, fcntl.LOCK_NB
-
-    def flock(self, file, operation: int) -> None:
+    def _flock(self, file, operation: int) -> None:
         """The system gives a lock back when its process dies."""
-        fcntl.flock(file, operation)
+        self._real_flock(file, operation)
         current_process().locked_files.append(file)
-
-    def _is_outside(self) -> bool:
-        """Whether other code than a process's calls."""
-        return current_process() is None
 
     def _begin(self, name: str, path: Path) -> None:
         self.scheduler.pause(f"{name} {path.name}")
@@ -67,7 +61,7 @@ class Disk:
     def _method(self, name: str, real: Callable) -> Callable:
         def call(path: Path, *arguments, **more):
             changes = name != "open" or "r" not in (*arguments, more.get("mode", "r"))[0]
-            if self._is_outside() or not changes:
+            if current_process() is None or not changes:
                 return real(path, *arguments, **more)
             self._begin(name, path)
             if name in ("rename", "replace"):
@@ -94,7 +88,7 @@ class Disk:
 
     def _rmtree(self, real: Callable) -> Callable:
         def call(path, *arguments, **more) -> None:
-            if self._is_outside():
+            if current_process() is None:
                 real(path, *arguments, **more)
                 return
             self._begin("rmtree", Path(path))
@@ -102,11 +96,8 @@ class Disk:
 
         return call
 
-    def _save_file(self, tensors: dict, path: Path) -> None:
-        self._begin("write", path)
-        save_file(tensors, path)
-
-    def _sync(self, path: Path) -> None:
+    def _fsync(self, descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         self._begin("sync", path)
         if path.is_dir():
             self._undo = [(folders, undo) for folders, undo in self._undo if path not in folders]

@@ -176,7 +176,7 @@ class Job:
             self.kill_all()
             self.scheduler.pause(name)
         if self.happened["full"]:
-            if name in ("open", "mkdir", "write"):
+            if name in ("open", "mkdir"):
                 raise full(path)
         elif self.comes("full", 0.005) or self.comes("file", 0.02):
             raise full(path)
@@ -207,7 +207,6 @@ def _simulate(options: Options, folder: Path, patch) -> list[tuple[int, Counter]
     disk = Disk(folder)
     disk.patch(patch)
     patch.setenv(launcher.ELASTIC, str(int(options.elastic)))
-    patch.setattr(launcher, "tell", watch.told)
     kinds = {
         "death": options.deaths,
         "stop": options.stops,

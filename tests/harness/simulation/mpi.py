@@ -222,10 +222,8 @@ class Comm:
             if self._shared in member.revoked:
                 continue
             seconds = self._scheduler.chance.uniform(0, LONGEST_REVOKE_S)
-            self._scheduler.after(
-                0 if member is self._process else seconds,
-                lambda member=member: self._scheduler.learn(member.revoked, self._shared, member),
-            )
+            learns = partial(self._scheduler.learn, member.revoked, self._shared, member)
+            self._scheduler.after(seconds, learns)
         self._process.revoked[self._shared] = None
 
     def Shrink(self) -> "Comm":

@@ -8,10 +8,11 @@ or something could happen to it, its code calls `Scheduler.pause` or `Scheduler.
 import heapq
 import itertools
 import random
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter  # the real one
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -52,7 +53,7 @@ class Process:
     def start(self, function: Callable[[], object]) -> None:
         """Runs a function in a new thread of this process."""
         thread = greenlet(function, self.scheduler.hub)
-        thread.process, thread.resumed_s = self, time.perf_counter()
+        thread.process, thread.resumed_s = self, perf_counter()
         self.threads.append(thread)
         self.scheduler.ready.append(thread)
 
@@ -114,7 +115,7 @@ class Scheduler:
 
     def _switch(self, me: greenlet) -> None:
         self.hub.switch()
-        me.resumed_s = time.perf_counter()
+        me.resumed_s = perf_counter()
         self._check_alive(me.process)
 
     def _check_alive(self, process: Process) -> None:
@@ -157,7 +158,7 @@ class Scheduler:
             process = thread.process
             late_s = self.before_turn(process) if process.is_alive else 0.0
             if late_s:
-                self.after(late_s, lambda thread=thread: self.ready.append(thread))
+                self.after(late_s, partial(self.ready.append, thread))
             elif process.is_alive:
                 thread.switch()
                 self._forget_ended(process)
@@ -188,10 +189,8 @@ class Scheduler:
     def _notify_of_death(self, dead: Process) -> None:
         for process in self.processes:
             if process.is_alive:
-                self.after(
-                    self.chance.uniform(0, LONGEST_DETECTION_S),
-                    lambda process=process: self.learn(process.knows_dead, dead, process),
-                )
+                learns = partial(self.learn, process.knows_dead, dead, process)
+                self.after(self.chance.uniform(0, LONGEST_DETECTION_S), learns)
 
     def learn(self, facts: dict, fact: object, process: Process) -> None:
         """From now on a process knows something, wherever it waits."""
@@ -207,7 +206,7 @@ class Scheduler:
         return by_value({int(process.name.split()[1]): process.operation for process in living})
 
 
-def current_process() -> Process | None:
+def current_process() -> Any:
     """The process whose code runs; None outside of a simulation."""
     return getattr(getcurrent(), "process", None)
 

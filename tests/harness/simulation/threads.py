@@ -1,30 +1,18 @@
-"""Clock, threads and exit of simulated processes."""
+"""Clock, threads and exit of simulated processes, in the place of the system's."""
 
+import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
-from greenlet import getcurrent
-from harness.simulation.scheduler import Killed, Scheduler
-
-TIMED = ("world", "checkpoint", "run", "train", "gradient", "timeline")
-
-
-class Clock:
-    """The module `time`, as a simulation has it."""
-
-    strftime = staticmethod(time.strftime)
-
-    def __init__(self, scheduler: Scheduler):
-        self.sleep = scheduler.sleep
-        self.monotonic = self.perf_counter = self.time = lambda: scheduler.now_s
+from harness.simulation.scheduler import Killed, Scheduler, current_process
 
 
 class Thread:
-    """A ThreadPoolExecutor of one thread, as greenlets of the process that makes it."""
+    """The thread of a ThreadPoolExecutor, as greenlets of the process that made it."""
 
     def __init__(self, scheduler: Scheduler):
-        self._scheduler, self._process = scheduler, getcurrent().process
+        self._scheduler, self._process = scheduler, current_process()
         self._last: Result | None = None
 
     def submit(self, function: Callable, *arguments) -> "Result":
@@ -45,8 +33,8 @@ class Thread:
         self._process.start(work)
         return result
 
-    def shutdown(self, wait: bool = True, cancel_futures: bool = False) -> None:
-        if wait and self._last:
+    def finish(self) -> None:
+        if self._last:
             self._last.wait()
 
 
@@ -55,7 +43,8 @@ class Result(Future):
 
     def __init__(self, scheduler: Scheduler):
         super().__init__()
-        self._scheduler, self.waiters = scheduler, []
+        self._scheduler = scheduler
+        self.waiters: list = []
 
     def wait(self) -> None:
         while not self.done():
@@ -66,11 +55,34 @@ class Result(Future):
         return super().result()
 
 
+def inside(simulated: Callable, real: Callable) -> Callable:
+    """What simulated processes call, and what other code does."""
+
+    def call(*arguments, **more):
+        function = real if current_process() is None else simulated
+        return function(*arguments, **more)
+
+    return call
+
+
 def patch_threads(monkeypatch, scheduler: Scheduler) -> None:
-    """Gives the modules of `distributed` the clock and the threads of this scheduler."""
-    for name in TIMED:
-        monkeypatch.setattr(f"distributed.{name}.time", Clock(scheduler))
-    for name in ("checkpoint", "rows"):
-        monkeypatch.setattr(f"distributed.{name}.ThreadPoolExecutor", lambda *_: Thread(scheduler))
-    monkeypatch.setattr("os._exit", scheduler.end)
-    monkeypatch.setattr("os.getpid", lambda: 1)  # in names of files
+    """Gives processes the clock and the threads of this scheduler."""
+
+    def submit(executor, function, *arguments):
+        if not hasattr(executor, "simulated"):
+            executor.simulated = Thread(scheduler)
+        return executor.simulated.submit(function, *arguments)
+
+    def shutdown(executor, wait=True, cancel_futures=False):
+        if wait and hasattr(executor, "simulated"):
+            executor.simulated.finish()
+
+    def now_s() -> float:
+        return scheduler.now_s
+
+    replaced: list[tuple] = [(time, name, now_s) for name in ("monotonic", "perf_counter", "time")]
+    replaced += [(time, "sleep", scheduler.sleep), (os, "_exit", scheduler.end)]
+    replaced += [(os, "getpid", lambda: 1)]  # in names of files
+    replaced += [(ThreadPoolExecutor, "submit", submit), (ThreadPoolExecutor, "shutdown", shutdown)]
+    for owner, name, simulated in replaced:
+        monkeypatch.setattr(owner, name, inside(simulated, getattr(owner, name)))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import tensorflow as tf
 from harness.simulation.options import Options
 from harness.simulation.watch import NUM_ROWS, PRIMES, SEED, Watch, hash_after
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from distributed import checkpoint, elastic
 from distributed.checkpoint import Checkpoints, newest_intact
@@ -146,9 +146,12 @@ def program(world: World, folder: Path, options: Options, watch: Watch) -> None:
 
         def copy_model() -> Callable[[Path], None]:
             copied = counts.value.copy()
-            return lambda into: checkpoint.save_file({"0": copied}, into / "model.safetensors")
+            return lambda into: save_file({"0": copied}, into / "model.safetensors")
 
-        with closing(Checkpoints(folder / "checkpoints", world, copy_model, loop)) as checkpoints:
+        saving = Checkpoints(
+            folder / "checkpoints", world, copy_model, loop, publish=watch.published
+        )
+        with closing(saving) as checkpoints:
 
             def restored() -> State:
                 path, state = newest_intact(checkpoints.folder, run.say) or (None, None)

@@ -37,7 +37,7 @@ class Watch:
 
     def __init__(self, rows_per_step: int, folder: Path):
         self.rows_per_step, self.folder = rows_per_step, folder / "checkpoints"
-        self.saved = 0  # rows of the newest checkpoint that was said to be saved
+        self.saved = 0  # rows of the newest checkpoint that was said to be complete
         self.applied: dict[Process, int] = {}  # the last step of each process
         self._wanted: dict[Any, list[bool]] = {}
         self._order = Order(NUM_ROWS, SEED)
@@ -62,10 +62,9 @@ class Watch:
             raise Fault(f"{process.name} took step {number} again, after {self.applied[process]}")
         self.applied[process] = number
 
-    def told(self, record: str) -> None:
-        """What rank 0 tells the launcher."""
-        if record == "saved":
-            self.saved = max(self.saved, self.newest())
+    def published(self) -> None:
+        """A checkpoint is complete."""
+        self.saved = max(self.saved, self.newest())
 
     def newest(self) -> int:
         """The position of the newest intact checkpoint, all of which must be right."""

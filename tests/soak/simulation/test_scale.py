@@ -7,8 +7,8 @@ that its own Python code takes here. What messages take for their bytes is left 
 
 import gc
 import math
-import time
 from collections import defaultdict
+from time import perf_counter  # the real one
 
 import pytest
 from greenlet import getcurrent
@@ -47,7 +47,7 @@ def seconds_of(size: int, latency_s: float, monkeypatch, folder) -> dict[str, fl
 
     class Timed(Job):
         def before_mpi(self, process, name):
-            own_s = time.perf_counter() - getcurrent().resumed_s
+            own_s = perf_counter() - getcurrent().resumed_s
             self.scheduler.sleep(own_s + latency_s * math.ceil(math.log2(self.size)))
             super().before_mpi(process, name)
 
