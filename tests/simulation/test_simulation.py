@@ -20,18 +20,21 @@ def test_a_training_survives_the_faults_of_thirty_seeds(tens, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["write", "cut", "death", "error"])
-def test_a_training_survives_a_fault_at_each_call(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "ranks"), [("write", 6), ("cut", 6), ("death", 6), ("death", 3), ("error", 6)]
+)
+def test_a_training_survives_a_fault_at_each_call(kind, ranks, tmp_path):
     """Complete where seeds sample: the first call that changes a file fails, then the second, …;
-    on two machines."""
+    on two machines. Of three ranks the last one is often left with what it has received."""
+    machine = -(-ranks // 2)
     for number in itertools.count(1):
         options = Options(
-            seed=number, ranks=6, per_machine=3, garbage=True, nth=(kind, number), **SMALL
+            seed=7, ranks=ranks, per_machine=machine, garbage=True, nth=(kind, number), **SMALL
         )
         history = simulate(options, tmp_path / str(number))
         if not any(happened["nth"] for _, happened in history):
             break
-    assert number > 80
+    assert number > 60
 
 
 def test_the_same_seed_is_the_same_simulation(tmp_path):

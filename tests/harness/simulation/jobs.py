@@ -159,9 +159,9 @@ class Job:
 
     def before_mpi(self, process: Process, name: str) -> None:
         if self.options.nth[0] in ("death", "error") and not self.left["first death"]:
-            if process is self.scheduler.processes[1] and self.watch.applied.get(process) == 2:
+            if max(self.watch.applied.values(), default=0) == 2:  # the others may have taken 1
                 self.left["first death"] = self.happened["death"] = 1
-                self.scheduler.kill(process)
+                self.scheduler.kill(self.scheduler.processes[1])
         elif self.left["first death"] and self.is_nth("death", "error"):
             if self.options.nth[0] == "error":
                 raise self.mpi.Exception("some error")

@@ -29,7 +29,7 @@ class Options:
     garbage: bool = False  # Open MPI's, after a death
     other_ranks: bool = False  # at each start
     # "write": the n-th call that changes a file fails; "cut": there the power fails; "death": a
-    # rank dies in its first steps, and later the rank that makes the n-th call of MPI from then on;
+    # rank dies in the second step, and later the one that makes the n-th call of MPI from then on;
     # "error": that call fails
     nth: tuple[str, int] = ("", 0)
 
