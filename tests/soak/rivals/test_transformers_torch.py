@@ -37,7 +37,14 @@ FAMILY = {  # the vocabulary has padding as id 0
     "camembert": OF_ROBERTA,
     "electra": {"embedding_size": 24},
     "distilbert": {},
+    "modernbert": {
+        "local_attention": 8,
+        "global_rope_theta": 160_000.0,
+        "local_rope_theta": 10_000.0,
+        "layer_norm_eps": 1e-5,
+    },
 }
+LAYER_TYPES = ("full_attention", "sliding_attention", "sliding_attention")  # of ModernBERT
 MODERN_KINDS = (
     "span",
     "tagger",
@@ -116,6 +123,8 @@ def test_pytorch_computes_the_same_scores(torch, tmp_path):
     for name, changes in reversed(FAMILY.items()):
         for size, head in itertools.product(SIZES, MODELS):
             changes |= {"model_type": name}
+            if name == "modernbert":
+                changes["layer_types"] = LAYER_TYPES[: size["num_hidden_layers"]]
             folder = tmp_path / f"{name}-{size['hidden_size']}-{head}"
             folder = save_model(folder, head, **changes, **size)
             compare_scores(folder, head, f"{torch}:{ENVIRONMENT['PYTHONPATH']}")
