@@ -176,7 +176,8 @@ class Comm:
         self._num_calls[survives] += 1
         call = self._shared.calls.setdefault(number, Call(name))
         if call.name != name:
-            raise Fault(f"{self._process.name} is at {name}, others at {call.name}")
+            here = self._scheduler.operations()
+            raise Fault(f"{self._process.name} is at {name}, others at {call.name}: {here}")
         call.values[self.rank] = value
         num_living = sum(not member.has_died for member in self._shared.members)
         if self.rank == root or len(call.values) >= num_living:
