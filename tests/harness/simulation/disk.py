@@ -30,7 +30,7 @@ class Disk:
         # called before each call that changes a file; raises OSError
         self.before_call: Callable[[Process, str, Path], None] = lambda process, name, path: None
         self._synced: dict[int, tuple[int, int]] = {}  # inode -> size and time of change
-        # what undoes each change of names that no sync has made last, oldest first
+        # what undoes each change of names since its folder was synced, the oldest first
         self._undo: list[tuple[set[Path], Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._real_flock = fcntl.flock

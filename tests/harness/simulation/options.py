@@ -37,7 +37,7 @@ class Options:
     def drawn(cls, seed: int) -> "Options":
         """Those of a seed: about half of the kinds of faults, and a size."""
         chance = random.Random(seed)
-        ranks = chance.choice([2, 3, 8, 8, 12, 16, 24, 40, 64])
+        ranks = chance.choice([8, 8, 12, 16, 24, 40, 64])
 
         def some(value):
             return chance.choice([type(value)(0), value])

@@ -33,7 +33,7 @@ class Fault(AssertionError):
 
 @dataclass(eq=False)
 class Process:
-    """One rank's process. `run` is its main program."""
+    """One rank's process: its threads, and what it knows of the others."""
 
     name: str
     machine: int
