@@ -33,15 +33,22 @@ class Contest:
     num_cores: int
     num_ranks: int
 
-    def run_rival(self, file: Path, package: str, settings: dict[str, Any]) -> Any:
-        """Runs a file with the rivals' Python and returns its report. Raises Absent: not installed,
-        failed, or too slow."""
+    def run_rival(
+        self,
+        file: Path,
+        package: str,
+        settings: dict[str, Any],
+        variables: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Runs a file with the rivals' Python, with these environment variables, and returns its
+        report. Raises Absent: not installed, failed, or too slow."""
         if run_on_cpus([self.config.rival_python, "-c", f"import {package}"]).returncode:
             raise Absent(f"{self.config.rival_python} has no {package} (--rival_python)")
         described, report = self.folder / "settings.json", self.folder / "report.json"
         described.write_text(json.dumps(settings | {"num_threads": self.num_cores}))
         report.unlink(missing_ok=True)
-        done = run_on_cpus([self.config.rival_python, str(file), str(described), str(report)])
+        command = [self.config.rival_python, str(file), str(described), str(report)]
+        done = run_on_cpus(command, variables)
         if done.returncode or not report.is_file():
             raise Absent(f"it failed: {last_error(done)}")
         return json.loads(report.read_text())
