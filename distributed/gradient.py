@@ -260,6 +260,12 @@ class TrainingStep:
             self.optimizer.reset()
         self.seed, self.state = seed, START
 
+    def begin_at(self, state: State) -> None:
+        """Where the training begins. Rank 0 has the values of that state; until `synchronize` has
+        given them to the others, a state of theirs stands for nothing: if rank 0 died before, they
+        would train from other values."""
+        self.state = state if self.optimizer.world.rank == 0 else INCOMPLETE
+
     def synchronize(self) -> State:
         """Gives all ranks the variables and the state of the rank that is furthest. Returns the
         state, which is valid, because an update is deterministic and follows a complete sum. Raises

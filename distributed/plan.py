@@ -265,7 +265,7 @@ class State:
 
 
 START = State(0, 0, 1, 1, {})
-# of variables that are being received: those of two states
+# of variables that have not been received, or in part: those of no state, or of two
 INCOMPLETE = State(-1, -1, 1, 1, {})
 
 

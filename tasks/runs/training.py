@@ -183,7 +183,7 @@ class Training:
         self._world.on_first(self._load, start, run, seed, checkpoints)
         broadcast_variables(self.words.read, self._world)
         self.words.take()
-        self.step.state = state
+        self.step.begin_at(state)
         # the schedule follows the progress
         if start.state is None or state.step != start.state.step:
             self.step.optimizer.optimizer.iterations.assign(state.step)

@@ -133,7 +133,7 @@ def train(world, collectives, folder, collate=collate, weights=weights, held_out
         return first_state(plan, {}, state, True)
 
     step = TrainingStep(loss, weights, toy.optimizer, seed=7)
-    step.state = world.on_first(restored)
+    step.begin_at(world.on_first(restored))
     loop = LoopSettings(log_steps=1)
     work = partial(train_loop, step, feed, plan, toy.checkpoints, run, loop, held_out)
     return toy.optimizer, surviving(world, "training", work)

@@ -21,11 +21,13 @@ def test_a_training_survives_the_faults_of_thirty_seeds(tens, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "ranks"), [("write", 6), ("cut", 6), ("death", 6), ("death", 3), ("error", 3)]
+    ("kind", "ranks"),
+    [("write", 6), ("cut", 6), ("start", 3), ("death", 6), ("death", 3), ("error", 3)],
 )
 def test_a_training_survives_a_fault_at_each_call(kind, ranks, tmp_path):
     """Complete where seeds sample: the first call that changes a file fails, then the second, …;
-    on two machines. Of three ranks the last one is often left with what it has received."""
+    on two machines. Of three ranks the last one is often left with what it has received. "start":
+    rank 0 of a resumed job dies."""
     machine = -(-ranks // 2)
     for number in itertools.count(1):
         options = Options(

@@ -158,7 +158,9 @@ class Job:
         return is_here
 
     def before_mpi(self, process: Process, name: str) -> None:
-        if self.options.nth[0] in ("death", "error") and not self.left["first death"]:
+        if self.options.nth[0] == "start":
+            self.before_message_of_start(process)
+        elif self.options.nth[0] in ("death", "error") and not self.left["first death"]:
             if max(self.watch.applied.values(), default=0) == 2:  # the others may have taken 1
                 self.left["first death"] = self.happened["death"] = 1
                 self.scheduler.kill(self.scheduler.processes[1])
@@ -166,6 +168,18 @@ class Job:
             if self.options.nth[0] == "error":
                 raise self.mpi.Exception("some error")
             self.happened["death"] += 1
+            self.scheduler.kill(process)
+
+    def before_message_of_start(self, process: Process) -> None:
+        """Ends the first start once something is saved; in the second one rank 0, which has loaded
+        that, dies."""
+        if not self.left["first start"]:
+            if self.watch.saved:
+                self.left["first start"] = self.happened["power"] = 1
+                self.kill_all()
+        elif process is self.scheduler.processes[0] and self.is_nth("start"):
+            self.happened["death"] += 1
+            self.happened["early"] += self.num_joined < self.size
             self.scheduler.kill(process)
 
     def before_file(self, process: Process, name: str, path: Path) -> None:
@@ -215,7 +229,7 @@ def _simulate(options: Options, folder: Path, patch) -> list[tuple[int, Counter]
         "power": options.power_cuts,
     }
     left, history = Counter(kinds), []
-    for _ in range(2 + left.total()):  # each start but the last has met a fault
+    for _ in range(3 + left.total()):  # each start but the last has met a fault
         size = chance.randint(1, options.ranks) if options.other_ranks else options.ranks
         scheduler = Scheduler(chance.randrange(1 << 32), 20_000 + 3_000 * size)
         disk.scheduler = scheduler

@@ -30,7 +30,7 @@ class Options:
     other_ranks: bool = False  # at each start
     # "write": the n-th call that changes a file fails; "cut": there the power fails; "death": a
     # rank dies in the second step, and later the one that makes the n-th call of MPI from then on;
-    # "error": that call fails
+    # "error": that call fails; "start": rank 0 dies at its n-th call of MPI after a resume
     nth: tuple[str, int] = ("", 0)
 
     @classmethod

@@ -160,8 +160,9 @@ def program(world: World, folder: Path, options: Options, watch: Watch) -> None:
                     checkpoints.restore(path, optimizer)
                 return first_state(plan, {}, state, True)
 
-            step.state = world.on_first(restored)
-            watch.begins(world, step.state)
+            state = world.on_first(restored)
+            step.begin_at(state)
+            watch.begins(world, state)
             measure = partial(score_of, world, counts)
             held_out = HeldOut(
                 measure=measure,
