@@ -227,6 +227,7 @@ def _simulate(options: Options, folder: Path, patch) -> list[tuple[int, Counter]
         "file": options.failing_files,
         "full": int(options.full_disk),
         "power": options.power_cuts,
+        "damage": int(options.damages),  # once, as an intact checkpoint must be left
     }
     left, history = Counter(kinds), []
     for _ in range(3 + left.total()):  # each start but the last has met a fault
@@ -250,7 +251,8 @@ def _simulate(options: Options, folder: Path, patch) -> list[tuple[int, Counter]
         if newest < watch.saved:
             raise Fault(f"{watch.saved} was saved, but the newest intact checkpoint is {newest}")
         complete = complete_checkpoints(watch.folder)
-        if options.damages and len(complete) > 1 and chance.random() < 0.3:
+        if left["damage"] and len(complete) > 1 and chance.random() < 0.3:
+            left["damage"] -= 1
             disk.damage(complete[-1])
             watch.saved = watch.newest()
     raise Fault(f"not complete: {history}")
