@@ -194,8 +194,7 @@ MODERN = (
     "local_rope_theta",
     "classifier_pooling",
 )
-NOT_IN_FILES = ("labels", "class_name")
-FIELDS = tuple(field.name for field in fields(BertConfig) if field.name not in NOT_IN_FILES)
+FIELDS = tuple(field.name for field in fields(BertConfig))
 
 
 def unnamed_labels(number: int) -> tuple[str, ...]:

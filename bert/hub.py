@@ -2,13 +2,11 @@
 the user may name."""
 
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 from huggingface_hub import constants, errors
-from tqdm import TqdmWarning
 
 from ringbase.errors import InputError, one_line
 
@@ -21,7 +19,9 @@ REASONS = {
         "the hub has no such public repository; for a private one run `hf auth login`"
     ),
     errors.RevisionNotFoundError: "it has no such revision",
-    errors.LocalEntryNotFoundError: "the hub does not answer, and HF_HOME lacks it",
+    errors.LocalEntryNotFoundError: (
+        "the hub does not answer, or HF_HUB_OFFLINE is set, and HF_HOME lacks it"
+    ),
 }
 FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
 
@@ -46,24 +46,17 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
             f"{name_or_path}: no such folder or checkpoint (--model, --init_checkpoint)"
         )
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TqdmWarning)  # of notebooks without ipywidgets
-            folder = huggingface_hub.snapshot_download(
-                name_or_path, revision=revision, allow_patterns=FILES
-            )
-            return Path(folder)
+        folder = huggingface_hub.snapshot_download(
+            name_or_path, revision=revision, allow_patterns=FILES
+        )
+        return Path(folder)
     except (OSError, ValueError) as error:
-        reason = reason_of(error)
-        if constants.HF_HUB_OFFLINE:
-            command = f"hf download {name_or_path}"
-            if revision:
-                command += f" --revision {revision}"
-            reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `{command}` with a network"
         flags = f"--model {name_or_path}"
         if revision:
             flags += f" --model_revision {revision}"
         raise InputError(
-            f"{flags}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
+            f"{flags}: there is no such folder, and it cannot be downloaded from the hub:"
+            f" {reason_of(error)}"
         ) from error
 
 
@@ -103,8 +96,6 @@ def load_data_set(
     where += f" ({split})"
     if revision:
         where += f" --dataset_revision {revision}"
-        if Path(name).expanduser().exists():
-            raise InputError(f"{where}: {name} is a folder; only the hub has revisions")
     try:
         if revision:
             if constants.HF_HUB_OFFLINE or COMMIT.fullmatch(revision):

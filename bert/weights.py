@@ -18,7 +18,7 @@ from bert import hub
 from bert.architectures import ARCHITECTURES, Architecture
 from bert.heads import CLASSIFIER, FEATURES, HEADS, Head
 from ringbase.errors import InputError, shortened
-from ringbase.files import read_object, write_json
+from ringbase.files import write_json
 
 UNUSED = "unused/"  # where `read` puts tensors of heads that we do not have
 # Entries of checkpoints that are not weights.
@@ -198,23 +198,14 @@ def read(source: Path, architecture: Architecture = ARCHITECTURES["bert"]) -> di
 
 
 def _files(source: Path) -> list[Path]:
-    """The safetensors files of a folder, or the file itself. Raises InputError: some are
-    missing."""
+    """The safetensors files of a folder, or the file itself. Raises InputError: there are none."""
     if source.is_file():
         return [source]
-    index = source / "model.safetensors.index.json"
-    if index.is_file():
-        shards = read_object(index, f"{index} (--model)").get("weight_map")
-        # Only files in the same folder: an index that was downloaded must not make us read others.
-        present = [path.name for path in source.iterdir() if path.is_file()]
-        if isinstance(shards, dict) and shards and all(file in present for file in shards.values()):
-            return [source / name for name in sorted(set(shards.values()))]
-        raise InputError(
-            f"{index}: weight_map must name files that are in the same folder (--model)"
-        )
     whole = source / "model.safetensors"
     if whole.is_file():
         return [whole]
+    if shards := sorted(source.glob("model-*.safetensors")):
+        return shards
     content = "no model.safetensors, no TensorFlow checkpoint"
     if any(source.glob("*.bin")):
         content = "only a pickle (pytorch_model.bin), which can run code when read"
