@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -319,14 +319,8 @@ def _calls(work: CorpusWork, what: str, numbers: Sequence[int], num_workers: int
         yield from map(work.make, itertools.repeat(what), numbers)
         return
     context = multiprocessing.get_context("spawn")  # a fork after MPI has started is unsafe
-    try:
-        with ProcessPoolExecutor(num_workers, context, _start, (work,)) as pool:
-            yield from pool.map(_call, itertools.repeat(what), numbers)
-    except BrokenProcessPool as error:
-        raise RuntimeError(
-            "a worker process was killed (out of memory?): run the same command again to continue;"
-            " fewer --num_workers need less memory"
-        ) from error
+    with ProcessPoolExecutor(num_workers, context, _start, (work,)) as pool:
+        yield from pool.map(_call, itertools.repeat(what), numbers)
 
 
 def _start(work: CorpusWork) -> None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from bert.text.tokenizer import Tokenizer
 from ringbase.ragged import Array, gather, joined
 
-MOST_CACHED_WORDS, MOST_CACHED_CHARACTERS = 1 << 18, 1 << 21
+MOST_CACHED_CHARACTERS = 1 << 21
 MARK = "!"  # between words that are tokenized together; no other character decomposes into it
 
 # A line end or a punctuation mark is a word. A blank belongs to the word that follows it.
@@ -48,7 +48,7 @@ class Encoder:
         if not self._by_word:
             ids, offsets = joined(self._tokenizer.encode_ids(sentences))
             return ids, np.diff(offsets)
-        if len(self._numbers) > MOST_CACHED_WORDS or self._characters > MOST_CACHED_CHARACTERS:
+        if self._characters > MOST_CACHED_CHARACTERS:
             self._forget()
         lines = "".join(f"{sentence}\n" for sentence in sentences)
         words = _words_of(lines.encode())

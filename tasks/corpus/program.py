@@ -29,11 +29,6 @@ def run(name: str, config: Any) -> None:
 
 def build(config: BuildConfig, world: World) -> None:
     settings, files = config.corpus, config.tokenizer
-    if settings.output_dir.endswith(".tfrecord"):
-        world.say(
-            f"note: {settings.output_dir} becomes a folder of Arrow shards, which bert-pretraining"
-            " reads"
-        )
     folder = None
     if config.model:
         folder = world.on_each_machine(hub.find, config.model, config.model_revision)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from distributed.train import HeldOut
 from tasks.pretraining.evaluation import Evaluation
-from tasks.pretraining.settings import GOOGLES_WARMUP, PretrainingConfig
+from tasks.pretraining.settings import PretrainingConfig
 from tasks.pretraining.shards import open_rows, tokenizer_of_shards
 from tasks.pretraining.task import head_of
 from tasks.runs.details import REPORT
@@ -76,10 +76,4 @@ def train(
     settings = config.training
     if settings.init_moments:
         start = replace(start, moments=Path(str(config.model.init_checkpoint)).expanduser())
-    warmup = settings.plan.resolved().num_warmup_steps
-    if settings.plan.num_warmup_steps != warmup != GOOGLES_WARMUP:
-        job.run.say(
-            f"note: the warmup of one rank is {warmup:,} steps, a share of so short a training,"
-            f" instead of Google's {GOOGLES_WARMUP:,}; --num_warmup_steps sets another"
-        )
     return training.run(start, job, settings.loop.seed, held_out)
