@@ -12,7 +12,6 @@ ids: a ▁ follows each user-defined symbol, such as a full stop or a bracket. T
 tokens in a text, drop some accents, and take no ids from a vocabulary.
 """
 
-import collections
 import itertools
 import re
 import unicodedata
@@ -42,8 +41,8 @@ BLANK = "▁"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2  # types of models
 SPECIAL = ("pad", "unk", "cls", "sep", "mask")  # written [PAD] or <pad> in different models
-FAIRSEQ = {"cls": "<s>", "sep": "</s>"}  # in RoBERTa and XLM-R
-GEMMA = {"cls": "<bos>", "sep": "<eos>"}
+# in RoBERTa and XLM-R, and in Gemma
+OTHER_FORMS = {"cls": ("<s>", "<bos>"), "sep": ("</s>", "<eos>")}
 COMPOSING_RULES = ("nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 CUT_OF_BYTES = r"(?<=<)(?=0x[0-9A-F]{2}>)"
 CODE_POINTS = 0x20000  # all planes that contain blanks
@@ -263,9 +262,6 @@ def pieces_of(path: Path) -> list[str]:
         raise InputError(
             f"{where}: neither a list of pieces nor an object with one under idx_to_token"
         )
-    piece, count = collections.Counter(values).most_common(1)[0]
-    if count > 1:
-        raise InputError(f"{where}: the piece {piece!r:.40} is listed {count} times")
     return values
 
 
@@ -275,7 +271,7 @@ def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list
     present = set(pieces)
     names = []
     for kind in SPECIAL:
-        forms = f"[{kind.upper()}]", f"<{kind}>", FAIRSEQ.get(kind, ""), GEMMA.get(kind, "")
+        forms = f"[{kind.upper()}]", f"<{kind}>", *OTHER_FORMS.get(kind, ())
         names.append(next((form for form in forms if form in present), ""))
     if unknown in present:
         names[1] = unknown

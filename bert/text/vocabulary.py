@@ -14,10 +14,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from bert.settings import VocabularySettings
 from bert.text import sentencepiece, tokenizer
 from ringbase.errors import InputError
-from ringbase.files import filled_beside
+from ringbase.files import replace_folder
 
-# written in this order
-FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")
 LONGEST_LINE_BYTES = 1 << 24
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPM_THREADS = 8  # constant, because the last digits of the pieces' scores depend on it
@@ -34,14 +32,10 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
     The folder also gets what `tokenizer.load` and `transformers.AutoTokenizer` read. The same texts
     in the same order give the same bytes. Memory holds a count of each distinct word (WordPiece),
     or all texts (SentencePiece). Raises InputError: the text does not suffice for `vocab_size`, or
-    the folder already holds a tokenizer.
+    the folder already holds something.
     """
-    present = [name for name in FILES if (output_dir / name).exists()]
-    if present or (output_dir.exists() and not output_dir.is_dir()):
-        raise InputError(
-            f"--output_dir {output_dir} is a file, or holds {' '.join(present or FILES)}: give"
-            " another folder"
-        )
+    if output_dir.is_file() or any(output_dir.glob("*")):
+        raise InputError(f"--output_dir {output_dir} is not an empty folder: give a new one")
     is_wordpiece = settings.kind == "wordpiece"
     name = "vocab.txt" if is_wordpiece else "spiece.model"
     trained = _wordpiece if is_wordpiece else _sentencepiece
@@ -50,11 +44,7 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
         (folder / name).write_bytes(trained(sentences, settings))
         tokenizer.load(folder=folder, do_lower_case=settings.lower_case).save(folder)
 
-    with filled_beside(output_dir, fill) as new:
-        output_dir.mkdir(exist_ok=True)
-        written = sorted(new.iterdir(), key=lambda path: FILES.index(path.name))
-        for path in written:
-            path.replace(output_dir / path.name)
+    replace_folder(output_dir, fill)
     return output_dir / name
 
 
