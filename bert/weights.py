@@ -218,17 +218,12 @@ def _files(source: Path) -> list[Path]:
 def _read_tf(source: Path) -> dict[str, np.ndarray]:
     import tensorflow as tf
 
-    prefix = tf.train.latest_checkpoint(str(source)) if source.is_dir() else str(source)
-    if prefix is None:
-        raise InputError(
-            f"{source}: its file `checkpoint` names no checkpoint that exists (--init_checkpoint)"
-        )
     try:
-        reader = tf.train.load_checkpoint(prefix)
+        reader = tf.train.load_checkpoint(str(source))
         names = [name for name in reader.get_variable_to_shape_map() if not NO_WEIGHTS.search(name)]
         return {name: reader.get_tensor(name) for name in names}
     # IndexError: a truncated data file
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         raise InputError(
-            f"{prefix}: unreadable TensorFlow checkpoint: {str(error).splitlines()[0]}"
+            f"{source}: unreadable TensorFlow checkpoint: {str(error).splitlines()[0]}"
         ) from error

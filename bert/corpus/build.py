@@ -39,7 +39,6 @@ from ringbase.settings import flat
 SHARD_BYTES, SMALLEST_SHARD_BYTES, MOST_SMALL_SHARDS = 256 << 20, 8 << 20, 16
 # of a record batch of about 256 KiB, the piece of a shard that training reads and checks
 BATCH_TOKENS = 1 << 17
-TAKEN_ROWS = 1024
 MOST_RANDOM_NEXT = 0.9
 MOST_CUT = 0.01  # of the tokens, beyond the length of a row
 LONG_DOCUMENT = 2000  # sentences
@@ -189,7 +188,13 @@ class CorpusWork:
                 " --document_separator and --split_sentences, or give --nonext_sentence"
             )
         if counts["cut_tokens"] > MOST_CUT * counts["tokens"]:
-            say(self.warning_of_cuts(counts))
+            share = counts["cut_tokens"] / counts["tokens"]
+            say(
+                f"warning: {counts['cut_tokens']:,} of {counts['tokens']:,} tokens ({share:.0%})"
+                f" are cut off, because {counts['cut_sentences']:,} of {counts['sentences']:,}"
+                " sentences are longer than a row: give --split_sentences if lines are paragraphs,"
+                " raise --max_seq_length, or give --nonext_sentence, which cuts nothing"
+            )
         if counts["long_documents"]:
             say(
                 f"warning: {counts['long_documents']:,} of {counts['documents']:,} documents have"
@@ -204,18 +209,6 @@ class CorpusWork:
         source = f"{where}{self.settings.text.source}"
         check_unknown(share, source, self.tokenizer, self.settings.allow_unknown)
         return share
-
-    def warning_of_cuts(self, counts: Counter[str]) -> str:
-        """That sentences are longer than a row."""
-        unit, advice = "lines", "give --split_sentences if lines are paragraphs"
-        if self.settings.text.split_sentences:
-            unit, advice = "sentences", "raise --max_seq_length"
-        share = counts["cut_tokens"] / counts["tokens"]
-        return (
-            f"warning: {counts['cut_tokens']:,} of {counts['tokens']:,} tokens ({share:.0%}) are"
-            f" cut off, because {counts['cut_sentences']:,} of {counts['sentences']:,} {unit} are"
-            f" longer than a row: {advice}, or --nonext_sentence, which cuts nothing"
-        )
 
     def result_path(self, what: str, number: int) -> Path:
         """The JSON file that marks a piece of work as done, and holds what is known of it."""
@@ -285,15 +278,10 @@ class CorpusWork:
         keys = np.from_dlpack(examples.column("key"))
         examples = examples.drop_columns(["key"])
         order = np.argsort(keys, kind="stable")
-        # A part at a time, as `take` makes an index of 8 bytes for each value.
-        parts = []
-        for start in range(0, len(order), TAKEN_ROWS):
-            part = order[start : start + TAKEN_ROWS]
-            parts.append(shards.taken(examples, part))
-        examples = pa.concat_batches(parts)
         settings = self.settings.examples
-        rows = max(1, BATCH_TOKENS // settings.max_seq_length)
-        batches = (examples.slice(start, rows) for start in range(0, len(examples), rows))
+        size = max(1, BATCH_TOKENS // settings.max_seq_length)
+        parts = (order[start : start + size] for start in range(0, len(order), size))
+        batches = (shards.taken(examples, part) for part in parts)
         path = self.output_dir / f"shard-{number:05d}-of-{self.num_shards:05d}.arrow"
         return shards.write_shard(path, batches, self.schema, settings.recorded())
 

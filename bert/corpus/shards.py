@@ -184,8 +184,6 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
     """The manifest of a finished corpus. Raises InputError: there is none, or it is damaged or
     cannot be read."""
     path = folder / MANIFEST
-    if not folder.is_dir():
-        raise InputError(f"{flag} {folder}: no such folder")
     if not path.is_file():
         raise InputError(
             f"{flag}: {folder} has no {MANIFEST}, which bert-corpus build writes last: run the same"

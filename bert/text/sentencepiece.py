@@ -32,6 +32,7 @@ from tokenizers import (
     processors,
 )
 
+from ringbase import files
 from ringbase.errors import InputError
 from ringbase.files import SMALL_BYTES, read_json, read_text
 from ringbase.ragged import Array
@@ -236,8 +237,8 @@ def lines_of(path: Path) -> list[str]:
     """The lines of a vocabulary, the tokens in the order of their ids. Raises InputError: one is
     blank."""
     where = f"--vocab_file {path}"
-    text = read_text(path, where, SMALL_BYTES).removesuffix("\n")
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    text = read_text(path, where, SMALL_BYTES)
+    lines = files.lines_of(text.removesuffix("\n"))
     if "" in lines:
         number = lines.index("") + 1
         raise InputError(

@@ -234,7 +234,7 @@ def test_what_a_build_cuts_off_and_lines_that_may_be_documents_are_said(tmp_path
 
     said = build("long")
     cut = "1,350 of 2,000 tokens (68%)", "1,350 cut off"
-    for part in (*cut, "50 of 50 lines", "--split_sentences"):
+    for part in (*cut, "50 of 50 sentences", "--split_sentences"):
         assert part in said
     assert "cut off" not in build("long", "--nonext_sentence")
     said = build("short")
@@ -299,4 +299,4 @@ def test_shards_and_files_that_do_not_belong_together_are_refused(tmp_path, shar
     (shards / "manifest.json").unlink()
     refused(lambda: corpora.open_table(f"{shards}/*"), "manifest.json")
     refused(lambda: corpora.open_table(f"{tmp_path}/nowhere/*"), f"{tmp_path}/nowhere/*")
-    refused(lambda: verify(tmp_path / "nowhere"), f"{tmp_path}/nowhere: no such folder")
+    refused(lambda: verify(tmp_path / "nowhere"), f"{tmp_path}/nowhere has no manifest.json")
