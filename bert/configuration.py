@@ -36,6 +36,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "classifier_dropout": (0.0, 1),
     "initializer_range": (1e-10, 10),
     "layer_norm_eps": (1e-30, 1),  # a float32 is divided by its root
+    "global_attn_every_n_layers": (1, IDS),
     "local_attention": (2, IDS),
     "global_rope_theta": (1.0, 1e12),
     "local_rope_theta": (1.0, 1e12),
@@ -67,8 +68,6 @@ MODERN_CHOICES: dict[str, tuple[Any, ...]] = {
     "is_causal": (False,),
     "position_embedding_type": ("absolute", "sans_pos"),  # neither names what it has: rotary ones
 }
-# Its keys for which there are fields of other names, or none.
-MODERN_ONLY = ("rope_parameters", "global_attn_every_n_layers")
 FULL, SLIDING = "full_attention", "sliding_attention"  # of `layer_types`
 # Of `transformers`, some of its older versions, and of Google's multilingual models; they change
 # nothing.
@@ -224,7 +223,7 @@ def config_from_file(path: str | Path, say: Callable[[str], None] | None = None)
     except InputError as error:
         raise InputError(f"{path}: {error} {flags}") from error
     keys = architecture_of(values).keys
-    known = {*FIELDS, *CHOICES, *HARMLESS, *MODERN_CHOICES, *MODERN_ONLY, *keys}
+    known = {*FIELDS, *RANGES, *CHOICES, *HARMLESS, *MODERN_CHOICES, "rope_parameters", *keys}
     unknown = [name for name in values if name not in known and not name.startswith("pooler_")]
     if say and unknown:
         say(f"warning: {path}: BERT's configuration has no {shortened(unknown)}: not used")
@@ -240,7 +239,7 @@ def config_of(values: Mapping[str, Any]) -> BertConfig:
         if value is not None or name in REQUIRED:
             stated[architecture.keys.get(name, name)] = value
     if architecture.encoder == "modern":
-        stated = _modern(stated)
+        stated = _with_thetas(stated)
     return _checked(stated)
 
 
@@ -281,12 +280,14 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
     if isinstance(classes, list) and classes:
         known["class_name"] = str(classes[0])
     known["labels"] = _labels(values)
+    if architecture_of(values).encoder == "modern":
+        known["layer_types"] = _layer_types(values)
     return BertConfig(**known)
 
 
-def _modern(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a ModernBERT in one spelling: transformers 5 has dicts of rotary positions and
-    a list of layers, earlier versions a base for each kind and the distance of global layers."""
+def _with_thetas(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a ModernBERT in one spelling: transformers 5 has dicts of rotary
+    positions, earlier versions a base for each kind of layer."""
     _check_choices(values, MODERN_CHOICES)
     values = {name: value for name, value in values.items() if name not in MODERN_CHOICES}
     rotary = values.pop("rope_parameters", {})
@@ -300,20 +301,21 @@ def _modern(values: Mapping[str, Any]) -> dict[str, Any]:
                 f" {shown(rotary)}"
             )
         values[name] = of_kind.get("rope_theta", values[name])
-    every = values.pop("global_attn_every_n_layers", 3)
-    number = values.get("num_hidden_layers")
-    if type(every) is not int or every < 1:
-        raise InputError(f"global_attn_every_n_layers must be at least 1, got {shown(every)}")
-    if "layer_types" not in values and type(number) is int:
-        values["layer_types"] = [SLIDING if layer % every else FULL for layer in range(number)]
-    kinds: Any = values.get("layer_types")
+    return values
+
+
+def _layer_types(values: Mapping[str, Any]) -> tuple[str, ...]:
+    number = values["num_hidden_layers"]
+    every = values.get("global_attn_every_n_layers", 3)
+    by_distance = [SLIDING if layer % every else FULL for layer in range(number)]
+    kinds = values.get("layer_types", by_distance)
     is_known = isinstance(kinds, list) and all(kind in (FULL, SLIDING) for kind in kinds)
     if not is_known or len(kinds) != number:
         raise InputError(
-            f"layer_types must name {FULL} or {SLIDING} for each of num_hidden_layers"
-            f" {shown(number)}, got {shown(kinds)}"
+            f"layer_types must name {FULL} or {SLIDING} for each of num_hidden_layers {number},"
+            f" got {shown(kinds)}"
         )
-    return values | {"layer_types": tuple(kinds)}
+    return tuple(kinds)
 
 
 def _check_choices(values: Mapping[str, Any], choices: Mapping[str, tuple[Any, ...]]) -> None:
@@ -329,8 +331,7 @@ def _check_choices(values: Mapping[str, Any], choices: Mapping[str, tuple[Any, .
 def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The labels by number, without `label2id`, which often says something else."""
     table = values.get("id2label")
-    number = values.get("num_labels", 2)
-    labels: tuple[Any, ...] = unnamed_labels(number)
+    labels: tuple[Any, ...] = unnamed_labels(values.get("num_labels", 2))
     if table is not None:
         names = table if isinstance(table, dict) else {}
         labels = tuple(names.get(str(place)) for place in range(len(names)))
@@ -339,10 +340,4 @@ def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:
             raise InputError(
                 f"id2label must name the labels 0, 1, …, each once, got {shown(table)}"
             )
-        if "num_labels" in values and number != len(labels):
-            raise InputError(f"num_labels is {number}, but id2label names {len(labels)} labels")
-    if values.get("problem_type") == "single_label_classification" and len(labels) < 2:
-        raise InputError(
-            f"problem_type single_label_classification needs 2 labels or more, got {len(labels)}"
-        )
     return labels

@@ -239,8 +239,8 @@ EMBEDDINGS = {
     for pooling in ("mean", "cls")
     for normalizes in (True, False)
 }
-ALL = (FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING, MASKED_WORDS)
-HEADS = {head.name: head for head in ALL}
+_ALL = FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING, MASKED_WORDS
+HEADS = {head.name: head for head in _ALL}
 
 
 def head_in(names: Iterable[str], config: BertConfig) -> Head:

@@ -40,11 +40,6 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
         return path / PUBLISHED_PREFIX  # a folder unzipped from Google's archive
     if path.exists() or is_tf_checkpoint(path):
         return path
-    looks_local = name_or_path.startswith(("/", ".", "~")) or "ckpt" in name_or_path
-    if looks_local or name_or_path.count("/") > 1:
-        raise InputError(
-            f"{name_or_path}: no such folder or checkpoint (--model, --init_checkpoint)"
-        )
     try:
         folder = huggingface_hub.snapshot_download(
             name_or_path, revision=revision, allow_patterns=FILES
@@ -55,8 +50,8 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
         if revision:
             flags += f" --model_revision {revision}"
         raise InputError(
-            f"{flags}: there is no such folder, and it cannot be downloaded from the hub:"
-            f" {reason_of(error)}"
+            f"{flags}: there is no such folder or checkpoint, and it cannot be downloaded from the"
+            f" hub: {reason_of(error)}"
         ) from error
 
 

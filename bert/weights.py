@@ -206,12 +206,10 @@ def _files(source: Path) -> list[Path]:
         return [whole]
     if shards := sorted(source.glob("model-*.safetensors")):
         return shards
-    content = "no model.safetensors, no TensorFlow checkpoint"
-    if any(source.glob("*.bin")):
-        content = "only a pickle (pytorch_model.bin), which can run code when read"
     raise InputError(
-        f"{source}: {content}; save it with transformers' save_pretrained first (--model,"
-        " --init_checkpoint)"
+        f"{source}: no model.safetensors, no TensorFlow checkpoint (--model, --init_checkpoint). A"
+        " pickle (pytorch_model.bin) can run code when read: save it with transformers'"
+        " save_pretrained first"
     )
 
 

@@ -49,10 +49,7 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
         paths = [*sorted(glob.glob(name, recursive=True)), name]
         matches = list(filter(os.path.isfile, paths))
         if not matches:
-            reason = "no file matches"
-            if os.path.isdir(name):
-                reason = f"this is a folder: give '{pattern}/*'"
-            raise InputError(f"{flag} {pattern}: {reason}")
+            raise InputError(f"{flag} {pattern}: no file matches (of a folder: '{pattern}/*')")
         files.update(dict.fromkeys(matches))
     return list(files)
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from bert.settings import VocabularySettings
 from bert.text import sentencepiece, tokenizer
-from ringbase.errors import InputError
+from ringbase.errors import InputError, one_line
 from ringbase.files import replace_folder
 
 LONGEST_LINE_BYTES = 1 << 24
@@ -168,8 +168,7 @@ def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> by
         )
     # such as "Vocabulary size too high (9000). Please set it to a value <= 5012."
     except RuntimeError as error:
-        one_liner = " ".join(str(error).split())
-        reason = one_liner.split("] ")[-1]
+        reason = one_line(error).split("] ")[-1]
         raise InputError(
             f"--vocab_size {settings.vocab_size}, {len(texts):,} texts: {reason}"
         ) from error

@@ -258,7 +258,6 @@ WRONG = [
     {"model_type": "albert"},
     {"id2label": ["no", "yes"]},
     {"id2label": {"0": "a", "2": "b"}},
-    {"num_labels": 3},
     {"problem_type": "span"},
     {"pad_token_id": 60},
     {"layer_norm_eps": float("nan")},
