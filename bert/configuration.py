@@ -20,27 +20,25 @@ REQUIRED = (
     "intermediate_size",
 )
 IDS = 1 << 31  # the ids of tokens and positions are int32
+COUNTS = (
+    "vocab_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "embedding_size",
+    "num_attention_heads",
+    "num_labels",
+    "global_attn_every_n_layers",
+    "local_attention",
+)
+SHARES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+FACTORS = ("initializer_range", "layer_norm_eps", "global_rope_theta", "local_rope_theta")
 # Numbers from the least to less than the most; integers where the least is one.
-RANGES: dict[str, tuple[float, float]] = {
-    "vocab_size": (1, IDS),
-    "max_position_embeddings": (1, IDS),
-    "type_vocab_size": (1, IDS),
-    "hidden_size": (1, 1 << 20),
-    "intermediate_size": (1, 1 << 24),
-    "num_hidden_layers": (1, 1001),
-    "embedding_size": (1, 1 << 20),
-    "num_attention_heads": (1, 1 << 20),
-    "num_labels": (1, 1 << 20),
-    "hidden_dropout_prob": (0.0, 1),
-    "attention_probs_dropout_prob": (0.0, 1),
-    "classifier_dropout": (0.0, 1),
-    "initializer_range": (1e-10, 10),
-    "layer_norm_eps": (1e-30, 1),  # a float32 is divided by its root
-    "global_attn_every_n_layers": (1, IDS),
-    "local_attention": (2, IDS),
-    "global_rope_theta": (1.0, 1e12),
-    "local_rope_theta": (1.0, 1e12),
-}
+RANGES: dict[str, tuple[float, float]] = dict.fromkeys(COUNTS, (1, IDS))
+RANGES |= dict.fromkeys(SHARES, (0.0, 1))
+RANGES |= dict.fromkeys(FACTORS, (1e-30, 1e12))
 CHOICES: dict[str, tuple[Any, ...]] = {
     # of bert.ops.ACTIVATIONS
     "hidden_act": ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "linear"),
@@ -53,19 +51,22 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False,),
     "classifier_pooling": ("cls", "mean"),
 }
-# Of ModernBERT, whose published models have these values.
-MODERN_CHOICES: dict[str, tuple[Any, ...]] = {
-    "attention_bias": (False,),
-    "mlp_bias": (False,),
-    "norm_bias": (False,),
-    "classifier_bias": (False,),
+# What ModernBERT can have, and its published models have not.
+OFF = (
+    "attention_bias",
+    "mlp_bias",
+    "norm_bias",
+    "classifier_bias",
+    "attention_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
+    "causal_mask",
+    "is_causal",
+)
+MODERN_CHOICES: dict[str, tuple[Any, ...]] = dict.fromkeys(OFF, (False, 0.0))
+MODERN_CHOICES |= {
     "decoder_bias": (True,),
-    "attention_dropout": (0.0,),
-    "embedding_dropout": (0.0,),
-    "mlp_dropout": (0.0,),
     "classifier_activation": ("gelu",),
-    "causal_mask": (False,),
-    "is_causal": (False,),
     "position_embedding_type": ("absolute", "sans_pos"),  # neither names what it has: rotary ones
 }
 FULL, SLIDING = "full_attention", "sliding_attention"  # of `layer_types`
@@ -286,8 +287,8 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
 
 
 def _with_thetas(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a ModernBERT in one spelling: transformers 5 has dicts of rotary
-    positions, earlier versions a base for each kind of layer."""
+    """The values of a ModernBERT in one spelling: transformers 5 has dicts of rotary positions,
+    earlier versions a base for each kind of layer."""
     _check_choices(values, MODERN_CHOICES)
     values = {name: value for name, value in values.items() if name not in MODERN_CHOICES}
     rotary = values.pop("rope_parameters", {})

@@ -293,7 +293,6 @@ WRONG_IN_MODERN = [
     {"layer_types": [FULL]},
     {"layer_types": [FULL, "chunked", FULL, FULL]},
     {"global_attn_every_n_layers": 0},
-    {"local_attention": 1},
     {"rope_parameters": {FULL: {"rope_type": "yarn"}}},
     {"local_rope_theta": -1.0},
 ]
