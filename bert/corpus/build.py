@@ -61,19 +61,22 @@ def build(
     it.
 
     Raises InputError: the input cannot be read; more than 10 % of its tokens are [UNK]; the folder
-    holds a corpus,
-      or unfinished work, with other settings; there are too few documents or examples.
+    holds a corpus with other settings; there are too few documents or examples.
     """
     rank, num_ranks = share
     work = CorpusWork(settings, tokenizer)
     facts = work.facts()
     if (work.output_dir / shards.MANIFEST).is_file():
         manifest = shards.read_manifest(work.output_dir, "--output_dir")
-        work.refuse_others(manifest, facts)
+        if different := shards.differences(manifest, facts, facts):
+            raise InputError(
+                f"--output_dir {work.output_dir} holds a corpus with other settings: {different}:"
+                " give another --output_dir, or remove this one"
+            )
         say(f"{work.output_dir} is complete: nothing to do")
         return manifest
     if rank == 0:
-        work.begin(facts)
+        work.begin(facts, say)
     barrier()
 
     def made(what, number):
@@ -89,26 +92,20 @@ def build(
         barrier()
         return paths
 
-    try:
-        counts = Counter[str]()
-        for path in made("unit", len(work.units)):
-            counts.update(read_json(path))
-        facts["counts"] = work.checked(counts, say)
-        results = made("shard", work.num_shards)
-        if rank == 0:
-            folder = work.output_dir / shards.TOKENIZER
-            shutil.rmtree(folder, ignore_errors=True)
-            tokenizer.save(folder)
-            facts["tokenizer_files"] = {
-                path.name: sha256(path) for path in sorted(folder.iterdir())
-            }
-            facts["shards"] = [read_json(path) for path in results]
-            shards.write_manifest(work.output_dir, facts)
-            shutil.rmtree(work.folder)
-        barrier()
-    except InputError:
-        work.refused.touch()
-        raise
+    counts = Counter[str]()
+    for path in made("unit", len(work.units)):
+        counts.update(read_json(path))
+    facts["counts"] = work.checked(counts, say)
+    results = made("shard", work.num_shards)
+    if rank == 0:
+        folder = work.output_dir / shards.TOKENIZER
+        shutil.rmtree(folder, ignore_errors=True)
+        tokenizer.save(folder)
+        facts["tokenizer_files"] = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+        facts["shards"] = [read_json(path) for path in results]
+        shards.write_manifest(work.output_dir, facts)
+        shutil.rmtree(work.folder)
+    barrier()
     return shards.read_manifest(work.output_dir)
 
 
@@ -121,8 +118,6 @@ class CorpusWork:
         self.units = find_units(settings.text)
         self.output_dir = Path(settings.output_dir).expanduser()
         self.folder = self.output_dir / ".work"
-        self.stated = self.folder / "settings.json"
-        self.refused = self.folder / "refused"  # marks work that ended with an InputError
         text_size = sum(piece.size for unit in self.units for piece in unit)
         size = text_size * settings.examples.num_duplicates
         small = min(MOST_SMALL_SHARDS, size // SMALLEST_SHARD_BYTES)
@@ -146,29 +141,19 @@ class CorpusWork:
             },
         }
 
-    def begin(self, facts: shards.Manifest) -> None:
-        """Makes the folder for unfinished work, or keeps that of a killed build with these
-        settings. What a refused build has left gives way to the corrected command. Raises as
-        `refuse_others`."""
-        if any(self.folder.glob("unit-*")):
-            stored = read_json(self.stated)
-            if self.refused.is_file() and shards.differences(stored, facts, facts):
+    def begin(self, facts: shards.Manifest, say: Callable[[str], None]) -> None:
+        """Makes the folder for unfinished work, or keeps that of a build with these settings, which
+        was killed or refused. Unfinished work with other settings is removed."""
+        stated = self.folder / "settings.json"
+        if stated.is_file():
+            different = shards.differences(read_json(stated), facts, facts)
+            if different:
+                say(f"{self.output_dir}: unfinished work is removed: {different}")
                 shutil.rmtree(self.folder)
                 for path in self.output_dir.glob("shard-*-of-*.arrow"):
                     path.unlink()
-            else:
-                self.refuse_others(stored, facts)
-        self.refused.unlink(missing_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.stated, facts, indent=1)
-
-    def refuse_others(self, stored: shards.Manifest, facts: shards.Manifest) -> None:
-        """Raises InputError if what the folder holds was made with other settings."""
-        if different := shards.differences(stored, facts, facts):
-            raise InputError(
-                f"--output_dir {self.output_dir} holds a corpus, or a part of one, with other"
-                f" settings: {different}: give another --output_dir, or remove this one"
-            )
+        write_json(stated, facts, indent=1)
 
     def checked(self, counts: Counter[str], say: Callable[[str], None]) -> dict[str, float]:
         """The counts of all units, for the manifest. Raises InputError if they hold no corpus."""
