@@ -6,23 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
-from huggingface_hub import constants, errors
+from huggingface_hub import constants
 
 from ringbase.errors import InputError, one_line
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PUBLISHED_PREFIX = "bert_model.ckpt"
-# what the hub's errors mean, the narrowest kind first: their own messages are paragraphs
-REASONS = {
-    errors.GatedRepoError: "its owner must admit you: ask on its page, then run `hf auth login`",
-    errors.RepositoryNotFoundError: (
-        "the hub has no such public repository; for a private one run `hf auth login`"
-    ),
-    errors.RevisionNotFoundError: "it has no such revision",
-    errors.LocalEntryNotFoundError: (
-        "the hub does not answer, or HF_HUB_OFFLINE is set, and HF_HOME lacks it"
-    ),
-}
 FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
 
 
@@ -51,14 +40,8 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
             flags += f" --model_revision {revision}"
         raise InputError(
             f"{flags}: there is no such folder or checkpoint, and it cannot be downloaded from the"
-            f" hub: {reason_of(error)}"
+            f" hub: {one_line(error)}"
         ) from error
-
-
-def reason_of(error: Exception) -> str:
-    """Why the hub did not give what was asked for, in one line."""
-    known = (reason for kind, reason in REASONS.items() if isinstance(error, kind))
-    return next(known, one_line(error))
 
 
 def is_tf_checkpoint(path: Path) -> bool:
@@ -98,7 +81,7 @@ def load_data_set(
             commit = commit or huggingface_hub.HfApi().dataset_info(name, revision=revision).sha
         table = datasets.load_dataset(name, config, split=split, revision=commit or default)
     except Exception as error:  # the hub's errors have no common class
-        raise InputError(f"{where}: {reason_of(error)}") from error
+        raise InputError(f"{where}: {one_line(error)}") from error
     # `datasets` takes the newest copy of its cache, of whatever revision, when it does not reach
     # the hub.
     used = {Path(file["filename"]).parent.name for file in table.cache_files}
