@@ -22,7 +22,6 @@ SPM_THREADS = 8  # constant, because the last digits of the pieces' scores depen
 MOST_KOREAN_SHARE = 0.01
 HANGUL = re.compile("[\uac00-\ud7a3]")
 ANY_WORD = re.compile("[^ \t\r\n]+")
-NO_TEXT = "the text to train a vocabulary on is empty (--input_file)"
 
 
 def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettings) -> Path:
@@ -57,11 +56,6 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
     continuing = [f"##{character}" for character in sorted(others)]
     initial = [*SPECIAL_TOKENS, *sorted(firsts), *continuing]
     size = settings.vocab_size
-    if len(initial) > size:
-        raise InputError(
-            f"--vocab_size {size} cannot hold the {len(initial)} special tokens and characters of"
-            " the text: increase it, or lower --character_coverage"
-        )
     extra = others - firsts  # the trainer accepts `##x` only if it knows `x`
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     trained.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -78,10 +72,10 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
     trained.train_from_iterator(_repeated(words), trainer)
     ids = trained.get_vocab(with_added_tokens=False)
     pieces = [piece for piece in sorted(ids, key=ids.__getitem__) if piece not in extra]
-    if len(pieces) < size:
+    if len(pieces) != size:
         raise InputError(
-            f"--vocab_size {size} is more than the {len(pieces)} entries that the text gives with"
-            f" --min_frequency {settings.min_frequency}: give more text, or a smaller size"
+            f"--vocab_size {size}: the text gives {len(pieces)} entries with --min_frequency"
+            f" {settings.min_frequency} and --character_coverage {settings.character_coverage}"
         )
     return "".join(f"{piece}\n" for piece in pieces).encode()
 
@@ -95,7 +89,7 @@ def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
     for sentence in sentences:
         counts.update(ANY_WORD.findall(sentence))
     if not counts:
-        raise InputError(NO_TEXT)
+        raise InputError("the text to train a vocabulary on is empty (--input_file)")
     num_korean = sum(count for word, count in counts.items() if HANGUL.search(word))
     korean_share = num_korean / counts.total()
     if lower_case and korean_share > MOST_KOREAN_SHARE:
@@ -141,8 +135,6 @@ def _repeated(words: Counter[str]) -> Iterator[str]:
 def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
     # SentencePiece skips a text that contains ▅, its own mark of an unknown character.
     texts = [text.replace("\n", " ").replace("▅", " ") for text in sentences if text.strip()]
-    if not texts:
-        raise InputError(NO_TEXT)
     lines = iter(texts)
     if settings.lower_case:
         lines = map(sentencepiece.lower_casing().normalize_str, texts)
