@@ -85,10 +85,6 @@ HARMLESS = (
     "gradient_checkpointing",
     "id2label",
     "label2id",
-    "num_labels",
-    "output_attentions",
-    "output_hidden_states",
-    "output_past",
     "return_dict",
     "tie_word_embeddings",
     "torch_dtype",
@@ -97,10 +93,6 @@ HARMLESS = (
     "generator_size",
     "qa_dropout",
     "sinusoidal_pos_embds",
-    "summary_activation",
-    "summary_last_dropout",
-    "summary_type",
-    "summary_use_proj",
     "tie_weights_",
     "cls_token_id",
     "sep_token_id",
@@ -111,6 +103,7 @@ HARMLESS = (
     "sparse_prediction",
     "sparse_pred_ignore_index",
 )
+HARMLESS_BEGINNINGS = ("pooler_", "summary_", "output_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +218,8 @@ def config_from_file(path: str | Path, say: Callable[[str], None] | None = None)
         raise InputError(f"{path}: {error} {flags}") from error
     keys = architecture_of(values).keys
     known = {*FIELDS, *RANGES, *CHOICES, *HARMLESS, *MODERN_CHOICES, "rope_parameters", *keys}
-    unknown = [name for name in values if name not in known and not name.startswith("pooler_")]
+    others = [name for name in values if not name.startswith(HARMLESS_BEGINNINGS)]
+    unknown = [name for name in others if name not in known]
     if say and unknown:
         say(f"warning: {path}: BERT's configuration has no {shortened(unknown)}: not used")
     return config

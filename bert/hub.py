@@ -50,8 +50,7 @@ def is_tf_checkpoint(path: Path) -> bool:
 
 def commit_of(folder: Path) -> str | None:
     """The commit of a folder of the hub's cache, `…/snapshots/COMMIT`; None for another folder."""
-    is_cached = folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name)
-    return folder.name if is_cached else None
+    return folder.name if folder.parent.name == "snapshots" else None
 
 
 def load_data_set(

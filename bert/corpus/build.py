@@ -213,13 +213,12 @@ class CorpusWork:
         path = self.result_path("unit", number).with_suffix(".arrow")
         with replacing(path) as file, pa.ipc.new_file(file, schema) as writer:
             for index, part in enumerate(parts):
-                counts.update(
-                    documents=len(part.documents) - 1,
-                    sentences=len(part.sentences) - 1,
-                    tokens=len(part.tokens),
-                    unknown=int((part.tokens == self.tokenizer.unk_id).sum()),
-                    **self.counts_of_lengths(part, number),
-                )
+                is_unknown = part.tokens == self.tokenizer.unk_id
+                counts["documents"] += len(part.documents) - 1
+                counts["sentences"] += len(part.sentences) - 1
+                counts["tokens"] += len(part.tokens)
+                counts["unknown"] += int(is_unknown.sum())
+                counts.update(self.counts_of_lengths(part, number))
                 if number == index == 0:  # a wrong vocabulary is noticed early
                     self.unknown_share(counts, "the beginning of ")
                 for duplicate in range(settings.num_duplicates):

@@ -106,7 +106,8 @@ def _smallest(hashes, candidate, wanted):
     candidate = candidate & (wanted > 0)[:, None]
     ranked = np.where(candidate, hashes, _LARGEST)
     last_place = np.maximum(wanted, 1) - 1
-    last = np.take_along_axis(np.sort(ranked, axis=1), last_place[:, None], axis=1)
+    ranked_in_order = np.sort(ranked, axis=1)
+    last = np.take_along_axis(ranked_in_order, last_place[:, None], axis=1)
     return candidate & (ranked <= last)
 
 

@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -49,12 +48,11 @@ def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
             raise InputError(f"{where}: damaged or cut short: {one_line(error)}") from error
 
 
-def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]:
-    """The sentences of the whole input, or of the beginnings of all units, about `max_bytes`
-    together."""
+def sample_sentences(text: TextSettings, max_bytes: float) -> Iterator[str]:
+    """The sentences of the beginnings of all units, about `max_bytes` together, or all."""
     units = find_units(text)
     for unit in units:
-        left = math.inf if max_bytes is None else max_bytes / len(units)
+        left = max_bytes / len(units)
         for sentence in itertools.chain.from_iterable(documents(unit, text)):
             if left <= 0:
                 break

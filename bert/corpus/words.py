@@ -93,7 +93,8 @@ def _words_of(text: bytes) -> pa.DictionaryArray:
     is_blank = data == ord(" ")
     is_start = is_mark.copy()
     is_start[:1] = True
-    is_start[1:] |= is_mark[:-1] | (is_blank[1:] & ~is_blank[:-1])
+    begins_blanks = is_blank[1:] & ~is_blank[:-1]
+    is_start[1:] |= is_mark[:-1] | begins_blanks
     if not text.isascii():
         # first bytes of characters of three UTF-8 bytes
         first = np.flatnonzero((data >= 0xE0) & (data < 0xF0))

@@ -314,7 +314,8 @@ def blanks(normalizer, is_marked: bool) -> Array:
         text = f"a{character}a"
         if normalizer:
             text = normalizer.normalize_str(text)
-        table[ord(character)] = text.replace(BLANK, " ").strip() in ("aa", "a a")
+        without_mark = text.replace(BLANK, " ").strip()
+        table[ord(character)] = without_mark in ("aa", "a a")
     return table
 
 

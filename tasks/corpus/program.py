@@ -1,5 +1,6 @@
 """bert-corpus: builds and checks corpora, and trains vocabularies, on any number of ranks."""
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,8 @@ def verify(config: VerifyConfig) -> None:
 
 
 def train_vocabulary(config: VocabConfig) -> None:
-    kind, max_bytes = config.vocabulary.kind, config.max_bytes
-    if kind != "wordpiece":
-        max_bytes = max_bytes or MOST_SENTENCEPIECE_BYTES
-    sentences = sample_sentences(config.text, max_bytes)
+    kind = config.vocabulary.kind
+    most_bytes = math.inf if kind == "wordpiece" else MOST_SENTENCEPIECE_BYTES
+    sentences = sample_sentences(config.text, config.max_bytes or most_bytes)
     path = vocabulary.train(sentences, Path(config.output_dir).expanduser(), config.vocabulary)
     print(f"{path}: {kind}, {config.vocabulary.vocab_size:,} entries")
