@@ -62,7 +62,7 @@ class MissingTensors(InputError):
 # -- names -----------------------------------------------------------------------------------------
 
 
-def google_name(key: str, architecture: Architecture = ARCHITECTURES["bert"]) -> str:
+def google_name(key: str, architecture: Architecture) -> str:
     """Google's name of a Hugging Face tensor. Those named `kernel` are transposed."""
     name = key.removeprefix(architecture.prefix)
     if name.startswith(architecture.unused):
