@@ -266,7 +266,7 @@ def _saved(path: Path, normalization: Mapping[str, bool] | None) -> tuple[RustTo
         backend.normalizer.normalize_str(all_characters)
     backend.encode(TRIAL)
     kind = type(backend.model)
-    is_bytes = kind is models.BPE and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
+    is_bytes = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
     text = backend.to_str()
     content = json.loads(text)
     # Gemma's has SentencePiece's marks of blanks without its pre-tokenizer.
