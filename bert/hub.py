@@ -35,12 +35,11 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
         )
         return Path(folder)
     except (OSError, ValueError) as error:
-        flags = f"--model {name_or_path}"
         if revision:
-            flags += f" --model_revision {revision}"
+            name_or_path += f" --model_revision {revision}"
         raise InputError(
-            f"{flags}: there is no such folder or checkpoint, and it cannot be downloaded from the"
-            f" hub: {one_line(error)}"
+            f"{name_or_path}: no such folder or checkpoint, and it cannot be downloaded from the"
+            f" hub: {one_line(error)} (--model, --init_checkpoint)"
         ) from error
 
 

@@ -131,6 +131,6 @@ def test_what_the_hub_refuses_is_told_in_one_line(status, code, reason):
         done = shell(*command, status=1, wait_s=60, HF_ENDPOINT=url, HF_HUB_OFFLINE="0")
         hub.shutdown()
     error = done.stderr.splitlines()[-1]
-    assert error.startswith("ringbase.errors.InputError: --model someone/something")
+    assert error.startswith("ringbase.errors.InputError: someone/something")
     assert reason in error.partition("it cannot be downloaded from the hub: ")[2]
     assert len(error) < 600

@@ -44,7 +44,7 @@ INPUT = {  # status 1; "…" is what a library says
         " counts positions: they do not belong together"
     ),
     f"{SQUAD} --init_checkpoint={{none}}": (
-        "{none}: no such folder or checkpoint (--model, --init_checkpoint)"
+        "{none}: no such folder or checkpoint, … (--model, --init_checkpoint)"
     ),
     f"{SQUAD} --max_seq_length=500": (
         "--max_seq_length must be at most the model's 128 positions, got 500"
@@ -79,7 +79,7 @@ INPUT = {  # status 1; "…" is what a library says
     f"{SQUAD} --nodo_train --do_predict --predict_file={{squad.json}}": (
         "no trained run in --output_dir …: give the folder of one, or --model, or --init_checkpoint"
     ),
-    "pretraining --input_file={none}": "--input_file {none}: no file matches",
+    "pretraining --input_file={none}": "--input_file {none}: no file matches (of a folder: …)",
 }
 
 
