@@ -15,7 +15,7 @@ tokens in a text, drop some accents, and take no ids from a vocabulary.
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -266,15 +266,14 @@ def pieces_of(path: Path) -> list[str]:
     return values
 
 
-def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list[str]:
+def special_names(pieces: Container[str], source: str, unknown: str = "") -> list[str]:
     """This vocabulary's names of [PAD], [UNK], [CLS], [SEP] and [MASK], in this order; `unknown` is
     that of the model, where it is known. Raises InputError: some are missing."""
-    present = set(pieces)
     names = []
     for kind in SPECIAL:
         forms = f"[{kind.upper()}]", f"<{kind}>", *OTHER_FORMS.get(kind, ())
-        names.append(next((form for form in forms if form in present), ""))
-    if unknown in present:
+        names.append(next((form for form in forms if form in pieces), ""))
+    if unknown in pieces:
         names[1] = unknown
     absent = [f"[{kind.upper()}]" for kind, name in zip(SPECIAL, names, strict=True) if not name]
     if absent:

@@ -32,9 +32,8 @@ def build(config: BuildConfig, world: World) -> None:
     settings, files = config.corpus, config.tokenizer
     folder = None
     if config.model:
-        folder = world.on_each_machine(hub.find, config.model, config.model_revision)
-    if folder is not None and not folder.is_dir():
-        folder = folder.parent  # of a TensorFlow checkpoint
+        place = world.on_each_machine(hub.find, config.model, config.model_revision)
+        folder = place if place.is_dir() else place.parent  # of a TensorFlow checkpoint
     words = tokenizer.load(
         files.vocab_file, folder, files.do_lower_case, config.model or "", files.spm_model_file
     )
