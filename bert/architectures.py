@@ -33,6 +33,7 @@ class Architecture:
     # Values that its config.json leaves out, where they differ from BERT's.
     fixed: Mapping[str, object] = field(default_factory=dict)
     has_token_types: bool = True  # there are embeddings of token types
+    ignores_token_types: bool = False  # all tokens have type 0
     positions_follow_padding: bool = False  # positions begin after the id of padding (fairseq)
     projects_embeddings: bool = False  # embeddings may have another size, and are then projected
     pooler: Pooler = Pooler()
@@ -47,6 +48,7 @@ _ROBERTA = Architecture(
     fixed={"pad_token_id": 1},
     positions_follow_padding=True,
     pooler=Pooler(drops_first=True),
+    ignores_token_types=True,
     unused=("lm_head.", "pooler."),
 )
 _ELECTRA = Architecture(

@@ -160,7 +160,7 @@ class BertConfig:
     @property
     def has_types(self) -> bool:
         """Whether the model tells a first text from a second one by the types of tokens."""
-        return self.num_token_types > 1
+        return bool(self.num_token_types) and not self.architecture.ignores_token_types
 
     def as_json(self) -> dict[str, Any]:
         """The content of config.json."""
