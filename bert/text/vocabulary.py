@@ -134,7 +134,10 @@ def _repeated(words: Counter[str]) -> Iterator[str]:
 
 def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
     # SentencePiece skips a text that contains ▅, its own mark of an unknown character.
-    texts = [text.replace("\n", " ").replace("▅", " ") for text in sentences if text.strip()]
+    texts = []
+    for text in filter(str.strip, sentences):
+        on_one_line = text.replace("\n", " ")
+        texts.append(on_one_line.replace("▅", " "))
     lines = iter(texts)
     if settings.lower_case:
         lines = map(sentencepiece.lower_casing().normalize_str, texts)
