@@ -16,5 +16,7 @@ def set_xla_flags() -> None:
     more slowly.
     """
     flags = os.environ.get("XLA_FLAGS", "").strip()
-    if ONE_LOOP not in flags:
+    # XLA_FLAGS names a file that holds the flags
+    is_file_name = flags and not flags.startswith("-")
+    if ONE_LOOP not in flags and not is_file_name:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={ONE_LOOP}=true".strip()

@@ -2,16 +2,27 @@
 the user may name."""
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
-from huggingface_hub import constants
+from huggingface_hub import constants, errors
+from tqdm import TqdmWarning
 
 from ringbase.errors import InputError, one_line
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PUBLISHED_PREFIX = "bert_model.ckpt"
+# what the hub's errors mean, the narrowest kind first: their own messages are paragraphs
+REASONS = {
+    errors.GatedRepoError: "its owner must admit you: ask on its page, then run `hf auth login`",
+    errors.RepositoryNotFoundError: (
+        "the hub has no such public repository; for a private one run `hf auth login`"
+    ),
+    errors.RevisionNotFoundError: "it has no such revision",
+    errors.LocalEntryNotFoundError: "the hub does not answer, and HF_HOME lacks it",
+}
 FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
 
 
@@ -29,18 +40,37 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
         return path / PUBLISHED_PREFIX  # a folder unzipped from Google's archive
     if path.exists() or is_tf_checkpoint(path):
         return path
-    try:
-        folder = huggingface_hub.snapshot_download(
-            name_or_path, revision=revision, allow_patterns=FILES
-        )
-        return Path(folder)
-    except (OSError, ValueError) as error:
-        if revision:
-            name_or_path += f" --model_revision {revision}"
+    looks_local = name_or_path.startswith(("/", ".", "~")) or "ckpt" in name_or_path
+    if looks_local or name_or_path.count("/") > 1:
         raise InputError(
-            f"{name_or_path}: no such folder or checkpoint, and it cannot be downloaded from the"
-            f" hub: {one_line(error)} (--model, --init_checkpoint)"
+            f"{name_or_path}: no such folder or checkpoint (--model, --init_checkpoint)"
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TqdmWarning)  # of notebooks without ipywidgets
+            folder = huggingface_hub.snapshot_download(
+                name_or_path, revision=revision, allow_patterns=FILES
+            )
+            return Path(folder)
+    except (OSError, ValueError) as error:
+        reason = reason_of(error)
+        if constants.HF_HUB_OFFLINE:
+            command = f"hf download {name_or_path}"
+            if revision:
+                command += f" --revision {revision}"
+            reason = f"HF_HUB_OFFLINE is set and HF_HOME lacks it; run `{command}` with a network"
+        flags = f"--model {name_or_path}"
+        if revision:
+            flags += f" --model_revision {revision}"
+        raise InputError(
+            f"{flags}: there is no such folder, and it cannot be downloaded from the hub: {reason}"
         ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Why the hub did not give what was asked for, in one line."""
+    known = (reason for kind, reason in REASONS.items() if isinstance(error, kind))
+    return next(known, one_line(error))
 
 
 def is_tf_checkpoint(path: Path) -> bool:
@@ -49,7 +79,8 @@ def is_tf_checkpoint(path: Path) -> bool:
 
 def commit_of(folder: Path) -> str | None:
     """The commit of a folder of the hub's cache, `…/snapshots/COMMIT`; None for another folder."""
-    return folder.name if folder.parent.name == "snapshots" else None
+    is_cached = folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name)
+    return folder.name if is_cached else None
 
 
 def load_data_set(
@@ -72,6 +103,8 @@ def load_data_set(
     where += f" ({split})"
     if revision:
         where += f" --dataset_revision {revision}"
+        if Path(name).expanduser().exists():
+            raise InputError(f"{where}: {name} is a folder; only the hub has revisions")
     try:
         if revision:
             if constants.HF_HUB_OFFLINE or COMMIT.fullmatch(revision):
@@ -79,7 +112,7 @@ def load_data_set(
             commit = commit or huggingface_hub.HfApi().dataset_info(name, revision=revision).sha
         table = datasets.load_dataset(name, config, split=split, revision=commit or default)
     except Exception as error:  # the hub's errors have no common class
-        raise InputError(f"{where}: {one_line(error)}") from error
+        raise InputError(f"{where}: {reason_of(error)}") from error
     # `datasets` takes the newest copy of its cache, of whatever revision, when it does not reach
     # the hub.
     used = {Path(file["filename"]).parent.name for file in table.cache_files}

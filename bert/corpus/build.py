@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from ringbase.settings import flat
 SHARD_BYTES, SMALLEST_SHARD_BYTES, MOST_SMALL_SHARDS = 256 << 20, 8 << 20, 16
 # of a record batch of about 256 KiB, the piece of a shard that training reads and checks
 BATCH_TOKENS = 1 << 17
+TAKEN_ROWS = 1024
 MOST_RANDOM_NEXT = 0.9
 MOST_CUT = 0.01  # of the tokens, beyond the length of a row
 LONG_DOCUMENT = 2000  # sentences
@@ -61,22 +62,19 @@ def build(
     it.
 
     Raises InputError: the input cannot be read; more than 10 % of its tokens are [UNK]; the folder
-    holds a corpus with other settings; there are too few documents or examples.
+    holds a corpus,
+      or unfinished work, with other settings; there are too few documents or examples.
     """
     rank, num_ranks = share
     work = CorpusWork(settings, tokenizer)
     facts = work.facts()
     if (work.output_dir / shards.MANIFEST).is_file():
         manifest = shards.read_manifest(work.output_dir, "--output_dir")
-        if different := shards.differences(manifest, facts, facts):
-            raise InputError(
-                f"--output_dir {work.output_dir} holds a corpus with other settings: {different}:"
-                " give another --output_dir, or remove this one"
-            )
+        work.refuse_others(manifest, facts)
         say(f"{work.output_dir} is complete: nothing to do")
         return manifest
     if rank == 0:
-        work.begin(facts, say)
+        work.begin(facts)
     barrier()
 
     def made(what, number):
@@ -92,20 +90,26 @@ def build(
         barrier()
         return paths
 
-    counts = Counter[str]()
-    for path in made("unit", len(work.units)):
-        counts.update(read_json(path))
-    facts["counts"] = work.checked(counts, say)
-    results = made("shard", work.num_shards)
-    if rank == 0:
-        folder = work.output_dir / shards.TOKENIZER
-        shutil.rmtree(folder, ignore_errors=True)
-        tokenizer.save(folder)
-        facts["tokenizer_files"] = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-        facts["shards"] = [read_json(path) for path in results]
-        shards.write_manifest(work.output_dir, facts)
-        shutil.rmtree(work.folder)
-    barrier()
+    try:
+        counts = Counter[str]()
+        for path in made("unit", len(work.units)):
+            counts.update(read_json(path))
+        facts["counts"] = work.checked(counts, say)
+        results = made("shard", work.num_shards)
+        if rank == 0:
+            folder = work.output_dir / shards.TOKENIZER
+            shutil.rmtree(folder, ignore_errors=True)
+            tokenizer.save(folder)
+            facts["tokenizer_files"] = {
+                path.name: sha256(path) for path in sorted(folder.iterdir())
+            }
+            facts["shards"] = [read_json(path) for path in results]
+            shards.write_manifest(work.output_dir, facts)
+            shutil.rmtree(work.folder)
+        barrier()
+    except InputError:
+        work.refused.touch()
+        raise
     return shards.read_manifest(work.output_dir)
 
 
@@ -118,6 +122,8 @@ class CorpusWork:
         self.units = find_units(settings.text)
         self.output_dir = Path(settings.output_dir).expanduser()
         self.folder = self.output_dir / ".work"
+        self.stated = self.folder / "settings.json"
+        self.refused = self.folder / "refused"  # marks work that ended with an InputError
         text_size = sum(piece.size for unit in self.units for piece in unit)
         size = text_size * settings.examples.num_duplicates
         small = min(MOST_SMALL_SHARDS, size // SMALLEST_SHARD_BYTES)
@@ -141,19 +147,29 @@ class CorpusWork:
             },
         }
 
-    def begin(self, facts: shards.Manifest, say: Callable[[str], None]) -> None:
-        """Makes the folder for unfinished work, or keeps that of a build with these settings, which
-        was killed or refused. Unfinished work with other settings is removed."""
-        stated = self.folder / "settings.json"
-        if stated.is_file():
-            different = shards.differences(read_json(stated), facts, facts)
-            if different:
-                say(f"{self.output_dir}: unfinished work is removed: {different}")
+    def begin(self, facts: shards.Manifest) -> None:
+        """Makes the folder for unfinished work, or keeps that of a killed build with these
+        settings. What a refused build has left gives way to the corrected command. Raises as
+        `refuse_others`."""
+        if any(self.folder.glob("unit-*")):
+            stored = read_json(self.stated)
+            if self.refused.is_file() and shards.differences(stored, facts, facts):
                 shutil.rmtree(self.folder)
                 for path in self.output_dir.glob("shard-*-of-*.arrow"):
                     path.unlink()
+            else:
+                self.refuse_others(stored, facts)
+        self.refused.unlink(missing_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(stated, facts, indent=1)
+        write_json(self.stated, facts, indent=1)
+
+    def refuse_others(self, stored: shards.Manifest, facts: shards.Manifest) -> None:
+        """Raises InputError if what the folder holds was made with other settings."""
+        if different := shards.differences(stored, facts, facts):
+            raise InputError(
+                f"--output_dir {self.output_dir} holds a corpus, or a part of one, with other"
+                f" settings: {different}: give another --output_dir, or remove this one"
+            )
 
     def checked(self, counts: Counter[str], say: Callable[[str], None]) -> dict[str, float]:
         """The counts of all units, for the manifest. Raises InputError if they hold no corpus."""
@@ -173,13 +189,7 @@ class CorpusWork:
                 " --document_separator and --split_sentences, or give --nonext_sentence"
             )
         if counts["cut_tokens"] > MOST_CUT * counts["tokens"]:
-            share = counts["cut_tokens"] / counts["tokens"]
-            say(
-                f"warning: {counts['cut_tokens']:,} of {counts['tokens']:,} tokens ({share:.0%})"
-                f" are cut off, because {counts['cut_sentences']:,} of {counts['sentences']:,}"
-                " sentences are longer than a row: give --split_sentences if lines are paragraphs,"
-                " raise --max_seq_length, or give --nonext_sentence, which cuts nothing"
-            )
+            say(self.warning_of_cuts(counts))
         if counts["long_documents"]:
             say(
                 f"warning: {counts['long_documents']:,} of {counts['documents']:,} documents have"
@@ -194,6 +204,18 @@ class CorpusWork:
         source = f"{where}{self.settings.text.source}"
         check_unknown(share, source, self.tokenizer, self.settings.allow_unknown)
         return share
+
+    def warning_of_cuts(self, counts: Counter[str]) -> str:
+        """That sentences are longer than a row."""
+        unit, advice = "lines", "give --split_sentences if lines are paragraphs"
+        if self.settings.text.split_sentences:
+            unit, advice = "sentences", "raise --max_seq_length"
+        share = counts["cut_tokens"] / counts["tokens"]
+        return (
+            f"warning: {counts['cut_tokens']:,} of {counts['tokens']:,} tokens ({share:.0%}) are"
+            f" cut off, because {counts['cut_sentences']:,} of {counts['sentences']:,} {unit} are"
+            f" longer than a row: {advice}, or --nonext_sentence, which cuts nothing"
+        )
 
     def result_path(self, what: str, number: int) -> Path:
         """The JSON file that marks a piece of work as done, and holds what is known of it."""
@@ -213,12 +235,13 @@ class CorpusWork:
         path = self.result_path("unit", number).with_suffix(".arrow")
         with replacing(path) as file, pa.ipc.new_file(file, schema) as writer:
             for index, part in enumerate(parts):
-                is_unknown = part.tokens == self.tokenizer.unk_id
-                counts["documents"] += len(part.documents) - 1
-                counts["sentences"] += len(part.sentences) - 1
-                counts["tokens"] += len(part.tokens)
-                counts["unknown"] += int(is_unknown.sum())
-                counts.update(self.counts_of_lengths(part, number))
+                counts.update(
+                    documents=len(part.documents) - 1,
+                    sentences=len(part.sentences) - 1,
+                    tokens=len(part.tokens),
+                    unknown=int((part.tokens == self.tokenizer.unk_id).sum()),
+                    **self.counts_of_lengths(part, number),
+                )
                 if number == index == 0:  # a wrong vocabulary is noticed early
                     self.unknown_share(counts, "the beginning of ")
                 for duplicate in range(settings.num_duplicates):
@@ -262,10 +285,15 @@ class CorpusWork:
         keys = np.from_dlpack(examples.column("key"))
         examples = examples.drop_columns(["key"])
         order = np.argsort(keys, kind="stable")
+        # A part at a time, as `take` makes an index of 8 bytes for each value.
+        parts = []
+        for start in range(0, len(order), TAKEN_ROWS):
+            part = order[start : start + TAKEN_ROWS]
+            parts.append(shards.taken(examples, part))
+        examples = pa.concat_batches(parts)
         settings = self.settings.examples
-        size = max(1, BATCH_TOKENS // settings.max_seq_length)
-        parts = (order[start : start + size] for start in range(0, len(order), size))
-        batches = (shards.taken(examples, part) for part in parts)
+        rows = max(1, BATCH_TOKENS // settings.max_seq_length)
+        batches = (examples.slice(start, rows) for start in range(0, len(examples), rows))
         path = self.output_dir / f"shard-{number:05d}-of-{self.num_shards:05d}.arrow"
         return shards.write_shard(path, batches, self.schema, settings.recorded())
 
@@ -291,8 +319,14 @@ def _calls(work: CorpusWork, what: str, numbers: Sequence[int], num_workers: int
         yield from map(work.make, itertools.repeat(what), numbers)
         return
     context = multiprocessing.get_context("spawn")  # a fork after MPI has started is unsafe
-    with ProcessPoolExecutor(num_workers, context, _start, (work,)) as pool:
-        yield from pool.map(_call, itertools.repeat(what), numbers)
+    try:
+        with ProcessPoolExecutor(num_workers, context, _start, (work,)) as pool:
+            yield from pool.map(_call, itertools.repeat(what), numbers)
+    except BrokenProcessPool as error:
+        raise RuntimeError(
+            "a worker process was killed (out of memory?): run the same command again to continue;"
+            " fewer --num_workers need less memory"
+        ) from error
 
 
 def _start(work: CorpusWork) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
+from string import ascii_lowercase, ascii_uppercase
 
 import numpy as np
 from tokenizers import Tokenizer as RustTokenizer
@@ -19,6 +20,7 @@ from ringbase.settings import shown
 
 WORDPIECE_ONLY = "max_input_chars_per_word"  # a key of a tokenizer.json's model
 MAX_CHARACTERS_PER_WORD = 200  # google-research/bert tokenization.py; 100 in transformers
+TEXTS_AT_ONCE = 4096  # an encoding takes far more memory than its ids
 MOST_UNKNOWN_SHARE = 0.10
 # WordPiece marks the pieces that continue a word, the others those that begin one.
 WORD_MARKS = {"wordpiece": "##", "sentencepiece": sentencepiece.BLANK, "bytes": "Ġ"}
@@ -140,8 +142,24 @@ class Tokenizer:
 
     def encode_ids(self, texts: Sequence[str]) -> list[Array]:
         """The token ids that `encode` gives, without the spans, which take extra time."""
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
+        ids = list[Array]()
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            part = list(texts[start : start + TEXTS_AT_ONCE])
+            encodings = self.backend.encode_batch_fast(part, add_special_tokens=False)
+            ids += [np.asarray(encoding.ids, np.int32) for encoding in encodings]
+        return ids
+
+    @property
+    def case_problem(self) -> str:
+        """What this vocabulary loses without lower-casing, and the flag to give; "" if nothing."""
+        tokens = [token for token in self._tokens if not re.fullmatch(r"\[.*\]", token)]
+        used = set("".join(tokens))
+        has_capitals = not used.isdisjoint(ascii_uppercase)
+        if self.lower_case or has_capitals or not used.issuperset(ascii_lowercase):
+            return ""
+        return (
+            f"{self.source} has no capital letters, so that they become [UNK]: give --do_lower_case"
+        )
 
     def save(self, folder: Path, has_types: bool = True, num_positions: int | None = None) -> None:
         """Writes the tokenizer's files, from which `transformers.AutoTokenizer` gives the same ids,

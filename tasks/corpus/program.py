@@ -37,6 +37,8 @@ def build(config: BuildConfig, world: World) -> None:
     words = tokenizer.load(
         files.vocab_file, folder, files.do_lower_case, config.model or "", files.spm_model_file
     )
+    if words.case_problem:
+        world.say(f"warning: {words.case_problem}")
     num_cores = world.device.threads if world.size > 1 else len(os.sched_getaffinity(0))
     with world.watchdog.working():  # the shares of the ranks may take hours more or less
         manifest = corpus.build(

@@ -245,6 +245,8 @@ def _configuration_and_tokenizer(
         config.init_checkpoint or config.model or "",
         tokens.spm_model_file,
     )
+    if words.case_problem:
+        say(f"warning: {words.case_problem}")
     if bert_config.first_position and words.pad_id != (pad := bert_config.pad_token_id):
         raise InputError(
             f"{words.source} has padding as id {words.pad_id}, the model's configuration as {pad},"

@@ -172,7 +172,7 @@ def test_workers_and_shards_do_not_change_the_examples_and_a_finished_build_stay
 
 
 @pytest.mark.slow
-def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path):
+def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path, capsys):
     """By two ranks under mpirun; 9 MB are three units of work, and the kill comes in the first
     pass."""
     corpora.write(tmp_path, corpora.make_texts(200), "a.txt")
@@ -191,6 +191,12 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_and_its_workers_end(tmp_path
         job.process.kill()
     assert len(workers) >= 2
     assert_gone(*workers)
+    flags += [f"--output_dir={cut}"]
+    others = partial(bert_corpus, [*flags, "--short_seq_prob=0.2"])
+    refusal(capsys, "bert-corpus build", others, cut, "short_seq_prob", 0.1, 0.2)
+    texts.write_lines(tmp_path / "b.txt", "w7 w8")
+    more = partial(bert_corpus, [flag.replace("a.txt", "?.txt") for flag in flags])
+    refusal(capsys, "bert-corpus build", more, cut, "input file")
     refused(lambda: corpora.open_table(str(cut)), cut, "bert-corpus build")
     shell(*build(f"--output_dir={cut}", ranks=2))
     assert files_in(cut) == files_in(tmp_path / "whole")
@@ -228,7 +234,7 @@ def test_what_a_build_cuts_off_and_lines_that_may_be_documents_are_said(tmp_path
 
     said = build("long")
     cut = "1,350 of 2,000 tokens (68%)", "1,350 cut off"
-    for part in (*cut, "50 of 50 sentences", "--split_sentences"):
+    for part in (*cut, "50 of 50 lines", "--split_sentences"):
         assert part in said
     assert "cut off" not in build("long", "--nonext_sentence")
     said = build("short")

@@ -44,7 +44,7 @@ INPUT = {  # status 1; "…" is what a library says
         " counts positions: they do not belong together"
     ),
     f"{SQUAD} --init_checkpoint={{none}}": (
-        "{none}: no such folder or checkpoint, … (--model, --init_checkpoint)"
+        "{none}: no such folder or checkpoint (--model, --init_checkpoint)"
     ),
     f"{SQUAD} --max_seq_length=500": (
         "--max_seq_length must be at most the model's 128 positions, got 500"

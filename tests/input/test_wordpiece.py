@@ -5,7 +5,7 @@ import random
 import unicodedata
 
 import pytest
-from harness.real_tokenizers import contexts, multilingual, nsmc, strings, uncased
+from harness.real_tokenizers import albert, contexts, kobert, multilingual, nsmc, strings, uncased
 from harness.refusals import refused
 from harness.texts import SPECIAL_TOKENS, write_vocabulary
 from transformers import AutoTokenizer, BertTokenizer
@@ -236,3 +236,5 @@ def test_what_a_vocabulary_loses_by_its_case_is_said():
         for words in (uncased(), kept)
     ]
     assert [rate > MOST_TOKENS for rate in rates] == [True, False]  # Hangul in jamo
+    assert "--do_lower_case" in albert().case_problem  # it has no capital letters
+    assert {words.case_problem for words in (albert(True), kobert(), kept, uncased())} == {""}
