@@ -146,8 +146,8 @@ class Pass:
         self,
         hidden_RH: Tensor,
         tensors: Tensors,
-        place: int | Tensor,
-        rows: Tensor | None = None,
+        place: Tensor,
+        rows: Tensor | None,
     ) -> Tensor:
         """Attention and feed-forward, each with dropout, residual and post-normalisation. `place`
         is that of the first of the layer's three dropouts. Returns all rows, or these, int32
@@ -173,7 +173,7 @@ class Pass:
         activated_RI = fast.activated(expanded_RI, bias_I, ACTIVATIONS[config.hidden_act])
         return added(hidden_RH, activated_RI, "output", place + 2)
 
-    def attention(self, hidden_RH: Tensor, tensors: Tensors, place: int | Tensor) -> Tensor:
+    def attention(self, hidden_RH: Tensor, tensors: Tensors, place: Tensor) -> Tensor:
         """Multi-head attention within each example (Vaswani et al. 2017, section 3.2) -> the
         context [R, H]."""
         batch = self.batch

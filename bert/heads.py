@@ -6,7 +6,7 @@ of bert/weights.py. Shapes, as suffixes, are those of bert/model.py.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import tensorflow as tf
 from tensorflow import Tensor
@@ -14,6 +14,7 @@ from tensorflow import Tensor
 from bert import ops
 from bert.batch import Batch
 from bert.configuration import BertConfig
+from bert.encoder import Pass
 from bert.layers import (
     Shapes,
     Tensors,
@@ -30,17 +31,6 @@ from bert.ops import ACTIVATIONS
 
 POOLER, POOLER_NORM = "bert/pooler/dense", "bert/pooler"
 TRANSFORM, WORDS_BIAS = "cls/predictions/transform", "cls/predictions/output_bias"
-
-
-class OnePass(Protocol):
-    """What a head sees of a pass through the model (bert/model.py)."""
-
-    config: BertConfig
-    batch: Batch
-
-    def dropped(self, x: Tensor, number: int) -> Tensor:
-        """x after the head's dropout of this number."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +53,7 @@ class Head:
         """`reads` in a model with this configuration."""
         return self.reads
 
-    def scores(self, states: Sequence[Tensor], tensors: Tensors, one_pass: OnePass) -> Any:
+    def scores(self, states: Sequence[Tensor], tensors: Tensors, one_pass: Pass) -> Any:
         """Float32 scores, from the rows of the last hidden state that are named in `reads`."""
         return states[0]
 
@@ -204,7 +194,7 @@ def pooler_of_tokens_shapes(config: BertConfig) -> Shapes:
     return pooler_shapes(config) if config.architecture.pooler.of_tokens else {}
 
 
-def pooled(first_BH: Tensor, tensors: Tensors, one_pass: OnePass) -> Tensor:
+def pooled(first_BH: Tensor, tensors: Tensors, one_pass: Pass) -> Tensor:
     """The pooler's output for each example, or for each token."""
     config, dtype = one_pass.config, first_BH.dtype
     pooler = config.architecture.pooler
@@ -249,8 +239,8 @@ EMBEDDINGS = {
     for pooling in ("mean", "cls")
     for normalizes in (True, False)
 }
-ALL = (FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING, MASKED_WORDS)
-HEADS = {head.name: head for head in ALL}
+_ALL = FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING, MASKED_WORDS
+HEADS = {head.name: head for head in _ALL}
 
 
 def head_in(names: Iterable[str], config: BertConfig) -> Head:

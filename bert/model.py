@@ -56,7 +56,8 @@ class Bert(keras.Model):
         super().__init__(name="bert_" + head.name)
         self.config = config
         self.head = head
-        for name, shape in (encoder_shapes(config) | head.shapes(config)).items():
+        self._encoder = ENCODERS[config.architecture.encoder]
+        for name, shape in (self._encoder.shapes(config) | head.shapes(config)).items():
             self.add_weight(shape, "zeros", name=name.replace("/", "."))
         self.built = True
         if seed is not None:
@@ -66,14 +67,13 @@ class Bert(keras.Model):
         """Gives the variables their initial values; with `is_loaded` the encoder, whose weights
         will be loaded, gets none."""
         tensors = self.named_tensors()
-        encoder = ENCODERS[self.config.architecture.encoder]
         drawn = [name for name in tensors if not name.endswith(("gamma", "beta", "bias"))]
         drawn.sort(key=lambda name: name.endswith("output_weights"))  # these take the last seeds
         seeds = dict(zip(drawn, itertools.count(seed * 100_003 + 1)))
         for name, variable in tensors.items():
             will_be_loaded = is_loaded and name.startswith(ENCODER)
             if name in seeds and not will_be_loaded:
-                deviation = encoder.deviation(self.config, name)
+                deviation = self._encoder.deviation(self.config, name)
                 initializer = keras.initializers.TruncatedNormal(stddev=deviation, seed=seeds[name])
             else:
                 initializer = keras.initializers.Constant(name.endswith("gamma"))
@@ -131,8 +131,7 @@ class Bert(keras.Model):
             fastest = ops_gpu if is_training else ops
         elif pays and is_wide and ops.on_cpu():
             fastest = ops_cpu
-        encoder = ENCODERS[self.config.architecture.encoder]
-        return encoder(self.config, batch, dtype, fastest, key)
+        return self._encoder(self.config, batch, dtype, fastest, key)
 
     def _states(
         self, one_pass: Pass, tensors: Tensors, tracing: Tracing, rows: Tensor | None = None

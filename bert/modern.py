@@ -95,8 +95,8 @@ class ModernPass(Pass):
         self,
         hidden_RH: Tensor,
         tensors: Tensors,
-        place: int | Tensor,
-        rows: Tensor | None = None,
+        place: Tensor,
+        rows: Tensor | None,
         is_local: bool = False,
     ) -> Tensor:
         """Attention and feed-forward, each behind a LayerNorm and with a residual. Returns all

@@ -1,18 +1,19 @@
 """Sentences of a corpus -> the token ids that `Tokenizer.encode` gives, several times faster for
 WordPiece."""
 
-import json
 from collections.abc import Sequence
 from string import punctuation
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bert.text.tokenizer import Tokenizer
 from ringbase.ragged import Array, gather, joined
 
-MOST_CACHED_WORDS, MOST_CACHED_CHARACTERS = 1 << 18, 1 << 21
+MOST_CACHED_CHARACTERS = 1 << 21
 MARK = "!"  # between words that are tokenized together; no other character decomposes into it
 
 # A line end or a punctuation mark is a word. A blank belongs to the word that follows it.
@@ -35,8 +36,7 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self._mark_id = tokenizer.backend.token_to_id(MARK)
-        splits = _splits_at_white_space(tokenizer.backend.to_str())
-        self._by_word = splits and self._mark_id is not None
+        self._by_word = _splits_at_white_space(tokenizer) and self._mark_id is not None
         self._forget()
 
     def __call__(self, sentences: Sequence[str]) -> tuple[Array, Array]:
@@ -48,7 +48,7 @@ class Encoder:
         if not self._by_word:
             ids, offsets = joined(self._tokenizer.encode_ids(sentences))
             return ids, np.diff(offsets)
-        if len(self._numbers) > MOST_CACHED_WORDS or self._characters > MOST_CACHED_CHARACTERS:
+        if self._characters > MOST_CACHED_CHARACTERS:
             self._forget()
         lines = "".join(f"{sentence}\n" for sentence in sentences)
         words = _words_of(lines.encode())
@@ -93,7 +93,8 @@ def _words_of(text: bytes) -> pa.DictionaryArray:
     is_blank = data == ord(" ")
     is_start = is_mark.copy()
     is_start[:1] = True
-    is_start[1:] |= is_mark[:-1] | (is_blank[1:] & ~is_blank[:-1])
+    begins_blanks = is_blank[1:] & ~is_blank[:-1]
+    is_start[1:] |= is_mark[:-1] | begins_blanks
     if not text.isascii():
         # first bytes of characters of three UTF-8 bytes
         first = np.flatnonzero((data >= 0xE0) & (data < 0xF0))
@@ -108,19 +109,14 @@ def _words_of(text: bytes) -> pa.DictionaryArray:
     return pc.dictionary_encode(words)
 
 
-def _splits_at_white_space(backend: str) -> bool:
+def _splits_at_white_space(tokenizer: Tokenizer) -> bool:
     """Whether it works like BERT's: no token or normalization crosses white space, punctuation or
     ideographs."""
-    content = json.loads(backend)
-    needed = {
-        "normalizer": "BertNormalizer",
-        "pre_tokenizer": "BertPreTokenizer",
-        "model": "WordPiece",
-    }
-    for part, kind in needed.items():
-        stated = content[part] or {}
-        if stated.get("type") != kind:
-            return False
-    normalizer = content["normalizer"]
-    splits = normalizer["clean_text"] and normalizer["handle_chinese_chars"]
-    return splits and all(token["special"] for token in content["added_tokens"])
+    backend = tokenizer.backend
+    normalizer = backend.normalizer
+    if not isinstance(normalizer, BertNormalizer) or tokenizer.kind != "wordpiece":
+        return False
+    added = backend.get_added_tokens_decoder().values()
+    splits = normalizer.clean_text and normalizer.handle_chinese_chars
+    is_bert = splits and isinstance(backend.pre_tokenizer, BertPreTokenizer)
+    return is_bert and all(token.special for token in added)

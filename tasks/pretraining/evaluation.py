@@ -46,8 +46,7 @@ class Evaluation:
         """
         most = settings.max_eval_steps * settings.eval_batch_size
         num_rows = min(len(self.rows), most)
-        _, offsets = self.rows.take(np.arange(num_rows))["input_ids"]
-        lengths = np.diff(offsets)
+        lengths = self.rows.lengths_at("input_ids", np.arange(num_rows))
         batches = batches_of(lengths, settings.eval_batch_size, self.task.max_seq_length)
         forward = traced_once(lambda batch: counts_of(self.task, self.model(batch), batch))
 

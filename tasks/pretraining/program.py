@@ -8,15 +8,14 @@ The shards come from `bert-corpus build`, or are Google's TFRecord files. Start 
 from dataclasses import replace
 from pathlib import Path
 
-from distributed.train import HeldOut
 from tasks.pretraining.evaluation import Evaluation
-from tasks.pretraining.settings import GOOGLES_WARMUP, PretrainingConfig
+from tasks.pretraining.settings import PretrainingConfig
 from tasks.pretraining.shards import open_rows, tokenizer_of_shards
 from tasks.pretraining.task import head_of
 from tasks.runs.details import REPORT
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import write_eval_results
-from tasks.runs.start import Needs, Start, start_of_run
+from tasks.runs.start import Needs, start_of_run
 from tasks.runs.training import Training
 
 # for the masks of held-out examples: the same in every run, so that runs can be compared
@@ -30,7 +29,10 @@ def run(config: PretrainingConfig) -> None:
 def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     """Trains and evaluates as the flags say, on every rank. Returns the results of the
     evaluation."""
-    start = start_of_pretraining(config, job)
+    # TFRecord shards are ids already: Google's program has no tokenizer
+    folder = job.world.on_first(tokenizer_of_shards, config.input_file)
+    needs = Needs(config.shards.max_seq_length, folder is not None, folder)
+    start = start_of_run(config, job, needs)
     settings = config.evaluation
     source = "--input_file", config.input_file
     if config.do_train:
@@ -42,12 +44,16 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         task, data = open_rows(config.shards, job, start, source, EVALUATION_SEED)
     model = start.model(head_of(start.bert_config))
     held_out = None
+    steps: int | None
     if evaluates:
         evaluation = Evaluation(job, model, task, data.rows)
         held_out = evaluation.held_out(settings)
     if config.do_train:
         training = Training(model, *trained, config.training, job)
-        steps = train(config, job, start, training, held_out if settings.eval_steps else None)
+        if config.training.init_moments:
+            start = replace(start, moments=Path(str(config.model.init_checkpoint)).expanduser())
+        while_training = held_out if settings.eval_steps else None
+        steps = training.run(start, job, config.training.loop.seed, while_training)
     else:
         steps = start.load(model, job.world, job.run)
     figures: dict[str, float] = {}
@@ -60,26 +66,3 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
             facts[REPORT] = evaluation.filled_in(start.tokenizer)
     job.finish(config.do_train, figures, facts)
     return figures
-
-
-def start_of_pretraining(config: PretrainingConfig, job: Job) -> Start:
-    """Where a run starts. TFRecord shards are ids already: Google's program has no tokenizer."""
-    folder = job.world.on_first(tokenizer_of_shards, config.input_file)
-    has_tokenizer = folder is not None
-    return start_of_run(config, job, Needs(config.shards.max_seq_length, has_tokenizer, folder))
-
-
-def train(
-    config: PretrainingConfig, job: Job, start: Start, training: Training, held_out: HeldOut | None
-) -> int | None:
-    """Trains, and returns the number of steps of the saved model."""
-    settings = config.training
-    if settings.init_moments:
-        start = replace(start, moments=Path(str(config.model.init_checkpoint)).expanduser())
-    warmup = settings.plan.resolved().num_warmup_steps
-    if settings.plan.num_warmup_steps != warmup != GOOGLES_WARMUP:
-        job.run.say(
-            f"note: the warmup of one rank is {warmup:,} steps, a share of so short a training,"
-            f" instead of Google's {GOOGLES_WARMUP:,}; --num_warmup_steps sets another"
-        )
-    return training.run(start, job, settings.loop.seed, held_out)

@@ -321,7 +321,7 @@ def test_other_settings_are_refused_with_the_ways_to_train_on(corpus, trained, t
     )
     more = f"--init_checkpoint={first}", "--init_moments", "--num_warmup_steps=null"
     longer(tmp_path / "longer", *more)
-    assert "the warmup of one rank is 3 steps" in capsys.readouterr().err
+    assert "3 of them warmup" in capsys.readouterr().err
     mlm, _ = losses(tmp_path / "longer").T
     assert len(mlm) == 30
     assert mlm[0] < losses(trained)[0, 0] - 0.3
