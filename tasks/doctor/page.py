@@ -28,9 +28,9 @@ UNKNOWN = (
 class Finding:
     """What a check found, in one line, and what the user can do about it."""
 
-    status: Literal["ok", "warning", "failed"]
     text: str
     advice: str = ""
+    status: Literal["ok", "warning", "failed"] = "ok"
 
 
 class Page:
@@ -58,9 +58,10 @@ class Page:
             finding = find(*arguments)
         except InputError as error:
             text, _, advice = one_line(error).partition("; ")
-            finding = Finding("failed", text, advice)
+            finding = Finding(text, advice, "failed")
         except Exception as error:
-            finding = Finding("failed", f"{type(error).__name__}: {one_line(error)}"[:300], UNKNOWN)
+            text = f"{type(error).__name__}: {one_line(error)}"
+            finding = Finding(text, UNKNOWN, "failed")
         if finding.status == "failed" and self.world.size > 1:  # the others may wait for this rank
             print(f"{self.world.place}: {name}: {finding.text}", file=sys.stderr, flush=True)
         with self.world.operation(f"the end of the check {name}"):
@@ -115,4 +116,4 @@ def combined(findings: list[Finding]) -> Finding:
             texts[rank] = finding.text
             if finding.advice not in advice:
                 advice.append(finding.advice)
-    return Finding(worst, by_value(texts), "; ".join(advice))
+    return Finding(by_value(texts), "; ".join(advice), worst)
