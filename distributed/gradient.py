@@ -232,17 +232,16 @@ class TrainingStep:
         Raises InputError on every rank if some rank has found other bits: a processor or memory is
         not sound."""
         world = self.optimizer.world
-        after = {rank: (rank + 1) % world.size for rank in range(world.size)}
         found = []
-        for rank in (world.rank, after[world.rank]):
+        for rank in (world.rank, (world.rank + 1) % world.size):
             batches = micro_batches(rank)
             keys = self._keys(self.state.step, rank, len(batches))
             with self._tracing():
                 found.append(digest_of(self._sums_to_compare(batches, keys)))
         everyone = world.all_gather((*found, f"rank {world.rank} on {socket.gethostname()}"))
-        for rank, (_, of_next, name) in enumerate(everyone):
-            own_of_next, _, next_name = everyone[after[rank]]
-            if of_next != own_of_next:
+        next_ones = [*everyone[1:], everyone[0]]
+        for (_, of_next, name), (own, _, next_name) in zip(everyone, next_ones, strict=True):
+            if of_next != own:
                 raise InputError(
                     f"{name} and {next_name} compute different gradients of the same rows before"
                     f" step {self.state.step + 1}: one of them is not sound. Checkpoints since the"

@@ -79,10 +79,3 @@ def launched_size() -> tuple[str, int]:
             if size > 1:
                 return f"{name}={value}", size
     return "", 1
-
-
-def reports() -> bool:
-    """Whether this process, which is alone by mistake, reports an error: one is enough. Rank 0 does
-    not know of the mistake if its launcher gives no size."""
-    first_that_knows = "1" if launched_size()[0].startswith(RANKS_WITHOUT_SIZE) else "0"
-    return launched_rank() in ("0", first_that_knows)

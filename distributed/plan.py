@@ -157,16 +157,9 @@ class Plan:
         return (
             f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch"
             f" {self.global_batch_size} over all ranks, accumulation {self.accumulation};"
-            f" {self.steps:,} steps, {_epochs_in_words(self.epochs)}, {self.warmup_steps:,} of them"
+            f" {self.steps:,} steps (epochs: {self.epochs:,.4g}), {self.warmup_steps:,} of them"
             f" warmup; learning rate {rate}"
         )
-
-
-def _epochs_in_words(epochs):
-    """Such as "3 epochs", "about 1 epoch" of 0.9988, "0.98 epochs"."""
-    rounded = round(epochs, 2) or epochs
-    about = "about " * (rounded.is_integer() and rounded != epochs)
-    return f"{about}{rounded:,.6g} epoch{'s' * (rounded != 1)}"
 
 
 def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
@@ -195,10 +188,6 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
         raise InputError(
             f"--num_warmup_steps {warmup_of_one} is more than the {steps_of_one} steps of"
             f" {length_flag}: lower it, to {steps_of_one // 10} for example, a tenth of the steps"
-        )
-    if steps > MOST_STEPS:
-        raise InputError(
-            f"{steps:,} training steps are more than {MOST_STEPS:,}: lower --num_train_epochs"
         )
     global_batch, accumulation = batch * divisor, settings.gradient_accumulation_steps
     if global_batch < size * accumulation:

@@ -64,8 +64,7 @@ def predict(
     gathered = world.gather(outputs)
     if gathered is None:
         return None
-    in_order = []
-    for number in range(len(batches)):
-        of_rank = gathered[number % world.size]
-        in_order.append(of_rank[number // world.size])
+    in_order: list = [None] * len(batches)
+    for rank, of_rank in enumerate(gathered):
+        in_order[rank :: world.size] = of_rank
     return in_order

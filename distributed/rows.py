@@ -37,8 +37,7 @@ class BatchRows:
     def take(self, indices: ndarray) -> dict[str, ndarray | Ragged]:
         """The columns of some rows in the stored types: a column of numbers as an array [n], one of
         lists as a ragged array (`ringbase.ragged`)."""
-        pieces = []
-        places = [np.zeros(0, np.int64)]
+        pieces, places = [], []
         for batch, within, of_batch in self._by_batch(indices):
             is_one = len(within) == 1  # a slice costs a tenth of a take
             piece = batch.slice(within[0], 1) if is_one else batch.take(_indices(within))

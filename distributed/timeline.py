@@ -11,7 +11,6 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.files import write_text
 
-MOST_EVENTS = 400_000  # of a rank: some 100,000 steps
 PROFILE = "profile"  # the folder; TensorBoard's profile plugin and Perfetto show it
 
 
@@ -28,7 +27,7 @@ class Timeline:
         self._origin_s = time.perf_counter()
 
     def add(self, name: str, began_s: float, ended_s: float) -> None:
-        if self.path and len(self._events) < MOST_EVENTS:
+        if self.path:
             self._events.append((name, began_s - self._origin_s, ended_s - began_s))
 
     def write(self, run: Run) -> None:

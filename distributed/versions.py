@@ -35,10 +35,8 @@ def versions() -> dict[str, str]:
 
 def environment() -> dict[str, object]:
     """The facts for run.json; the commit is that of RingBERT's own checkout, if there is one."""
-    launched_by = os.environ.get(launcher.COMMAND)
-    if not launched_by and "SLURM_JOB_ID" in os.environ:
-        launched_by = f"srun, job {os.environ['SLURM_JOB_ID']}"
     checkout = Path(ringbase.__file__).parent.parent
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
     described = ""
     # Not of the folder where the user works: a downloaded .git/config can name programs that git
     # would run.
@@ -51,8 +49,8 @@ def environment() -> dict[str, object]:
     return {
         "python": platform.python_version(),
         "packages": versions(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
+        "machine": machine,
         "git_commit": described.strip() or None,
         "command": sys.argv,
-        "launched_by": launched_by or None,
+        "launched_by": os.environ.get(launcher.COMMAND),
     }

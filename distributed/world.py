@@ -6,7 +6,6 @@ it down.
 """
 
 import contextlib
-import itertools
 import os
 import pickle
 import signal
@@ -253,7 +252,7 @@ class World:
         own = {name: str(value) for name, value in facts.items()}
         with self.operation("a comparison of the ranks"):
             everyone = self.all_gather(own)
-        for name in dict.fromkeys(itertools.chain(*everyone)):
+        for name in own:
             values = [facts_of_rank.get(name, "nothing") for facts_of_rank in everyone]
             if len(set(values)) > 1:
                 by_rank = dict(enumerate(values))
@@ -276,9 +275,9 @@ class World:
         elif self.comm is not None:
             self.fail(error)
         elif self._is_of_user(error):
-            # Under another MPI's launcher each process is alone and fails in the same way, and one
-            # is enough.
-            if launcher.reports():
+            # Under another MPI's launcher each process is alone and fails in the same way: some are
+            # enough. Rank 0 does not know of it if its launcher gives no size.
+            if launcher.launched_rank() in ("0", "1"):
                 self._report(error)
             else:
                 time.sleep(1)
