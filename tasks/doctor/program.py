@@ -102,9 +102,11 @@ def check_versions() -> Finding:
     installed = versions()
     build = tf.sysconfig.get_build_info()
     if {"tensorflow", "tensorflow-cpu"} <= installed.keys():
-        text = "tensorflow and tensorflow-cpu are both installed and overwrite each other's files"
-        advice = "make a new environment with one of ringbert's extras, cpu or gpu"
-        return Finding(text, advice, "failed")
+        text = (
+            "tensorflow and tensorflow-cpu are both installed and overwrite each other's files;"
+            " make a new environment with one of ringbert's extras, cpu or gpu"
+        )
+        return Finding(text, "failed")
     kind = f"CUDA {build['cuda_version']}" if build["is_cuda_build"] else "CPUs"
     shown = ", ".join(f"{name} {version}" for name, version in installed.items())
     python = f"Python {platform.python_version()}"
@@ -116,29 +118,32 @@ def check_mpi(world: World) -> Finding:
     try:
         ours, version = started().get_vendor()
     except (ImportError, RuntimeError):
-        advice = (
-            "for several ranks pip install '.[mpi]' in ringbert's checkout, or load the cluster's"
-            " MPI module"
+        text = (
+            "one rank only: there is no mpi4py or no MPI library; for several ranks pip install"
+            " '.[mpi]' in ringbert's checkout, or load the cluster's MPI module"
         )
-        return Finding("one rank only: there is no mpi4py or no MPI library", advice, "warning")
+        return Finding(text, "warning")
     text = f"mpi4py uses {ours} {'.'.join(map(str, version))}"
     if world.size > 1:
         return Finding(text)
     try:
         mpi = find_mpi()
     except InputError as error:
-        advice = "only one rank can be started until there is an mpirun"
-        return Finding(f"{text}, but {error}", advice, "warning")
+        text += f", but {error}; only one rank can be started until there is an mpirun"
+        return Finding(text, "warning")
     text = f"{text}, and bert-launch {mpi}"
     if mpi.implementation != ours or (ours == OPEN_MPI and mpi.version != version[:2]):
-        advice = (
-            "load the MPI module that mpi4py was built with, or pip install '.[mpi]' into this"
-            " environment"
+        text += (
+            ": each rank would be alone; load the MPI module that mpi4py was built with, or pip"
+            " install '.[mpi]' into this environment"
         )
-        return Finding(f"{text}: each rank would be alone", advice, "failed")
+        return Finding(text, "failed")
     if shutil.which("bert-squad") is None:
-        advice = "activate the environment, on each host: source .venv/bin/activate"
-        return Finding(f"{text}, but PATH has no bert-squad to start", advice, "warning")
+        text += (
+            ", but PATH has no bert-squad to start; activate the environment, on each host: source"
+            " .venv/bin/activate"
+        )
+        return Finding(text, "warning")
     return Finding(text)
 
 
@@ -149,11 +154,10 @@ def check_hosts(world: World) -> Finding:
     ranks_of = Counter(world.all_gather(host))
     text = shortened(f"{host}, ranks: {count}" for host, count in ranks_of.items())
     if len(set(ranks_of.values())) > 1:
-        advice = "start equally many ranks on each host; a step waits for the slowest"
-        return Finding(f"{text}: different numbers of ranks", advice, "warning")
+        text += ": different numbers of ranks; start equally many on each host"
+        return Finding(text, "warning")
     if world.device.notes and "bound" in world.device.notes[0]:
-        note, _, advice = world.device.notes[0].partition("; ")
-        return Finding(note, advice, "warning")
+        return Finding(world.device.notes[0], "warning")
     text += f"; threads per rank: {world.device.threads}, cores: {os.cpu_count()}"
     return Finding(text)
 
@@ -165,10 +169,11 @@ def check_devices(world: World) -> Finding:
     kinds = Counter(world.all_gather(world.device.name))
     text = "; ".join(f"{number} x {name}" for name, number in kinds.items())
     if world.device.may_be_shared:
-        text += ", which ranks may share"
-        return Finding(text, "start one rank per GPU to train", "warning")
+        text += ", which ranks may share; start one rank per GPU to train"
+        return Finding(text, "warning")
     if len(kinds) > 1:
-        return Finding(text, "use GPUs of one kind: a step waits for the slowest", "warning")
+        text += "; use GPUs of one kind: a step waits for the slowest"
+        return Finding(text, "warning")
     return Finding(text)
 
 
@@ -185,14 +190,14 @@ def check_disk(folder: Path, advice: str, num_bytes: int = WRITTEN_BYTES) -> Fin
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return Finding(f"{place}: {error.strerror}", advice, "failed")
+        return Finding(f"{place}: {error.strerror}; {advice}", "failed")
     speed = num_bytes / (time.perf_counter() - start_s)
     free_bytes = shutil.disk_usage(folder).free
     text = f"{place}: {free_bytes / 1e9:.3g} GB free, {speed / 1e6:.0f} MB/s written"
     is_little = free_bytes < FEW_BYTES or speed < SLOW_BYTES_PER_S
     if is_little and num_bytes == WRITTEN_BYTES:
-        text += ": little for BERT-large, whose checkpoints have 4 GB"
-        return Finding(text, advice, "warning")
+        text += f": little for BERT-large, whose checkpoints have 4 GB; {advice}"
+        return Finding(text, "warning")
     return Finding(text)
 
 
@@ -220,7 +225,8 @@ def check_sums(world: World, collectives: Collectives) -> Finding:
     error = np.max(np.abs(total - exact) / bound)
     world.agree({"the bits of a sum over ranks": hashlib.sha256(total.tobytes()).hexdigest()})
     if not error <= 1:
-        return Finding(f"the error is {error:.3g} times what rounding allows", WRONG, "failed")
+        text = f"the error is {error:.3g} times what rounding allows; {WRONG}"
+        return Finding(text, "failed")
     return Finding("NumPy's to rounding, with the same bits on every rank")
 
 
@@ -242,7 +248,7 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
         difference = np.max(np.abs(ratios - 1))
         text = f"losses and gradients differ by {difference:.1e}" if difference else "the same bits"
         if not difference <= tolerance:
-            return Finding(f"{text}, must be at most {tolerance:g}", WRONG, "failed")
+            return Finding(f"{text}, must be at most {tolerance:g}; {WRONG}", "failed")
         return Finding(text)
 
     def resume():
