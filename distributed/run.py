@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partialmethod
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -128,23 +129,16 @@ class Run:
             tqdm.write(text, file=sys.stderr)
             sys.stderr.flush()
 
-    def write(self, name: str, text: str) -> None:
-        """Writes a whole file, or leaves the old one untouched."""
+    def _write(self, write: Callable[[Path, Any], None], name: str, content: Any) -> None:
+        """Writes a whole file or folder, or leaves the old one untouched."""
         if self.is_writer:
-            replaced(self.folder / name, write_text, text)
+            replaced(self.folder / name, write, content)
 
-    def write_bytes(self, name: str, content: bytes) -> None:
-        if self.is_writer:
-            replaced(self.folder / name, write_bytes, content)
-
-    def write_json(self, name: str, value: object) -> None:
-        if self.is_writer:
-            replaced(self.folder / name, write_json, value)
-
-    def replace_folder(self, name: str, fill: Callable[[Path], None]) -> None:
-        """Replaces a folder with the one that `fill(folder)` writes."""
-        if self.is_writer:
-            replaced(self.folder / name, replace_folder, fill)
+    write = partialmethod(_write, write_text)
+    write_bytes = partialmethod(_write, write_bytes)
+    write_json = partialmethod(_write, write_json)
+    # the content is a function that fills the new folder
+    replace_folder = partialmethod(_write, replace_folder)
 
     def remove(self, name: str) -> None:
         if self.is_writer:
@@ -222,14 +216,10 @@ class Run:
 
 
 class Unwritten(Run):
-    """A run that neither writes nor prints; its folder may be read."""
+    """A run that neither writes nor prints, as on the second rank; its folder may be read."""
 
     def __init__(self, folder: Path = Path()) -> None:
-        super().__init__(folder, World())
-
-    @property
-    def is_writer(self) -> bool:
-        return False
+        super().__init__(folder, World(rank=1))
 
 
 def replaced(path: Path, replace: Callable[[Path, Any], None], content) -> None:
