@@ -49,8 +49,6 @@ class StepClock:
     see: See = lambda *_: None
 
     def __post_init__(self) -> None:
-        if not self.waits:
-            self.every = 1
         self._number = 0  # of steps
         self._last_s = time.perf_counter()
         self._reset()

@@ -65,8 +65,6 @@ class BatchRows:
     def _by_batch(self, indices: ndarray) -> Iterator[tuple]:
         """The rows by batch: the batch, the rows within it, and their places in `indices`."""
         rows = np.asarray(indices, np.int64)
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
         for number, places in _groups(rows, self._first_rows):
             part = self._parts[number]
             in_part = rows[places] - self._first_rows[number]

@@ -163,7 +163,7 @@ class Log:
         self._profile = Profile(loop.profile_steps, run, state.step)
         default = min(LOG_STEPS, max(1, state.steps // LOGGED_STEPS))
         self._every = loop.log_steps or default
-        timed = 1 if loop.timeline else self._every
+        timed = self._every if self._is_async and not loop.timeline else 1
         self.clock = StepClock(state.global_batch_size, self._is_async, timed, self._timeline.add)
         self._world = world
         self._run = run

@@ -6,6 +6,7 @@ it down.
 """
 
 import contextlib
+import itertools
 import os
 import pickle
 import signal
@@ -202,8 +203,6 @@ class World:
     def on_first(self, function: Callable[..., T], *args) -> T:
         """Calls `function(*args)` on rank 0 only. Every rank returns its result, or raises if it
         failed."""
-        if self.size == 1:
-            return function(*args)
         result: Any = None
         failure, reason = None, ""
         with self.operation(f"the work of rank 0 ({getattr(function, '__name__', '')})"):
@@ -252,7 +251,7 @@ class World:
         own = {name: str(value) for name, value in facts.items()}
         with self.operation("a comparison of the ranks"):
             everyone = self.all_gather(own)
-        for name in own:
+        for name in dict.fromkeys(itertools.chain(*everyone)):
             values = [facts_of_rank.get(name, "nothing") for facts_of_rank in everyone]
             if len(set(values)) > 1:
                 by_rank = dict(enumerate(values))
