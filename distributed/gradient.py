@@ -32,10 +32,6 @@ See = Callable[[str, float, float], None]  # name, begin and end of a part of a 
 by_xla = partial(tf.function, jit_compile=True, autograph=False)
 
 
-class OutOfMemory(InputError):
-    """The device has not enough memory for a micro-batch."""
-
-
 @dataclass(eq=False)
 class StepClock:
     """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks.
@@ -126,7 +122,7 @@ class TrainingStep:
     ) -> tuple[StepResult, list[bool]]:
         """The step after `number` others, on this rank's micro-batches. All ranks take it together
         and end it with bit-identical variables. Returns its result, and which of `requests` (to
-        stop, to save a checkpoint) any rank makes. Raises OutOfMemory.
+        stop, to save a checkpoint) any rank makes.
 
         A step in which a loss term has no target on any rank is skipped: the mean of that term is
         not defined.
@@ -171,9 +167,8 @@ class TrainingStep:
         """[*gradients, loss sums] over this rank's micro-batches."""
         total: Tensors = []
         for batch, key in zip(batches, keys, strict=True):
-            with naming_memory(batch):
-                part = self._gradient(batch, inverse_weights, key)
-                total = added(total, part) if total else part
+            part = self._gradient(batch, inverse_weights, key)
+            total = added(total, part) if total else part
         return total
 
     def _forward_backward(
@@ -201,8 +196,7 @@ class TrainingStep:
         """A step as one function of its last micro-batch. Returns the numbers of `StepResult`."""
         *earlier, last = batches
         before = self._own_sums(earlier, inverse_weights, keys[:-1])
-        summing = self.optimizer.world.operation("a step with its sum over ranks")
-        with naming_memory(last), summing:
+        with self.optimizer.world.operation("a step with its sum over ranks"):
             return self._step(last, inverse_weights, keys[-1], before)
 
     def _compiled_step(self, batch, inverse_weights, key, before) -> Tensor:
@@ -215,7 +209,7 @@ class TrainingStep:
 
     def compile(self, batch: Batch, num_batches: int) -> None:
         """Compiles steps of `num_batches` micro-batches of this one's shape; in the middle of a run
-        all ranks would wait for it. Raises OutOfMemory."""
+        all ranks would wait for it."""
         optimizer = self.optimizer
         keys = [dropout_key(0, 0, 0, 0)] * num_batches
         # NaN: the step is not valid, so no variable changes
@@ -306,18 +300,6 @@ def dropout_key(seed: int, step: int, micro_batch: int, rank: int) -> np.ndarray
     """int32 [2], a hash of the arguments: the random seed of one forward pass."""
     sequence = np.random.SeedSequence([seed, step, micro_batch, rank])
     return sequence.generate_state(2, np.uint32).view(np.int32)
-
-
-@contextmanager
-def naming_memory(batch: Batch) -> Iterator[None]:
-    """Turns TensorFlow's error for too little memory into OutOfMemory, which names the shape of the
-    batch."""
-    try:
-        yield
-    except tf.errors.ResourceExhaustedError as error:
-        shape, reason = next(iter(batch.values())).shape, str(error).splitlines()[0]
-        text = f"out of memory with a micro-batch of shape {shape} ({reason})"
-        raise OutOfMemory(text) from error
 
 
 @contextmanager

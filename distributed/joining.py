@@ -21,10 +21,8 @@ def communicator() -> tuple[Any, str]:
         comm = started().COMM_WORLD
         if comm.size > 1:
             return comm, ""
-    except ImportError as error:
-        reason = f"mpi4py is not installed ({error})"
-    except RuntimeError as error:
-        reason = f"no MPI library was found ({str(error).splitlines()[0]})"
+    except (ImportError, RuntimeError) as error:
+        reason = f"mpi4py cannot be used ({str(error).splitlines()[0]})"
     if size == 1:
         return None, ""
     advice = (

@@ -23,7 +23,7 @@ import tensorflow as tf
 from numpy import ndarray
 from tensorflow import Tensor
 
-from distributed.gradient import TrainingStep, added, by_xla, naming_memory, traced_once
+from distributed.gradient import TrainingStep, added, by_xla, traced_once
 from distributed.optimizer import Tensors
 from distributed.rows import Batch
 from distributed.world import World
@@ -163,8 +163,7 @@ class JointStep(TrainingStep):
         # of one micro-batch the pass is kept; of several it is computed again, with the same masks
         with tf.GradientTape(watch_accessed_variables=is_one) as tape:
             for batch, key in zip(batches, keys, strict=True):
-                with naming_memory(batch):
-                    vectors_BW = self._vectors(batch, key)
+                vectors_BW = self._vectors(batch, key)
                 columns, has_text = self._texts(batch)
                 parts.append(Vectors(vectors_BW.numpy()[has_text], *columns))
                 places.append(has_text)
@@ -176,12 +175,11 @@ class JointStep(TrainingStep):
             own, slopes = np.split(slopes, [has_text.sum()])
             slopes_BW = np.zeros((len(has_text), own.shape[1]), np.float32)
             slopes_BW[has_text] = own
-            with naming_memory(batch):
-                if is_one:
-                    total = self._gradients(tape, vectors_BW, tf.constant(slopes_BW))
-                else:
-                    part = self._pull(batch | {SLOPES: slopes_BW}, key)
-                    total = added(total, part) if total else part
+            if is_one:
+                total = self._gradients(tape, vectors_BW, tf.constant(slopes_BW))
+            else:
+                part = self._pull(batch | {SLOPES: slopes_BW}, key)
+                total = added(total, part) if total else part
         return [*total, tf.constant([loss], self.optimizer.dtype)]
 
     def _sums_to_compare(self, batches: Sequence[Batch], keys: Sequence) -> Tensors:

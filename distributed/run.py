@@ -77,13 +77,11 @@ class Run:
         has none. On rank 0. Raises InputError, with the other job's host and process, if it is
         locked."""
         path = self.folder / LOCK
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = path.open("a+")
+        lock = path.open("a+")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._lock.close()
-            self._lock = None
+            lock.close()
             raise InputError(
                 f"{self.folder} belongs to a run that has not ended ({path.read_text()}): wait for"
                 " it, or give another folder"
@@ -91,9 +89,10 @@ class Run:
         except OSError as error:  # a file system without locks
             self.say(f"note: {self.folder} cannot be locked against other jobs: {error.strerror}")
         who = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}"
-        self._lock.truncate(0)
-        self._lock.write(who)
-        self._lock.flush()
+        lock.truncate(0)
+        lock.write(who)
+        lock.flush()
+        self._lock = lock
 
     def lock_again(self) -> None:
         """Locks the folder on a rank that has become the first, if the one before had locked it."""
