@@ -211,7 +211,7 @@ class TrainingStep:
         """Compiles steps of `num_batches` micro-batches of this one's shape; in the middle of a run
         all ranks would wait for it."""
         optimizer = self.optimizer
-        keys = [dropout_key(0, 0, 0, 0)] * num_batches
+        keys = self._keys(0, 0, num_batches)
         # NaN: the step is not valid, so no variable changes
         undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)
         compute = self._take_compiled if self.compiled == "step" else self._own_sums

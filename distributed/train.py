@@ -130,7 +130,7 @@ def train(
             f"saved after step {state.step} of {plan.steps} on request; to continue, run the same"
             " command"
         )
-        raise Preempted
+        raise Preempted(Preempted.STATUS)
     if held_out and state.step < plan.steps:
         run.say(
             f"stopped after step {state.step}: {held_out.best} did not improve {held_out.patience}"

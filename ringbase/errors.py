@@ -19,9 +19,6 @@ class Preempted(SystemExit):
 
     STATUS = 75  # EX_TEMPFAIL in sysexits.h: run the same command again
 
-    def __init__(self):
-        super().__init__(self.STATUS)
-
 
 def one_line(error: BaseException) -> str:
     """The message of an error, on one line of at most `LONGEST_LINE` characters: a damaged file has
