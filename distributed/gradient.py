@@ -113,8 +113,8 @@ class TrainingStep:
 
     def __post_init__(self) -> None:
         self.state = START
-        traced = by_xla if self.compiled in ("gradient", "step") else traced_once
-        self._gradient = traced(self._forward_backward)
+        self._traced = by_xla if self.compiled in ("gradient", "step") else traced_once
+        self._gradient = self._traced(self._forward_backward)
         self._step = by_xla(self._compiled_step)
 
     def take(

@@ -23,7 +23,7 @@ import tensorflow as tf
 from numpy import ndarray
 from tensorflow import Tensor
 
-from distributed.gradient import TrainingStep, added, by_xla, traced_once
+from distributed.gradient import TrainingStep, added
 from distributed.optimizer import Tensors
 from distributed.rows import Batch
 from distributed.world import World
@@ -146,13 +146,16 @@ class JointStep(TrainingStep):
         *others,
     ):
         """`others` are those of `TrainingStep` behind `weights`."""
-        super().__init__(lambda batch, key: {}, weights, *others)
+
+        def terms(batch, key):
+            return {}  # the joint loss has its own gradient
+
+        super().__init__(terms, weights, *others)
         self._joint = loss
         self._texts = texts
-        traced = by_xla if self.compiled == "gradient" else traced_once
         self._plain_vectors = vectors
-        self._vectors = traced(vectors)
-        self._pull = traced(self._pulled)
+        self._vectors = self._traced(vectors)
+        self._pull = self._traced(self._pulled)
 
     def _own_sums(
         self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence

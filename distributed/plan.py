@@ -179,13 +179,13 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
     if steps < 1:
         raise InputError(
             f"no training step is left: {rows} rows in batches of {batch} make {steps_of_one} steps"
-            f" of one rank, divided by {divisor} rank{'s' * (divisor > 1)}; lower --train_batch_size"
-            " (or --global_batch_size), or raise --num_train_epochs (or --num_train_steps)"
+            f" of one rank, divided by {divisor} rank{'s' * (divisor > 1)}; lower"
+            " --train_batch_size (or --global_batch_size), or raise --num_train_epochs (or --num_train_steps)"
         )
     if warmup_of_one > steps_of_one:
         raise InputError(
-            f"--num_warmup_steps {warmup_of_one} is more than the {steps_of_one} steps: lower it, to"
-            f" {steps_of_one // 10} for example, a tenth of the steps"
+            f"--num_warmup_steps {warmup_of_one} is more than the {steps_of_one} steps: lower it,"
+            f" to {steps_of_one // 10} for example, a tenth of the steps"
         )
     global_batch, accumulation = batch * divisor, settings.gradient_accumulation_steps
     if global_batch < size * accumulation:

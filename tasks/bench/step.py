@@ -169,10 +169,14 @@ def random_rows(count: int, length: int, vocab_size: int) -> Rows:
     """Full rows for the task of `bert-squad`, of random tokens, the same in every call."""
     generator = np.random.default_rng(SEED)
     tokens = generator.integers(0, vocab_size, (count, length), dtype=np.int32)
+    starts = generator.integers(0, length, count, dtype=np.int32)
+    ends = generator.integers(0, length, count, dtype=np.int32)
+    question_tokens = np.full(count, length // 8, np.int32)
+    input_ids = ragged(tokens, pa.int32())
     columns = {
-        "input_ids": ragged(tokens, pa.int32()),
-        "question_tokens": np.full(count, length // 8, np.int32),
-        "start_position": generator.integers(0, length, count, dtype=np.int32),
-        "end_position": generator.integers(0, length, count, dtype=np.int32),
+        "input_ids": input_ids,
+        "question_tokens": question_tokens,
+        "start_position": starts,
+        "end_position": ends,
     }
     return Rows(pa.table(columns))

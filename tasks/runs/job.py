@@ -25,8 +25,8 @@ from tasks.runs.remote import Mirror, is_remote, local_folder, local_inputs
 from tasks.runs.report.page import PAGE, write_page
 
 OUT_OF_MEMORY = (
-    "out of memory: lower --train_batch_size (or --global_batch_size), the batch size of predictions"
-    " or --max_seq_length, raise --gradient_accumulation_steps, or give --xla off"
+    "out of memory: lower --train_batch_size (or --global_batch_size), the batch size of"
+    " predictions or --max_seq_length, raise --gradient_accumulation_steps, or give --xla off"
 )
 ADVICE = {
     NotFinite: "lower --learning_rate, or use --precision fp32 or bf16",

@@ -55,8 +55,8 @@ INPUT = {  # status 1; "…" is what a library says
         " --num_train_steps)"
     ),
     f"{SQUAD} --num_train_steps=10 --num_warmup_steps=50": (
-        "--num_warmup_steps 50 is more than the 10 steps: lower it, to 1 for example, a tenth of the"
-        " steps"
+        "--num_warmup_steps 50 is more than the 10 steps: lower it, to 1 for example, a tenth of"
+        " the steps"
     ),
     f"{OWN} --text_column=text": (
         "--train_file {train.csv}: no column 'text' (--text_column), only body, more, kind"
