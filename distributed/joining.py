@@ -56,7 +56,8 @@ def place_in(comm) -> dict[str, Any]:
     local = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
     # no message: a death would block it
     (first,) = MPI.Group.Translate_ranks(local.group, [0], comm.group)
-    nodes = sorted(set(comm.allgather(first)))
+    firsts = comm.allgather(first)
+    nodes = sorted(set(firsts))
     return {
         "rank": comm.rank,
         "size": comm.size,

@@ -59,7 +59,7 @@ def columns(descriptor: int) -> int:
     try:
         return max(1, os.get_terminal_size(descriptor).columns)
     except OSError:
-        return int(os.isatty(descriptor))
+        return 0
 
 
 def launched_rank() -> str:

@@ -180,7 +180,8 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
         raise InputError(
             f"no training step is left: {rows} rows in batches of {batch} make {steps_of_one} steps"
             f" of one rank, divided by {divisor} rank{'s' * (divisor > 1)}; lower"
-            " --train_batch_size (or --global_batch_size), or raise --num_train_epochs (or --num_train_steps)"
+            " --train_batch_size (or --global_batch_size), or raise --num_train_epochs"
+            " (or --num_train_steps)"
         )
     if warmup_of_one > steps_of_one:
         raise InputError(

@@ -32,8 +32,10 @@ class Timeline:
 
     def write(self, run: Run) -> None:
         """Writes the file, on rank 0; every rank calls it."""
-        gathered = self._world.gather(self._events) if self.path else None
-        if not self.path or gathered is None:
+        if not self.path:
+            return
+        gathered = self._world.gather(self._events)
+        if gathered is None:
             return
         events: list = []
         for rank, own in enumerate(gathered):
