@@ -7,22 +7,23 @@ from typing import Any
 
 from distributed.launcher import RANK_VARIABLES, START_TIMEOUT, launched_size
 
+TRANSPORTS = "OMPI_MCA_btl"  # Open MPI's, by its names
 START_TIMEOUT_S = 600  # for all ranks to join, from the first one that waits for the others
 
 
 def communicator() -> tuple[Any, str]:
     """MPI's communicator of all ranks, or None for one process, and an error if a launcher started
-    several. Without a launcher MPI is not started."""
-    setting, size = launched_size()
-    if size == 1 and not any(map(os.environ.get, RANK_VARIABLES)):
-        return None, ""
+    several."""
     reason = "MPI sees one process"
     try:
         comm = started().COMM_WORLD
         if comm.size > 1:
             return comm, ""
-    except (ImportError, RuntimeError) as error:
-        reason = f"mpi4py cannot be used ({str(error).splitlines()[0]})"
+    except ImportError as error:
+        reason = f"mpi4py is not installed ({error})"
+    except RuntimeError as error:
+        reason = f"no MPI library was found ({str(error).splitlines()[0]})"
+    setting, size = launched_size()
     if size == 1:
         return None, ""
     advice = (
@@ -41,11 +42,19 @@ def started():
     """
     if "mpi4py.MPI" in sys.modules:
         return sys.modules["mpi4py.MPI"]
-    signal.alarm(int(os.environ.get(START_TIMEOUT, START_TIMEOUT_S)))
+    is_alone = not any(os.environ.get(name) for name in (*RANK_VARIABLES, TRANSPORTS))
+    # Open MPI 5 would leave a file of 16 MiB in /dev/shm for other ranks, which never come
+    if is_alone:
+        os.environ[TRANSPORTS] = "self"
+    else:
+        signal.alarm(int(os.environ.get(START_TIMEOUT, START_TIMEOUT_S)))
     try:
         from mpi4py import MPI
     finally:
-        signal.alarm(0)
+        if is_alone:
+            del os.environ[TRANSPORTS]
+        else:
+            signal.alarm(0)
     return MPI
 
 
@@ -56,8 +65,7 @@ def place_in(comm) -> dict[str, Any]:
     local = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
     # no message: a death would block it
     (first,) = MPI.Group.Translate_ranks(local.group, [0], comm.group)
-    firsts = comm.allgather(first)
-    nodes = sorted(set(firsts))
+    nodes = sorted(set(comm.allgather(first)))
     return {
         "rank": comm.rank,
         "size": comm.size,

@@ -59,7 +59,7 @@ def columns(descriptor: int) -> int:
     try:
         return max(1, os.get_terminal_size(descriptor).columns)
     except OSError:
-        return 0
+        return int(os.isatty(descriptor))
 
 
 def launched_rank() -> str:
@@ -79,3 +79,10 @@ def launched_size() -> tuple[str, int]:
             if size > 1:
                 return f"{name}={value}", size
     return "", 1
+
+
+def reports() -> bool:
+    """Whether this process, which is alone by mistake, reports an error: one is enough. Rank 0 does
+    not know of the mistake if its launcher gives no size."""
+    first_that_knows = "1" if launched_size()[0].startswith(RANKS_WITHOUT_SIZE) else "0"
+    return launched_rank() in ("0", first_that_knows)

@@ -157,9 +157,16 @@ class Plan:
         return (
             f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch"
             f" {self.global_batch_size} over all ranks, accumulation {self.accumulation};"
-            f" {self.steps:,} steps (epochs: {self.epochs:,.4g}), {self.warmup_steps:,} of them"
+            f" {self.steps:,} steps, {_epochs_in_words(self.epochs)}, {self.warmup_steps:,} of them"
             f" warmup; learning rate {rate}"
         )
+
+
+def _epochs_in_words(epochs):
+    """Such as "3 epochs", "about 1 epoch" of 0.9988, "0.98 epochs"."""
+    rounded = round(epochs, 2) or epochs
+    about = "about " * (rounded.is_integer() and rounded != epochs)
+    return f"{about}{rounded:,.6g} epoch{'s' * (rounded != 1)}"
 
 
 def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
@@ -176,24 +183,28 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
     if warmup_of_one is None:
         warmup_of_one = int(steps_of_one * settings.warmup_proportion)
     steps, warmup = steps_of_one // divisor, warmup_of_one // divisor
+    batch_flag = "--global_batch_size" if keeps_batch else "--train_batch_size"
+    length_flag = f"--num_train_{'steps' if settings.num_train_steps else 'epochs'}"
     if steps < 1:
         raise InputError(
             f"no training step is left: {rows} rows in batches of {batch} make {steps_of_one} steps"
-            f" of one rank, divided by {divisor} rank{'s' * (divisor > 1)}; lower"
-            " --train_batch_size (or --global_batch_size), or raise --num_train_epochs"
-            " (or --num_train_steps)"
+            f" of one rank, divided by {divisor} rank{'s' * (divisor > 1)}; lower {batch_flag} or"
+            f" raise {length_flag}"
         )
     if warmup_of_one > steps_of_one:
         raise InputError(
-            f"--num_warmup_steps {warmup_of_one} is more than the {steps_of_one} steps: lower it,"
-            f" to {steps_of_one // 10} for example, a tenth of the steps"
+            f"--num_warmup_steps {warmup_of_one} is more than the {steps_of_one} steps of"
+            f" {length_flag}: lower it, to {steps_of_one // 10} for example, a tenth of the steps"
+        )
+    if steps > MOST_STEPS:
+        raise InputError(
+            f"{steps:,} training steps are more than {MOST_STEPS:,}: lower --num_train_epochs"
         )
     global_batch, accumulation = batch * divisor, settings.gradient_accumulation_steps
     if global_batch < size * accumulation:
         raise InputError(
             f"a step of {global_batch} rows is too small for {size} ranks with"
-            f" --gradient_accumulation_steps {accumulation}: raise --train_batch_size"
-            " (or --global_batch_size)"
+            f" --gradient_accumulation_steps {accumulation}: raise {batch_flag}"
         )
     factor = {"linear": divisor, "sqrt": math.sqrt(divisor), "none": 1}[settings.lr_scaling]
     return Plan(

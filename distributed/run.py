@@ -53,6 +53,20 @@ LINES: dict = {
 }
 
 
+def terminal_columns() -> int:
+    """The columns of the terminal that shows standard error, 1 if it does not say, 0 without one.
+    Under mpirun it is a pipe: there bert-launch tells, or mpirun's own standard error is
+    checked."""
+    told = os.environ.get(launcher.TERMINAL, "0")
+    if sys.stderr.isatty() or told != "0":
+        return int(told) or launcher.columns(2)
+    with contextlib.suppress(OSError):
+        if any(name in os.environ for name in launcher.RANK_VARIABLES):
+            target = os.readlink(f"/proc/{os.getppid()}/fd/2")
+            return int(target.startswith(("/dev/pts/", "/dev/tty")))
+    return 0
+
+
 class Run:
     """The folder of one run, which rank 0 writes; on other ranks an object that does nothing."""
 
@@ -106,9 +120,7 @@ class Run:
     def progress(self, total: int, label: str | None, unit: str = "step", initial: int = 0) -> tqdm:
         """The progress of a loop, of whose `total` steps `initial` are done: a bar on a terminal,
         elsewhere a line every 30 seconds and one at the end; nothing without a label."""
-        # under bert-launch, where standard error is a pipe
-        told = os.environ.get(launcher.TERMINAL, "0")
-        columns = int(told) or launcher.columns(2)
+        columns = terminal_columns()
         shape = LINES
         if columns:
             shape = {"ncols": min(columns, WIDTH) if columns > 1 else WIDTH}

@@ -11,6 +11,7 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.files import write_text
 
+MOST_EVENTS = 400_000  # of a rank: some 100,000 steps
 PROFILE = "profile"  # the folder; TensorBoard's profile plugin and Perfetto show it
 
 
@@ -27,15 +28,13 @@ class Timeline:
         self._origin_s = time.perf_counter()
 
     def add(self, name: str, began_s: float, ended_s: float) -> None:
-        if self.path:
+        if self.path and len(self._events) < MOST_EVENTS:
             self._events.append((name, began_s - self._origin_s, ended_s - began_s))
 
     def write(self, run: Run) -> None:
         """Writes the file, on rank 0; every rank calls it."""
-        if not self.path:
-            return
-        gathered = self._world.gather(self._events)
-        if gathered is None:
+        gathered = self._world.gather(self._events) if self.path else None
+        if not self.path or gathered is None:
             return
         events: list = []
         for rank, own in enumerate(gathered):

@@ -35,21 +35,24 @@ def versions() -> dict[str, str]:
 
 def environment() -> dict[str, object]:
     """The facts for run.json; the commit is that of RingBERT's own checkout, if there is one."""
+    launched_by = os.environ.get(launcher.COMMAND)
+    if not launched_by and "SLURM_JOB_ID" in os.environ:
+        launched_by = f"srun, job {os.environ['SLURM_JOB_ID']}"
     checkout = Path(ringbase.__file__).parent.parent
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
     described = ""
     # Not of the folder where the user works: a downloaded .git/config can name programs that git
     # would run.
     command = ["git", "-c", "core.fsmonitor=false", "describe", "--always", "--dirty"]
     if (checkout / ".git").exists():
-        with contextlib.suppress(OSError):
-            done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
-            described = done.stdout
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            described = subprocess.run(
+                command, cwd=checkout, capture_output=True, text=True, timeout=10
+            ).stdout
     return {
         "python": platform.python_version(),
         "packages": versions(),
-        "machine": machine,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
         "git_commit": described.strip() or None,
         "command": sys.argv,
-        "launched_by": os.environ.get(launcher.COMMAND),
+        "launched_by": launched_by or None,
     }

@@ -272,9 +272,9 @@ class World:
         elif self.comm is not None:
             self.fail(error)
         elif self._is_of_user(error):
-            # Under another MPI's launcher each process is alone and fails in the same way: some are
-            # enough. Rank 0 does not know of it if its launcher gives no size.
-            if launcher.launched_rank() in ("0", "1"):
+            # Under another MPI's launcher each process is alone and fails in the same way, and one
+            # is enough.
+            if launcher.reports():
                 self._report(error)
             else:
                 time.sleep(1)

@@ -52,6 +52,7 @@ def run(config: StepConfig) -> None:
             share = part_s / step_s
             parts.append(f"{part.removesuffix('_s')} {part_s * 1e3:.0f} ms ({share:.0%})")
         world.say(f"step (median): {', '.join(parts)}")
+        world.say(f"rank 0: {figures['flop_per_s'] / 1e9:.0f} GFLOP/s")
         world.say(f"peak memory of a rank on the host: {figures['peak_host_bytes'] / 1e9:.2f} GB")
         world.say(f"total tokens/sec: {figures['tokens_per_s']:.0f}")
         total = f"{figures['examples_per_s']:.2f} +- {figures['deviation']:.2f}"
@@ -60,26 +61,31 @@ def run(config: StepConfig) -> None:
 
 
 def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> dict:
-    """The speed over all ranks in examples and tokens, and the parts of a step on rank 0."""
+    """The speed over all ranks in examples and tokens; the parts of a step, and the FLOP per
+    second, of rank 0."""
     config = config_of(load)
     job = Job(world, collectives, Unwritten())
     measured, rates = measured_steps(load, config, job)
-    of_ranks = world.all_gather((np.mean(rates), np.std(rates)))
-    total, deviation = np.sum(of_ranks, axis=0)
+    mean = float(np.mean(rates))
+    deviation = float(np.std(rates))
+    of_ranks = world.all_gather((mean, deviation))
+    rate_of_first, _ = of_ranks[0]
+    total, total_deviation = np.sum(of_ranks, axis=0).tolist()
+    flop_per_s = rate_of_first * model_flop(config, load.seq_length)
     shapes = encoder_shapes(config) | SPAN.shapes(config)
     num_parameters = sum(map(math.prod, shapes.values()))
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peaks_kib = world.all_gather(peak_kib)
-    highest_kib = max(peaks_kib)
     return {
         "world_size": world.size,
         "examples_per_s": total,
-        "deviation": deviation,
+        "deviation": total_deviation,
         "of_ranks": of_ranks,
         "tokens_per_s": total * load.seq_length,
         **medians(measured, PARTS),
+        "flop_per_s": flop_per_s,
         "parameters": num_parameters,
-        "peak_host_bytes": 1024 * highest_kib,
+        "peak_host_bytes": 1024 * max(peaks_kib),
     }
 
 
@@ -96,7 +102,8 @@ def measured_steps(
         "global_batch_size": rows_of_rank * world.size,
         "xla": load.xla,
         "gradient_accumulation_steps": load.gradient_accumulation_steps,
-        "num_train_steps": OPTIMIZED_FROM + steps_needed,  # graphs of a long training
+        # graphs of a long training
+        "num_train_steps": max(OPTIMIZED_FROM, steps_needed),
     }
     set_precision(load.machine.precision, load.machine.tf32)
     training = random_training(config, load.seq_length, values, job)
@@ -169,14 +176,27 @@ def random_rows(count: int, length: int, vocab_size: int) -> Rows:
     """Full rows for the task of `bert-squad`, of random tokens, the same in every call."""
     generator = np.random.default_rng(SEED)
     tokens = generator.integers(0, vocab_size, (count, length), dtype=np.int32)
-    starts = generator.integers(0, length, count, dtype=np.int32)
-    ends = generator.integers(0, length, count, dtype=np.int32)
-    question_tokens = np.full(count, length // 8, np.int32)
-    input_ids = ragged(tokens, pa.int32())
     columns = {
-        "input_ids": input_ids,
-        "question_tokens": question_tokens,
-        "start_position": starts,
-        "end_position": ends,
+        "input_ids": ragged(tokens, pa.int32()),
+        "question_tokens": np.full(count, length // 8, np.int32),
+        "start_position": generator.integers(0, length, count, dtype=np.int32),
+        "end_position": generator.integers(0, length, count, dtype=np.int32),
     }
     return Rows(pa.table(columns))
+
+
+def model_flop(config: BertConfig, length: int) -> int:
+    """Floating-point operations of the matrix products of a row's training, forward and backward.
+    Counted as in Narayanan et al. 2021 (Megatron-LM, appendix) for the layers, without
+    recomputation and the vocabulary."""
+    kernel_size = 0
+    for name, shape in encoder_shapes(config).items():
+        if name.startswith("bert/encoder/") and name.endswith("kernel"):
+            kernel_size += math.prod(shape)
+    num_keys = config.num_hidden_layers * length  # over all layers
+    if config.layer_types:
+        num_sliding = config.layer_types.count(configuration.SLIDING)
+        num_keys -= num_sliding * max(0, length - config.local_attention)
+    products = 2 * length * kernel_size
+    attention = 2 * 2 * length * num_keys * config.hidden_size
+    return 3 * (products + attention)

@@ -67,11 +67,12 @@ def test_the_rate_is_scaled_by_the_number_of_ranks_with_a_warning_if_it_becomes_
         ({"size": 8, "num_train_steps": 7}, ["--num_train_steps", "7", "8"]),
         ({"gradient_accumulation_steps": 33}, ["--gradient_accumulation_steps", "32", "33"]),
         ({"size": 8, "global_batch_size": 7}, ["--global_batch_size", "8", "7"]),
+        ({"num_train_epochs": 1e9}, ["--num_train_epochs"]),
         (
             {"num_train_steps": 1000, "num_warmup_steps": 5000, "size": 2},
-            ["--num_warmup_steps 5000", "1000 steps", "to 100"],
+            ["--num_warmup_steps 5000", "1000 steps of --num_train_steps", "to 100"],
         ),
-        ({"num_warmup_steps": 94}, ["--num_warmup_steps 94", "93 steps"]),
+        ({"num_warmup_steps": 94}, ["--num_warmup_steps 94", "93 steps of --num_train_epochs"]),
     ],
 )
 def test_a_plan_without_steps_or_with_more_warmup_names_its_flag(flags, parts):
@@ -81,10 +82,12 @@ def test_a_plan_without_steps_or_with_more_warmup_names_its_flag(flags, parts):
 @pytest.mark.parametrize(
     ("rows", "flags", "words"),
     [
-        (320, {}, "30 steps (epochs: 3), 3 of them warmup"),
-        (784, {"num_train_epochs": 1}, "24 steps (epochs: 0.9796), 2 of"),
-        (1_000_000, {"num_train_steps": 50}, "50 steps (epochs: 0.0016), 5 of"),
-        (1_000_000, {"num_train_steps": 10**8}, "100,000,000 steps (epochs: 3,200),"),
+        (320, {}, "30 steps, 3 epochs, 3 of them warmup"),
+        (320, {"num_train_steps": 10}, "10 steps, 1 epoch, 1 of them warmup"),
+        (842, {"num_train_epochs": 1, "global_batch_size": 24}, "35 steps, about 1 epoch, 3 of"),
+        (784, {"num_train_epochs": 1}, "24 steps, 0.98 epochs, 2 of"),
+        (1_000_000, {"num_train_steps": 50}, "50 steps, 0.0016 epochs, 5 of"),
+        (1_000_000, {"num_train_steps": 10**8}, "100,000,000 steps, 3,200 epochs,"),
     ],
 )
 def test_a_plan_reads_as_a_person_says_it(rows, flags, words):

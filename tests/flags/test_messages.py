@@ -51,12 +51,11 @@ INPUT = {  # status 1; "…" is what a library says
     ),
     f"{SQUAD} --train_batch_size=100": (
         "no training step is left: 20 rows in batches of 100 make 0 steps of one rank, divided by 1"
-        " rank; lower --train_batch_size (or --global_batch_size), or raise --num_train_epochs (or"
-        " --num_train_steps)"
+        " rank; lower --train_batch_size or raise --num_train_epochs"
     ),
     f"{SQUAD} --num_train_steps=10 --num_warmup_steps=50": (
-        "--num_warmup_steps 50 is more than the 10 steps: lower it, to 1 for example, a tenth of"
-        " the steps"
+        "--num_warmup_steps 50 is more than the 10 steps of --num_train_steps: lower it, to 1 for"
+        " example, a tenth of the steps"
     ),
     f"{OWN} --text_column=text": (
         "--train_file {train.csv}: no column 'text' (--text_column), only body, more, kind"

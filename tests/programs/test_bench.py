@@ -27,6 +27,10 @@ def test_the_figures_of_a_step_on_two_ranks(tmp_path):
     assert figures["parameters"] == embeddings + 2 * layer + 2 * 128 + 2
     # No time is compared with another: on a busy machine any of these few steps may be the longest.
     assert all(figures[name] > 0 for name in ("compute_s", "data_s", "reduce_s", "apply_s"))
+    # A multiplication and an addition for each weight and token, the scores and their use; three
+    # times as much with the backward pass. The figure is that of rank 0.
+    flop = 3 * 2 * (32 * (4 * 128 * 128 + 2 * 128 * 512) + 32 * 2 * 32 * 128) * 2
+    assert figures["flop_per_s"] == pytest.approx(flop * of_ranks[0][0])
     assert figures["tokens_per_s"] == pytest.approx(32 * examples)
 
 
