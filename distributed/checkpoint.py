@@ -204,10 +204,8 @@ def newest_intact(folder: Path, say: Callable[[str], None]) -> tuple[Path, State
 def checkpoint_at(folder: Path, position: int) -> tuple[Path, State]:
     """The best checkpoint, at a position, and its state. Raises InputError when it is missing or
     damaged."""
-    for path in reversed(complete_checkpoints(folder)):
-        if manifest.position_of(path) == position:
-            return path, read_checkpoint(path)
-    raise InputError(f"{folder}: the checkpoint at row {position}, the best one, no longer exists")
+    path = folder / folder_name(position)
+    return path, read_checkpoint(path)
 
 
 def set_aside(folder: Path) -> Path | None:

@@ -55,8 +55,8 @@ def own_cores(world) -> Device:
     threads = max(1, len(mine) // num_sharing)
     advice = "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
     note = f"each rank is bound to {len(mine)} of {total} cores; {advice}"
-    num_used = max(len(masks) * threads, len(set().union(*masks)))
-    notes = (note,) if num_used < total else ()
+    cores_of_all = set().union(*masks)
+    notes = (note,) if len(cores_of_all) < total else ()
     return Device("cpu", threads, notes=notes)
 
 
@@ -100,11 +100,7 @@ def visible_gpus(device: str = "auto") -> list:
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
     is_unusable = not is_hidden and Path("/dev/nvidia0").exists()
     if not gpus and (device == "gpu" or (device == "auto" and is_unusable)):
-        reason = "sees no GPU"
-        if is_unusable:
-            is_silent = tf.test.is_built_with_cuda()
-            why = "its driver or CUDA's libraries do not answer" if is_silent else "a CPU build"
-            reason = f"cannot use the GPU /dev/nvidia0 ({why})"
+        reason = "cannot use the GPU /dev/nvidia0" if is_unusable else "sees no GPU"
         raise InputError(
             f"--device {device}: TensorFlow {tf.__version__} {reason}; pip install '.[gpu]' in the"
             " checkout, or give --device cpu"

@@ -32,10 +32,6 @@ See = Callable[[str, float, float], None]  # name, begin and end of a part of a 
 by_xla = partial(tf.function, jit_compile=True, autograph=False)
 
 
-class OutOfMemory(InputError):
-    """The device has not enough memory for a micro-batch."""
-
-
 @dataclass(eq=False)
 class StepClock:
     """Measures the wall-clock seconds of each part of a step, and rows per second over all ranks.
@@ -49,8 +45,6 @@ class StepClock:
     see: See = lambda *_: None
 
     def __post_init__(self) -> None:
-        if not self.waits:
-            self.every = 1
         self._number = 0  # of steps
         self._last_s = time.perf_counter()
         self._reset()
@@ -119,8 +113,8 @@ class TrainingStep:
 
     def __post_init__(self) -> None:
         self.state = START
-        traced = by_xla if self.compiled in ("gradient", "step") else traced_once
-        self._gradient = traced(self._forward_backward)
+        self._traced = by_xla if self.compiled in ("gradient", "step") else traced_once
+        self._gradient = self._traced(self._forward_backward)
         self._step = by_xla(self._compiled_step)
 
     def take(
@@ -128,7 +122,7 @@ class TrainingStep:
     ) -> tuple[StepResult, list[bool]]:
         """The step after `number` others, on this rank's micro-batches. All ranks take it together
         and end it with bit-identical variables. Returns its result, and which of `requests` (to
-        stop, to save a checkpoint) any rank makes. Raises OutOfMemory.
+        stop, to save a checkpoint) any rank makes.
 
         A step in which a loss term has no target on any rank is skipped: the mean of that term is
         not defined.
@@ -173,9 +167,8 @@ class TrainingStep:
         """[*gradients, loss sums] over this rank's micro-batches."""
         total: Tensors = []
         for batch, key in zip(batches, keys, strict=True):
-            with naming_memory(batch):
-                part = self._gradient(batch, inverse_weights, key)
-                total = added(total, part) if total else part
+            part = self._gradient(batch, inverse_weights, key)
+            total = added(total, part) if total else part
         return total
 
     def _forward_backward(
@@ -203,8 +196,7 @@ class TrainingStep:
         """A step as one function of its last micro-batch. Returns the numbers of `StepResult`."""
         *earlier, last = batches
         before = self._own_sums(earlier, inverse_weights, keys[:-1])
-        summing = self.optimizer.world.operation("a step with its sum over ranks")
-        with naming_memory(last), summing:
+        with self.optimizer.world.operation("a step with its sum over ranks"):
             return self._step(last, inverse_weights, keys[-1], before)
 
     def _compiled_step(self, batch, inverse_weights, key, before) -> Tensor:
@@ -217,9 +209,9 @@ class TrainingStep:
 
     def compile(self, batch: Batch, num_batches: int) -> None:
         """Compiles steps of `num_batches` micro-batches of this one's shape; in the middle of a run
-        all ranks would wait for it. Raises OutOfMemory."""
+        all ranks would wait for it."""
         optimizer = self.optimizer
-        keys = [dropout_key(0, 0, 0, 0)] * num_batches
+        keys = self._keys(0, 0, num_batches)
         # NaN: the step is not valid, so no variable changes
         undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)
         compute = self._take_compiled if self.compiled == "step" else self._own_sums
@@ -232,17 +224,16 @@ class TrainingStep:
         Raises InputError on every rank if some rank has found other bits: a processor or memory is
         not sound."""
         world = self.optimizer.world
-        after = {rank: (rank + 1) % world.size for rank in range(world.size)}
         found = []
-        for rank in (world.rank, after[world.rank]):
+        for rank in (world.rank, (world.rank + 1) % world.size):
             batches = micro_batches(rank)
             keys = self._keys(self.state.step, rank, len(batches))
             with self._tracing():
                 found.append(digest_of(self._sums_to_compare(batches, keys)))
         everyone = world.all_gather((*found, f"rank {world.rank} on {socket.gethostname()}"))
-        for rank, (_, of_next, name) in enumerate(everyone):
-            own_of_next, _, next_name = everyone[after[rank]]
-            if of_next != own_of_next:
+        next_ones = [*everyone[1:], everyone[0]]
+        for (_, of_next, name), (own, _, next_name) in zip(everyone, next_ones, strict=True):
+            if of_next != own:
                 raise InputError(
                     f"{name} and {next_name} compute different gradients of the same rows before"
                     f" step {self.state.step + 1}: one of them is not sound. Checkpoints since the"
@@ -315,18 +306,6 @@ def dropout_key(seed: int, step: int, micro_batch: int, rank: int) -> np.ndarray
     """int32 [2], a hash of the arguments: the random seed of one forward pass."""
     sequence = np.random.SeedSequence([seed, step, micro_batch, rank])
     return sequence.generate_state(2, np.uint32).view(np.int32)
-
-
-@contextmanager
-def naming_memory(batch: Batch) -> Iterator[None]:
-    """Turns TensorFlow's error for too little memory into OutOfMemory, which names the shape of the
-    batch."""
-    try:
-        yield
-    except tf.errors.ResourceExhaustedError as error:
-        shape, reason = next(iter(batch.values())).shape, str(error).splitlines()[0]
-        text = f"out of memory with a micro-batch of shape {shape} ({reason})"
-        raise OutOfMemory(text) from error
 
 
 @contextmanager

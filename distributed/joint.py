@@ -23,7 +23,7 @@ import tensorflow as tf
 from numpy import ndarray
 from tensorflow import Tensor
 
-from distributed.gradient import TrainingStep, added, by_xla, naming_memory, traced_once
+from distributed.gradient import TrainingStep, added
 from distributed.optimizer import Tensors
 from distributed.rows import Batch
 from distributed.world import World
@@ -33,34 +33,23 @@ SLOPES = "slopes"  # of the loss by the vectors, among the arrays of a batch
 MASKED = -1e30  # the score of what is no negative
 
 
-class Texts(NamedTuple):
-    """Texts of a step by role: arrays [n] of the row that each belongs to, of its slot in it, and
+class Vectors(NamedTuple):
+    """Vectors [n, W] of texts, and of each text: the row that it belongs to, its slot in it, and
     int64 digests of the text itself and of its row's anchor and positive: equal for equal texts."""
 
+    values: ndarray
     row: ndarray
     slot: ndarray
     digest: ndarray
     anchor: ndarray
     positive: ndarray
 
-    def chosen(self, which: ndarray) -> "Texts":
-        return Texts(*(array[which] for array in self))
-
-
-class Vectors(NamedTuple):
-    """Vectors [n, W], and what texts they are of."""
-
-    values: ndarray
-    texts: Texts
-
     def chosen(self, which: ndarray) -> "Vectors":
-        return Vectors(self.values[which], self.texts.chosen(which))
+        return Vectors(*(array[which] for array in self))
 
 
 def _joined(parts):
-    values = np.concatenate([part.values for part in parts])
-    columns = zip(*(part.texts for part in parts), strict=True)
-    return Vectors(values, Texts(*map(np.concatenate, columns)))
+    return Vectors(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -79,8 +68,8 @@ class InBatchLoss:
         """The gradient of the loss over all ranks with respect to the own vectors, [n, W], and the
         loss of the own anchors. All ranks call it together."""
         everyone = _joined(world.all_gather(own))
-        is_anchor = own.texts.slot == ANCHOR
-        is_anchor_of_all = everyone.texts.slot == ANCHOR
+        is_anchor = own.slot == ANCHOR
+        is_anchor_of_all = everyone.slot == ANCHOR
         own_a = own.chosen(is_anchor)
         own_c = own.chosen(~is_anchor)
         all_a = everyone.chosen(is_anchor_of_all)
@@ -94,8 +83,8 @@ class InBatchLoss:
 
         is_own_AM = _pairs(own_a, all_c)
         is_own_NC = _pairs(all_a, own_c)
-        is_positive_M = all_c.texts.slot == POSITIVE
-        is_positive_C = own_c.texts.slot == POSITIVE
+        is_positive_M = all_c.slot == POSITIVE
+        is_positive_C = own_c.slot == POSITIVE
         way = 0.5 if self.both_ways else 1.0
         own_scores = scores_AM[is_own_AM].sum(dtype=np.float64)
         loss = way * (sums_A.sum() - own_scores)
@@ -120,19 +109,18 @@ class InBatchLoss:
     def _scores(self, anchors, candidates):
         """float32 [anchors, candidates]; those that are no negatives have `MASKED`."""
         scores = anchors.values @ candidates.values.T / np.float32(self.temperature)
-        texts = candidates.texts
-        digest_A1 = anchors.texts.digest[:, None]
-        positive_A1 = anchors.texts.positive[:, None]
-        is_same = (texts.digest == digest_A1) | (texts.digest == positive_A1)
-        is_beside = (texts.anchor == digest_A1) & (texts.slot == POSITIVE)
+        digest_A1 = anchors.digest[:, None]
+        positive_A1 = anchors.positive[:, None]
+        is_same = (candidates.digest == digest_A1) | (candidates.digest == positive_A1)
+        is_beside = (candidates.anchor == digest_A1) & (candidates.slot == POSITIVE)
         is_masked = (is_same | is_beside) & ~_pairs(anchors, candidates)
         return np.where(is_masked, np.float32(MASKED), scores)
 
 
 def _pairs(anchors, candidates):
     """Whether a candidate is the positive of an anchor's row, bool [anchors, candidates]."""
-    same_row = candidates.texts.row == anchors.texts.row[:, None]
-    return same_row & (candidates.texts.slot == POSITIVE)
+    same_row = candidates.row == anchors.row[:, None]
+    return same_row & (candidates.slot == POSITIVE)
 
 
 def _log_sums(scores, axis):
@@ -146,25 +134,28 @@ def _log_sums(scores, axis):
 
 class JointStep(TrainingStep):
     """A `TrainingStep` with a joint loss. `vectors(batch, dropout key)` gives a vector for each row
-    of attention, float32 [B, W], and `texts(batch)` which texts these are, and which rows have
-    one."""
+    of attention, float32 [B, W], and `texts(batch)` the other arrays of `Vectors`, for the rows
+    that have a text, and which rows these are."""
 
     def __init__(
         self,
         loss: InBatchLoss,
         vectors: Callable[[Batch, Tensor], Tensor],
-        texts: Callable[[Batch], tuple[Texts, ndarray]],
+        texts: Callable[[Batch], tuple[Sequence[ndarray], ndarray]],
         weights: Callable[[Batch], Mapping[str, float]],
         *others,
     ):
         """`others` are those of `TrainingStep` behind `weights`."""
-        super().__init__(lambda batch, key: {}, weights, *others)
+
+        def terms(batch, key):
+            return {}  # the joint loss has its own gradient
+
+        super().__init__(terms, weights, *others)
         self._joint = loss
         self._texts = texts
-        traced = by_xla if self.compiled == "gradient" else traced_once
         self._plain_vectors = vectors
-        self._vectors = traced(vectors)
-        self._pull = traced(self._pulled)
+        self._vectors = self._traced(vectors)
+        self._pull = self._traced(self._pulled)
 
     def _own_sums(
         self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence
@@ -175,10 +166,9 @@ class JointStep(TrainingStep):
         # of one micro-batch the pass is kept; of several it is computed again, with the same masks
         with tf.GradientTape(watch_accessed_variables=is_one) as tape:
             for batch, key in zip(batches, keys, strict=True):
-                with naming_memory(batch):
-                    vectors_BW = self._vectors(batch, key)
-                texts, has_text = self._texts(batch)
-                parts.append(Vectors(vectors_BW.numpy()[has_text], texts))
+                vectors_BW = self._vectors(batch, key)
+                columns, has_text = self._texts(batch)
+                parts.append(Vectors(vectors_BW.numpy()[has_text], *columns))
                 places.append(has_text)
         with self.optimizer.world.operation("the joint loss"):
             slopes, loss = self._joint.gradient(_joined(parts), self.optimizer.world)
@@ -188,12 +178,11 @@ class JointStep(TrainingStep):
             own, slopes = np.split(slopes, [has_text.sum()])
             slopes_BW = np.zeros((len(has_text), own.shape[1]), np.float32)
             slopes_BW[has_text] = own
-            with naming_memory(batch):
-                if is_one:
-                    total = self._gradients(tape, vectors_BW, tf.constant(slopes_BW))
-                else:
-                    part = self._pull(batch | {SLOPES: slopes_BW}, key)
-                    total = added(total, part) if total else part
+            if is_one:
+                total = self._gradients(tape, vectors_BW, tf.constant(slopes_BW))
+            else:
+                part = self._pull(batch | {SLOPES: slopes_BW}, key)
+                total = added(total, part) if total else part
         return [*total, tf.constant([loss], self.optimizer.dtype)]
 
     def _sums_to_compare(self, batches: Sequence[Batch], keys: Sequence) -> Tensors:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from distributed.gradient import naming_memory
 from distributed.rows import Batch, BatchRows, fields_of, prefetched
 from distributed.run import Run
 from distributed.world import World
@@ -53,7 +52,7 @@ def predict(
                 text = "stopped before the predictions were complete: run the same command again"
                 raise InputError(text)
             # A slow rank may finish long after the others, which wait for its outputs below.
-            with naming_memory(batch), world.watchdog.working():
+            with world.watchdog.working():
                 kept.append(thread.submit(digest_of, number, forward(batch)))
                 for earlier in kept[-2:-1]:  # two batches at most, so that a GPU always has work
                     earlier.result()
@@ -64,8 +63,7 @@ def predict(
     gathered = world.gather(outputs)
     if gathered is None:
         return None
-    in_order = []
-    for number in range(len(batches)):
-        of_rank = gathered[number % world.size]
-        in_order.append(of_rank[number // world.size])
+    in_order: list = [None] * len(batches)
+    for rank, of_rank in enumerate(gathered):
+        in_order[rank :: world.size] = of_rank
     return in_order

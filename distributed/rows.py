@@ -37,8 +37,7 @@ class BatchRows:
     def take(self, indices: ndarray) -> dict[str, ndarray | Ragged]:
         """The columns of some rows in the stored types: a column of numbers as an array [n], one of
         lists as a ragged array (`ringbase.ragged`)."""
-        pieces = []
-        places = [np.zeros(0, np.int64)]
+        pieces, places = [], []
         for batch, within, of_batch in self._by_batch(indices):
             is_one = len(within) == 1  # a slice costs a tenth of a take
             piece = batch.slice(within[0], 1) if is_one else batch.take(_indices(within))
@@ -66,8 +65,6 @@ class BatchRows:
     def _by_batch(self, indices: ndarray) -> Iterator[tuple]:
         """The rows by batch: the batch, the rows within it, and their places in `indices`."""
         rows = np.asarray(indices, np.int64)
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
         for number, places in _groups(rows, self._first_rows):
             part = self._parts[number]
             in_part = rows[places] - self._first_rows[number]

@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partialmethod
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -90,13 +91,11 @@ class Run:
         has none. On rank 0. Raises InputError, with the other job's host and process, if it is
         locked."""
         path = self.folder / LOCK
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = path.open("a+")
+        lock = path.open("a+")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._lock.close()
-            self._lock = None
+            lock.close()
             raise InputError(
                 f"{self.folder} belongs to a run that has not ended ({path.read_text()}): wait for"
                 " it, or give another folder"
@@ -104,9 +103,10 @@ class Run:
         except OSError as error:  # a file system without locks
             self.say(f"note: {self.folder} cannot be locked against other jobs: {error.strerror}")
         who = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}"
-        self._lock.truncate(0)
-        self._lock.write(who)
-        self._lock.flush()
+        lock.truncate(0)
+        lock.write(who)
+        lock.flush()
+        self._lock = lock
 
     def lock_again(self) -> None:
         """Locks the folder on a rank that has become the first, if the one before had locked it."""
@@ -140,23 +140,16 @@ class Run:
             tqdm.write(text, file=sys.stderr)
             sys.stderr.flush()
 
-    def write(self, name: str, text: str) -> None:
-        """Writes a whole file, or leaves the old one untouched."""
+    def _write(self, write: Callable[[Path, Any], None], name: str, content: Any) -> None:
+        """Writes a whole file or folder, or leaves the old one untouched."""
         if self.is_writer:
-            replaced(self.folder / name, write_text, text)
+            replaced(self.folder / name, write, content)
 
-    def write_bytes(self, name: str, content: bytes) -> None:
-        if self.is_writer:
-            replaced(self.folder / name, write_bytes, content)
-
-    def write_json(self, name: str, value: object) -> None:
-        if self.is_writer:
-            replaced(self.folder / name, write_json, value)
-
-    def replace_folder(self, name: str, fill: Callable[[Path], None]) -> None:
-        """Replaces a folder with the one that `fill(folder)` writes."""
-        if self.is_writer:
-            replaced(self.folder / name, replace_folder, fill)
+    write = partialmethod(_write, write_text)
+    write_bytes = partialmethod(_write, write_bytes)
+    write_json = partialmethod(_write, write_json)
+    # the content is a function that fills the new folder
+    replace_folder = partialmethod(_write, replace_folder)
 
     def remove(self, name: str) -> None:
         if self.is_writer:
@@ -234,14 +227,10 @@ class Run:
 
 
 class Unwritten(Run):
-    """A run that neither writes nor prints; its folder may be read."""
+    """A run that neither writes nor prints, as on the second rank; its folder may be read."""
 
     def __init__(self, folder: Path = Path()) -> None:
-        super().__init__(folder, World())
-
-    @property
-    def is_writer(self) -> bool:
-        return False
+        super().__init__(folder, World(rank=1))
 
 
 def replaced(path: Path, replace: Callable[[Path, Any], None], content) -> None:

@@ -130,7 +130,7 @@ def train(
             f"saved after step {state.step} of {plan.steps} on request; to continue, run the same"
             " command"
         )
-        raise Preempted
+        raise Preempted(Preempted.STATUS)
     if held_out and state.step < plan.steps:
         run.say(
             f"stopped after step {state.step}: {held_out.best} did not improve {held_out.patience}"
@@ -163,7 +163,7 @@ class Log:
         self._profile = Profile(loop.profile_steps, run, state.step)
         default = min(LOG_STEPS, max(1, state.steps // LOGGED_STEPS))
         self._every = loop.log_steps or default
-        timed = 1 if loop.timeline else self._every
+        timed = self._every if self._is_async and not loop.timeline else 1
         self.clock = StepClock(state.global_batch_size, self._is_async, timed, self._timeline.add)
         self._world = world
         self._run = run
@@ -171,8 +171,6 @@ class Log:
         self._skipped, self._all_skipped = 0, 0  # in a row, and of the whole training
         self._began_s = time.perf_counter()
         self._unread: deque = deque()
-        # the newest step
-        self._unlogged: tuple | None = None
         self._times: list = []  # of the logged steps
 
     def step(self, state: State, result: StepResult) -> None:
@@ -210,17 +208,10 @@ class Log:
             shown["examples_s"] = f"{times['examples_per_s']:.1f}"
             self.bar.set_postfix(shown, refresh=False)
             self.bar.update()
-            self._unlogged = state, values, times
             if is_logged:
-                self._write()
-
-    def _write(self) -> None:
-        if self._unlogged:
-            state, values, times = self._unlogged
-            place = {"rows": state.position, "ranks": self._world.size}
-            self._run.metrics(state.step, {**place, **values, **times})
-            self._times.append(times)
-            self._unlogged = None
+                place = {"rows": state.position, "ranks": self._world.size}
+                self._run.metrics(state.step, {**place, **values, **times})
+                self._times.append(times)
 
     @contextmanager
     def pausing(self, name: str) -> Iterator[None]:
@@ -230,11 +221,10 @@ class Log:
         self.clock.skip(name)
 
     def close(self) -> None:
-        """Says how long the training took. Logs the last step, and of all ranks the median time of
-        each part of a step."""
+        """Says how long the training took. Logs of all ranks the median time of each part of a
+        step."""
         self._profile.close()
         self._timeline.write(self._run)
-        self._write()
         times = self._times[1:] or self._times  # the first holds the compilation
         medians = {}
         for name in times[0] if times else ():

@@ -29,7 +29,7 @@ from distributed.watchdog import StallError, StallSettings, Watchdog, by_value
 from ringbase.errors import InputError, Preempted, one_line
 
 T = TypeVar("T")
-SHORTEST_S, LONGEST_S = 0.0005, 0.02  # sleeps of a rank that waits in a barrier
+PAUSE_S = 0.001  # of a rank that waits in a barrier
 
 MESSAGE_BYTES = 1 << 28  # at most, of a message of pickled values, those of all ranks together
 FAULT = 70  # exit status after a fault that is not the user's: EX_SOFTWARE of <sysexits.h>
@@ -136,10 +136,9 @@ class World:
         if self.comm is None:
             return
         with self.operation("a barrier"):
-            request, pause_s = self.comm.Ibarrier(), SHORTEST_S
+            request = self.comm.Ibarrier()
             while not request.Test():
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_S)
+                time.sleep(PAUSE_S)
 
     def broadcast(self, value: T) -> T:
         """Rank 0's value on every rank (pickled)."""
@@ -203,8 +202,6 @@ class World:
     def on_first(self, function: Callable[..., T], *args) -> T:
         """Calls `function(*args)` on rank 0 only. Every rank returns its result, or raises if it
         failed."""
-        if self.size == 1:
-            return function(*args)
         result: Any = None
         failure, reason = None, ""
         with self.operation(f"the work of rank 0 ({getattr(function, '__name__', '')})"):
@@ -223,8 +220,7 @@ class World:
         """Calls `function` on rank 0, then on the first rank of every other machine, which on a
         shared file system finds the files already written. Returns the result of the first rank
         here."""
-        name = getattr(function, "__name__", "")
-        with self.operation(f"the work of each machine's first rank ({name})"):
+        with self.operation("the work of each machine's first rank"):
             result = self.on_first(function, *args)
             if self.local_rank == 0 and self.rank > 0:
                 with self.watchdog.working():

@@ -19,9 +19,6 @@ class Preempted(SystemExit):
 
     STATUS = 75  # EX_TEMPFAIL in sysexits.h: run the same command again
 
-    def __init__(self):
-        super().__init__(self.STATUS)
-
 
 def one_line(error: BaseException) -> str:
     """The message of an error, on one line of at most `LONGEST_LINE` characters: a damaged file has
@@ -29,8 +26,7 @@ def one_line(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 203]} … {text[-200:]}"
+    return " ".join(text.split())[:LONGEST_LINE]
 
 
 def shortened(names, most: int = 6) -> str:

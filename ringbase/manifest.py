@@ -45,10 +45,8 @@ def _complete(folder: Path) -> tuple[int, dict[str, str]]:
             pass
         case _:
             raise InputError(f"{NAME} is damaged, or of another version of RingBERT")
-    sizes = {}
-    for path in folder.iterdir():
-        if path.is_file() and not path.is_symlink():
-            sizes[path.name] = path.stat().st_size
+    regular = [path for path in folder.iterdir() if path.is_file() and not path.is_symlink()]
+    sizes = {path.name: path.stat().st_size for path in regular}
     digests = {}
     for name, facts in files.items():
         match facts:

@@ -99,17 +99,13 @@ class Field:
 
 
 def fields_of(settings_class: Any) -> tuple[Field, ...]:
-    """The fields of a dataclass of settings and of its parts, in order. Raises TypeError if two
-    have one name."""
+    """The fields of a dataclass of settings and of its parts, in order."""
     fields: list[Field] = []
     for field, annotation, is_part in _annotated(settings_class):
         if is_part:
             fields += fields_of(annotation)
         else:
             fields.append(Field(field.name, annotation, default=field.default, **field.metadata))
-    names = [field.name for field in fields]
-    if len(set(names)) < len(names):
-        raise TypeError(f"{settings_class.__name__} has {max(names, key=names.count)} twice")
     return tuple(fields)
 
 

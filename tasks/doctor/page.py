@@ -26,11 +26,10 @@ UNKNOWN = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found, in one line, and what the user can do about it."""
+    """What a check found, in one line, and behind a semicolon what the user can do about it."""
 
-    status: Literal["ok", "warning", "failed"]
     text: str
-    advice: str = ""
+    status: Literal["ok", "warning", "failed"] = "ok"
 
 
 class Page:
@@ -43,7 +42,7 @@ class Page:
 
     def __init__(self, world: World, as_json: bool):
         self.world, self._as_json = world, as_json
-        self.results: list[dict] = []  # name, status, text, advice and seconds
+        self.results: list[dict] = []  # name, text, status and seconds
         self._began = time.monotonic()
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may be ASCII only
         place = f"ranks: {world.size}, hosts: {world.num_nodes}"
@@ -57,10 +56,10 @@ class Page:
         try:
             finding = find(*arguments)
         except InputError as error:
-            text, _, advice = one_line(error).partition("; ")
-            finding = Finding("failed", text, advice)
+            finding = Finding(one_line(error), "failed")
         except Exception as error:
-            finding = Finding("failed", f"{type(error).__name__}: {one_line(error)}"[:300], UNKNOWN)
+            text = f"{type(error).__name__}: {one_line(error)}; {UNKNOWN}"
+            finding = Finding(text, "failed")
         if finding.status == "failed" and self.world.size > 1:  # the others may wait for this rank
             print(f"{self.world.place}: {name}: {finding.text}", file=sys.stderr, flush=True)
         with self.world.operation(f"the end of the check {name}"):
@@ -69,11 +68,10 @@ class Page:
         self.results.append({"name": name, **asdict(whole), "seconds": seconds})
         head = f"  {MARKS[whole.status]} {name:<{NAME_WIDTH}}"
         terminal = shutil.get_terminal_size((MAX_WIDTH, 24))
-        width = max(20, min(MAX_WIDTH, terminal.columns) - len(head))
-        wrapper = textwrap.TextWrapper(width, break_on_hyphens=False)
-        lines = wrapper.wrap(whole.text) + wrapper.wrap(whole.advice)
+        width = min(MAX_WIDTH, terminal.columns)
         indent = " " * len(head)
-        self._print(head + f"\n{indent}".join(lines))
+        wrapper = textwrap.TextWrapper(width, "", indent, break_on_hyphens=False)
+        self._print(wrapper.fill(head + whole.text))
         return whole.status != "failed"
 
     def end(self) -> int:
@@ -108,11 +106,6 @@ def combined(findings: list[Finding]) -> Finding:
     worst = max((finding.status for finding in findings), key=order.index)
     if worst == "ok" or len(set(findings)) == 1:
         return findings[0]
-    texts = {}
-    advice = []
-    for rank, finding in enumerate(findings):
-        if finding.status == worst:
-            texts[rank] = finding.text
-            if finding.advice not in advice:
-                advice.append(finding.advice)
-    return Finding(worst, by_value(texts), "; ".join(advice))
+    having = enumerate(findings)
+    texts = {rank: finding.text for rank, finding in having if finding.status == worst}
+    return Finding(by_value(texts), worst)

@@ -64,22 +64,23 @@ def run(config: DoctorConfig) -> None:
         world.agree({"Python": platform.python_version(), "the versions of packages": versions()})
         page = Page(world, config.json)
         page.check("versions", check_versions)
-        temporary = os.environ.get("TMPDIR") or "/tmp", "set TMPDIR to another folder"
-        shared = "/dev/shm", "docker run --shm-size 4g; in Kubernetes an emptyDir in memory"
-        for name, (place, cure) in (("TMPDIR", temporary), ("/dev/shm", shared)):
-            page.check(name, world.on_each_machine, check_disk, Path(place), cure, MPI_BYTES)
+        disk_of_each = partial(world.on_each_machine, check_disk)
+        temporary = Path(os.environ.get("TMPDIR") or "/tmp")
+        page.check("TMPDIR", disk_of_each, temporary, "set TMPDIR to another folder", MPI_BYTES)
+        other = "docker run --shm-size 4g; in Kubernetes an emptyDir in memory"
+        page.check("/dev/shm", disk_of_each, Path("/dev/shm"), other, MPI_BYTES)
         page.check("MPI", check_mpi, world)
         page.check("hosts", check_hosts, world)
         page.check("devices", check_devices, world)
         other = "give another folder as --output_dir, or free some space"
         can_write = page.check("output folder", world.on_first, check_disk, folder, other)
         other = "set RINGBERT_CACHE to a folder on another disk, or free some space"
-        page.check("cache folder", world.on_each_machine, check_disk, cache_folder(), other)
+        page.check("cache folder", disk_of_each, cache_folder(), other)
         opened = []
 
         def open_backend():
             opened.append(open_collectives(world, machine.collectives.backend))
-            return Finding("ok", opened[0].name)
+            return Finding(opened[0].name)
 
         can_sum = page.check("backend", open_backend)
         if can_sum and world.size > 1:
@@ -101,13 +102,15 @@ def check_versions() -> Finding:
     installed = versions()
     build = tf.sysconfig.get_build_info()
     if {"tensorflow", "tensorflow-cpu"} <= installed.keys():
-        text = "tensorflow and tensorflow-cpu are both installed and overwrite each other's files"
-        advice = "make a new environment with one of ringbert's extras, cpu or gpu"
-        return Finding("failed", text, advice)
+        text = (
+            "tensorflow and tensorflow-cpu are both installed and overwrite each other's files;"
+            " make a new environment with one of ringbert's extras, cpu or gpu"
+        )
+        return Finding(text, "failed")
     kind = f"CUDA {build['cuda_version']}" if build["is_cuda_build"] else "CPUs"
     shown = ", ".join(f"{name} {version}" for name, version in installed.items())
     python = f"Python {platform.python_version()}"
-    return Finding("ok", f"{python}, {shown}; TensorFlow is built for {kind}")
+    return Finding(f"{python}, {shown}; TensorFlow is built for {kind}")
 
 
 def check_mpi(world: World) -> Finding:
@@ -115,30 +118,33 @@ def check_mpi(world: World) -> Finding:
     try:
         ours, version = started().get_vendor()
     except (ImportError, RuntimeError):
-        advice = (
-            "for several ranks pip install '.[mpi]' in ringbert's checkout, or load the cluster's"
-            " MPI module"
+        text = (
+            "one rank only: there is no mpi4py or no MPI library; for several ranks pip install"
+            " '.[mpi]' in ringbert's checkout, or load the cluster's MPI module"
         )
-        return Finding("warning", "one rank only: there is no mpi4py or no MPI library", advice)
+        return Finding(text, "warning")
     text = f"mpi4py uses {ours} {'.'.join(map(str, version))}"
     if world.size > 1:
-        return Finding("ok", text)
+        return Finding(text)
     try:
         mpi = find_mpi()
     except InputError as error:
-        advice = "only one rank can be started until there is an mpirun"
-        return Finding("warning", f"{text}, but {error}", advice)
+        text += f", but {error}; only one rank can be started until there is an mpirun"
+        return Finding(text, "warning")
     text = f"{text}, and bert-launch {mpi}"
     if mpi.implementation != ours or (ours == OPEN_MPI and mpi.version != version[:2]):
-        advice = (
-            "load the MPI module that mpi4py was built with, or pip install '.[mpi]' into this"
-            " environment"
+        text += (
+            ": each rank would be alone; load the MPI module that mpi4py was built with, or pip"
+            " install '.[mpi]' into this environment"
         )
-        return Finding("failed", f"{text}: each rank would be alone", advice)
+        return Finding(text, "failed")
     if shutil.which("bert-squad") is None:
-        advice = "activate the environment, on each host: source .venv/bin/activate"
-        return Finding("warning", f"{text}, but PATH has no bert-squad to start", advice)
-    return Finding("ok", text)
+        text += (
+            ", but PATH has no bert-squad to start; activate the environment, on each host: source"
+            " .venv/bin/activate"
+        )
+        return Finding(text, "warning")
+    return Finding(text)
 
 
 def check_hosts(world: World) -> Finding:
@@ -148,27 +154,27 @@ def check_hosts(world: World) -> Finding:
     ranks_of = Counter(world.all_gather(host))
     text = shortened(f"{host}, ranks: {count}" for host, count in ranks_of.items())
     if len(set(ranks_of.values())) > 1:
-        advice = "start equally many ranks on each host; a step waits for the slowest"
-        return Finding("warning", f"{text}: different numbers of ranks", advice)
+        text += ": different numbers of ranks; start equally many on each host"
+        return Finding(text, "warning")
     if world.device.notes and "bound" in world.device.notes[0]:
-        note, _, advice = world.device.notes[0].partition("; ")
-        return Finding("warning", note, advice)
+        return Finding(world.device.notes[0], "warning")
     text += f"; threads per rank: {world.device.threads}, cores: {os.cpu_count()}"
-    return Finding("ok", text)
+    return Finding(text)
 
 
 def check_devices(world: World) -> Finding:
     """Which GPUs the ranks have: all of one kind. Ranks that share one must have asked for it."""
     if not world.device.is_gpu:
-        return Finding("ok", "the ranks compute on CPUs")
+        return Finding("the ranks compute on CPUs")
     kinds = Counter(world.all_gather(world.device.name))
     text = "; ".join(f"{number} x {name}" for name, number in kinds.items())
     if world.device.may_be_shared:
-        text += ", which ranks may share"
-        return Finding("warning", text, "start one rank per GPU to train")
+        text += ", which ranks may share; start one rank per GPU to train"
+        return Finding(text, "warning")
     if len(kinds) > 1:
-        return Finding("warning", text, "use GPUs of one kind: a step waits for the slowest")
-    return Finding("ok", text)
+        text += "; use GPUs of one kind: a step waits for the slowest"
+        return Finding(text, "warning")
+    return Finding(text)
 
 
 def check_disk(folder: Path, advice: str, num_bytes: int = WRITTEN_BYTES) -> Finding:
@@ -184,15 +190,15 @@ def check_disk(folder: Path, advice: str, num_bytes: int = WRITTEN_BYTES) -> Fin
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return Finding("failed", f"{place}: {error.strerror}", advice)
+        return Finding(f"{place}: {error.strerror}; {advice}", "failed")
     speed = num_bytes / (time.perf_counter() - start_s)
     free_bytes = shutil.disk_usage(folder).free
     text = f"{place}: {free_bytes / 1e9:.3g} GB free, {speed / 1e6:.0f} MB/s written"
     is_little = free_bytes < FEW_BYTES or speed < SLOW_BYTES_PER_S
     if is_little and num_bytes == WRITTEN_BYTES:
-        text += ": little for BERT-large, whose checkpoints have 4 GB"
-        return Finding("warning", text, advice)
-    return Finding("ok", text)
+        text += f": little for BERT-large, whose checkpoints have 4 GB; {advice}"
+        return Finding(text, "warning")
+    return Finding(text)
 
 
 def nearest_folder(path: Path) -> Path:
@@ -216,11 +222,12 @@ def check_sums(world: World, collectives: Collectives) -> Finding:
     exact = np.sum(parts, 0, np.float64)
     magnitude = np.sum(np.abs(parts), 0, np.float64)
     bound = world.size * np.finfo(np.float32).eps * magnitude
-    error = float(np.max(np.abs(total - exact) / bound))
+    error = np.max(np.abs(total - exact) / bound)
     world.agree({"the bits of a sum over ranks": hashlib.sha256(total.tobytes()).hexdigest()})
     if not error <= 1:
-        return Finding("failed", f"the error is {error:.3g} times what rounding allows", WRONG)
-    return Finding("ok", "NumPy's to rounding, with the same bits on every rank")
+        text = f"the error is {error:.3g} times what rounding allows; {WRONG}"
+        return Finding(text, "failed")
+    return Finding("NumPy's to rounding, with the same bits on every rank")
 
 
 def check_trainings(world: World, collectives: Collectives, output_dir: Path, page: Page) -> None:
@@ -236,13 +243,13 @@ def check_trainings(world: World, collectives: Collectives, output_dir: Path, pa
     def compared(training, tolerance, *options):
         trained.append(training(*options))
         if len(trained) == 1:
-            return Finding("ok", f"a small model trains, {STEPS} steps")
+            return Finding(f"a small model trains, {STEPS} steps")
         ratios = trained[0] / trained[-1]
-        difference = float(np.max(np.abs(ratios - 1)))
+        difference = np.max(np.abs(ratios - 1))
         text = f"losses and gradients differ by {difference:.1e}" if difference else "the same bits"
         if not difference <= tolerance:
-            return Finding("failed", f"{text}, must be at most {tolerance:g}", WRONG)
-        return Finding("ok", text)
+            return Finding(f"{text}, must be at most {tolerance:g}; {WRONG}", "failed")
+        return Finding(text)
 
     def resume():
         """Goes on from the checkpoint before the last."""
@@ -310,4 +317,4 @@ def check_speed(world: World, collectives: Collectives, machine: MachineSettings
     load = made(LoadSettings, values)
     figures = step_figures(load, world, collectives)
     speed = f"{figures['examples_per_s']:.3g} examples/s"
-    return Finding("ok", f"{load}: {speed}; bert-bench step tells more")
+    return Finding(f"{load}: {speed}; bert-bench step tells more")

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of
 from bert.heads import EMBEDDINGS, Head
-from distributed.joint import ANCHOR, POSITIVE, InBatchLoss, Texts
+from distributed.joint import ANCHOR, POSITIVE, InBatchLoss
 from distributed.rows import BatchRows, Rows, ragged
 from distributed.run import Run
 from ringbase.files import digest
@@ -210,10 +210,10 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         return Details(sections=Search(data.examples(), vectors).sections())
 
 
-def texts_of(batch: Batch) -> tuple[Texts, np.ndarray]:
+def texts_of(batch: Batch) -> tuple[list[np.ndarray], np.ndarray]:
     """The texts of a batch, and which rows of attention have one."""
     has_text = batch["slot"] >= 0
-    return Texts(*(batch[name][has_text] for name in OF_TEXTS)), has_text
+    return [batch[name][has_text] for name in OF_TEXTS], has_text
 
 
 def _has_scores(pairs: Rows) -> bool:

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from distributed import elastic, launcher
 from distributed.collectives import Collectives, open_collectives
-from distributed.gradient import OutOfMemory
 from distributed.run import Run
 from distributed.train import NoTargets, NotFinite
 from distributed.versions import versions
@@ -25,11 +24,11 @@ from tasks.runs.environment import result_file
 from tasks.runs.remote import Mirror, is_remote, local_folder, local_inputs
 from tasks.runs.report.page import PAGE, write_page
 
+OUT_OF_MEMORY = (
+    "out of memory: lower --train_batch_size (or --global_batch_size), the batch size of"
+    " predictions or --max_seq_length, raise --gradient_accumulation_steps, or give --xla off"
+)
 ADVICE = {
-    OutOfMemory: (
-        "lower --train_batch_size (or --global_batch_size), the batch size of predictions or "
-        "--max_seq_length, raise --gradient_accumulation_steps, or give --xla off"
-    ),
     NotFinite: "lower --learning_rate, or use --precision fp32 or bf16",
     NoTargets: (
         "raise --train_batch_size (or --global_batch_size); words to tag need a token, and one word"
@@ -124,7 +123,9 @@ def run_on_ranks(
         elastic.enable(world)
         try:
             elastic.surviving(world, "", attempt)
-        except (OutOfMemory, NotFinite, NoTargets) as error:
+        except tf.errors.ResourceExhaustedError as error:
+            raise InputError(OUT_OF_MEMORY) from error
+        except (NotFinite, NoTargets) as error:
             raise InputError(f"{error}: {ADVICE[type(error)]}") from error
 
 

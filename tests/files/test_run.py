@@ -81,6 +81,7 @@ def test_two_jobs_do_not_write_one_folder(run):
     run.lock()  # a killed job leaves no lock
     run.close()
     assert not run.folder.exists()  # as nothing was written
+    run = Run(run.folder, World())
     run.lock()
     run.write("file", "text")
     run.close()

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from distributed.collectives import Collectives
 from distributed.gradient import StepClock, dropout_key
-from distributed.joint import InBatchLoss, JointStep, Texts, Vectors
+from distributed.joint import InBatchLoss, JointStep, Vectors
 from distributed.optimizer import AllreduceOptimizer
 from distributed.world import World
 
@@ -30,7 +30,7 @@ def vectors_of_rows(seed=0):
         values[place] = values[np.flatnonzero(digest == digest[place])[0]]
     values /= np.linalg.norm(values, axis=1, keepdims=True)
     anchor, positive = (digest[[at[r, s] for r in row]] for s in (0, 1))
-    return Vectors(values.astype(np.float32), Texts(row, slot, digest, anchor, positive))
+    return Vectors(values.astype(np.float32), row, slot, digest, anchor, positive)
 
 
 def formula(values, texts, temperature, both_ways):
@@ -67,7 +67,7 @@ def test_loss_and_gradient_are_those_of_the_formula(both_ways):
     values = tf.constant(own.values, tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(values)
-        expected = formula(values, own.texts, 0.3, both_ways)
+        expected = formula(values, own, 0.3, both_ways)
     gradient, loss = InBatchLoss(0.3, both_ways).gradient(own, World())
     assert loss == pytest.approx(float(expected), rel=1e-6)
     expected_gradient = tf.convert_to_tensor(tape.gradient(expected, values)).numpy()
@@ -88,9 +88,9 @@ class Ranks:
 def test_parts_are_slices_of_the_whole_and_own_negatives_alone_are_not(both_ways):
     whole, loss = vectors_of_rows(), InBatchLoss(0.1, both_ways)
     expected, total = loss.gradient(whole, World())
-    part_of_row = np.array([0, 0, 1, 1, 1, 2, 0, 2, 1])[whole.texts.row]
+    part_of_row = np.array([0, 0, 1, 1, 1, 2, 0, 2, 1])[whole.row]
     places = [np.flatnonzero(part_of_row == part) for part in range(3)]
-    parts = [Vectors(whole.values[at], whole.texts.chosen(at)) for at in places]
+    parts = [whole.chosen(at) for at in places]
     ranks, sums = Ranks(parts), []
 
     class First(Exception):
@@ -123,14 +123,13 @@ def test_parts_are_slices_of_the_whole_and_own_negatives_alone_are_not(both_ways
 def test_the_gradient_is_that_of_one_pass_with_the_same_dropout(num_pieces):
     """One pass over all micro-batches, each with its own mask: the second pass that JointStep makes
     must draw the masks of the first."""
-    seed, whole = 5, vectors_of_rows()
-    texts, joint = whole.texts, InBatchLoss(0.3)
+    seed, whole, joint = 5, vectors_of_rows(), InBatchLoss(0.3)
     table = keras.Variable(np.eye(WIDTH) + 0.1, dtype="float32")
     world, collectives = World(), Collectives()
     optimizer = AllreduceOptimizer(keras.optimizers.SGD(1.0), [table], world, collectives)
     rows_of_piece = np.array_split(np.arange(ROWS), num_pieces)
-    pieces = [np.flatnonzero(np.isin(texts.row, rows)) for rows in rows_of_piece]
-    batches = [{"values": whole.values[piece], **texts.chosen(piece)._asdict()} for piece in pieces]
+    pieces = [np.flatnonzero(np.isin(whole.row, rows)) for rows in rows_of_piece]
+    batches = [whole.chosen(piece)._asdict() for piece in pieces]
 
     def vectors(batch, key):
         hidden = tf.matmul(batch["values"], table.value)
@@ -138,8 +137,8 @@ def test_the_gradient_is_that_of_one_pass_with_the_same_dropout(num_pieces):
         return tf.math.l2_normalize(dropped, -1, 1e-6)
 
     def texts_of(batch):
-        columns = [batch[name] for name in Texts._fields]
-        return Texts(*columns), np.ones(len(batch["row"]), bool)
+        columns = [batch[name] for name in Vectors._fields[1:]]
+        return columns, np.ones(len(batch["row"]), bool)
 
     def gradient_of_one_pass(step_number):
         with tf.GradientTape() as tape:
@@ -149,7 +148,7 @@ def test_the_gradient_is_that_of_one_pass_with_the_same_dropout(num_pieces):
                 for piece, batch in enumerate(batches)
             ]
             values = tf.cast(tf.concat(parts, 0), tf.float64)
-            loss = formula(values, texts, joint.temperature, both_ways=False) / ROWS
+            loss = formula(values, whole, joint.temperature, both_ways=False) / ROWS
         gradient = tf.convert_to_tensor(tape.gradient(loss, table.value)).numpy()
         return gradient / max(1.0, np.linalg.norm(gradient))  # clipped
 

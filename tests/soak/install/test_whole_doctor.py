@@ -46,7 +46,7 @@ def test_a_full_disk(tmp_path):
     command = [*DOCTOR, "--quick", "--json", f"--output_dir={tmp_path}"]
     failed = failed_in(run(["unshare", "--mount", "sh", "-c", mount, "sh", *command]))
     assert list(failed) == ["output folder"]
-    assert "--output_dir" in failed["output folder"]["advice"]
+    assert "--output_dir" in failed["output folder"]["text"]
 
 
 @pytest.mark.skipif(available() is not None, reason=available() or "")

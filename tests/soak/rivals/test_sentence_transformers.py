@@ -15,7 +15,7 @@ from harness.program_runs import bert
 from harness.texts import ALL_WORDS, write_lines
 
 import ringbert
-from distributed.joint import InBatchLoss, Texts, Vectors
+from distributed.joint import InBatchLoss, Vectors
 from distributed.world import World
 
 embed = partial(bert, "embedder")
@@ -90,7 +90,7 @@ def test_the_loss_and_its_gradient_are_the_same(num_columns, torch):
     units /= np.linalg.norm(units, axis=-1, keepdims=True)
     slot, row = (each.reshape(-1) for each in np.indices((num_columns, ROWS)))
     digest = np.arange(len(row))
-    own = Vectors(units.reshape(-1, WIDTH), Texts(row, slot, digest, digest[row], ROWS + row))
+    own = Vectors(units.reshape(-1, WIDTH), row, slot, digest, digest[row], ROWS + row)
     results = rival(torch, LOSSES, json.dumps(units.tolist()), 1 / TEMPERATURE)
     for both_ways in (False, True):
         by_product, by_cosine = results[2 * both_ways : 2 * both_ways + 2]
