@@ -309,7 +309,11 @@ def parse_args(argv: Sequence[str]) -> Namespace:
             parser.error(f"{flag} is a flag of horovodrun: use {SUBSTITUTES[flag]}")
     if not command and not {"-h", "--help"} & set(ours):
         parser.error("no -- with a command after it: write bert-launch -np 4 -- bert-squad …")
-    return parser.parse_args(ours, Namespace(command=command))
+    options = parser.parse_args(ours, Namespace(command=command))
+    slots = sum(options.hosts.values())
+    if options.hosts and options.num_proc > slots:
+        parser.error(f"-np must be at most the {slots} slots of -H, got {options.num_proc}")
+    return options
 
 
 def positive(text: str) -> int:

@@ -126,6 +126,7 @@ REFUSED = {
     "-np 2 -H node1:0 -- bert-squad": "-H",
     "-np 2 -H -oProxyCommand=x:2 -- bert-squad": "-H",  # ssh would take it for an option
     "-np 2 -H node1:1,node1:1 -- bert-squad": "node1",
+    "-np 5 -H node1:2,node2:2 -- bert-squad": "-np",
     "-np 2 -p 0 -- bert-squad": "-p",
     '-np 2 --mpi-args "\'" -- bert-squad': "--mpi-args",
 }
