@@ -7,6 +7,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -230,7 +231,7 @@ def compare_prediction(contest: Contest) -> dict[str, Any]:
             "command_s": time.perf_counter() - start_s,
         }
 
-    contenders = {
+    contenders: dict[str, Callable[[], dict[str, float]]] = {
         "ours": our_prediction,
         "pytorch": partial(pytorchs_prediction, False),
         # its windows/s are those of a second prediction, after the first has compiled
