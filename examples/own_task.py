@@ -119,8 +119,8 @@ def run_stars(config: StarsConfig, job: Job) -> Scores:
     runs = runs_of(config, job, start_of_stars)
     task = StarsTask(config.max_seq_length, saved_settings(config))
     sources = {kind: [getattr(config.files, f"{kind}_file")] for kind in config.wanted_sets}
-    preparation = Preparation(job.world, job.run, runs[0].start.words)
-    return run_task(task, open_sets(task, sources, preparation), runs, config, job)
+    sets = open_sets(task, sources, runs, config, job)
+    return run_task(task, sets, runs, config, job)
 
 
 def start_of_stars(config: StarsConfig, job: Job) -> Start:

@@ -5,7 +5,7 @@ Tensors have their shape as a suffix: B rows, L labels.
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from bert.heads import CLASSIFIER
 from distributed.rows import Rows, ragged
 from distributed.run import Run
 from ringbase.errors import InputError
-from ringbase.files import STANDARD_INPUT, digest, parse_json, sha256
+from ringbase.files import digest, parse_json
 from ringbase.ragged import padded
 from tasks.classifier.details import errors, mistakes, several_labels
 from tasks.classifier.reading import Source, Texts, read
@@ -104,16 +104,7 @@ class LabelTask(Task[Texts, np.ndarray]):
         return read(source, self.labels or ())
 
     def key(self, source: Source, texts: Callable) -> object:
-        task = source.task
-        content: list = []
-        for path in source.files():
-            if path.is_file() and str(path) != STANDARD_INPUT:
-                # Files with the same bytes are not parsed again.
-                content.append((path.suffixes[-2:], sha256(path)))
-        columns = asdict(task.columns)
-        facts = [task.name, task.has_several, columns, source.part.header]
-        facts += [source.needs_labels, source.settings.language]
-        return self.max_seq_length, self.labels, (facts, source.limit, content or texts())
+        return self.max_seq_length, self.labels, texts()
 
     def tables(self, texts: Texts, preparation: Preparation) -> Tables:
         """Tokenizes texts.

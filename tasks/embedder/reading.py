@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert.hub import cached_commit
 from ringbase.errors import InputError
 from tasks.runs import sources
 from tasks.runs.tables import Table, open_table
@@ -45,11 +44,6 @@ class Source(sources.Source):
         if settings.task_name:
             return f"--task_name {settings.task_name} --data_dir {settings.data_dir} ({self.kind})"
         return super().__str__()
-
-    @property
-    def commit(self) -> str | None:
-        name, revision = self.settings.dataset_name, self.settings.dataset_revision
-        return cached_commit(name, revision) if name and not self.file else None
 
 
 def read(source: Source) -> Pairs:

@@ -35,21 +35,24 @@ class Sets(NamedTuple):
     predict: Sequence[DataSet] = ()
 
 
-def open_sets(task: Task, sources: Mapping[str, Sequence], preparation: Preparation) -> Sets:
-    """The sets of the sources of "train", one or none, "dev" and "predict". A source in both of
-    these is opened once."""
-    by_id = {id(source): source for named in sources.values() for source in named}
-    opened = {key: open_set(task, source, preparation) for key, source in by_id.items()}
-    kinds = {kind: [opened[id(source)] for source in named] for kind, named in sources.items()}
-    return Sets(**kinds)
-
-
 class SeedRun(NamedTuple):
     """One run of a program: where it starts, its seed, and the job with its folder."""
 
     seed: int
     job: Job
     start: Start
+
+
+def open_sets(
+    task: Task, sources: Mapping[str, Sequence], runs: Sequence[SeedRun], config: Config, job: Job
+) -> Sets:
+    """The sets of the sources of "train", one or none, "dev" and "predict". A source in both of
+    these is opened once. Rows are made once per machine."""
+    preparation = Preparation(job.world, job.run, runs[0].start.words, config.allow_unknown)
+    by_id = {id(source): source for named in sources.values() for source in named}
+    opened = {key: open_set(task, source, preparation) for key, source in by_id.items()}
+    kinds = {kind: [opened[id(source)] for source in named] for kind, named in sources.items()}
+    return Sets(**kinds)
 
 
 def runs_of(config: Config, job: Job, found: Callable[[Config, Job], Start]) -> list[SeedRun]:

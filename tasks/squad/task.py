@@ -7,7 +7,6 @@ start and end.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ from bert.layers import in_places, split_groups
 from distributed.rows import ragged
 from distributed.run import Run
 from ringbase.errors import shortened
-from ringbase.files import digest, sha256
+from ringbase.files import digest
 from ringbase.ragged import padded
 from ringbase.settings import flat
 from tasks.runs.cache import Tables, with_facts
@@ -96,11 +95,7 @@ class SpanTask(Task[Examples, Results]):
         return read(source, self.windows.version_2_with_negative)
 
     def key(self, source: Source, examples: Callable) -> object:
-        facts = flat(self.windows), source.is_training, source.limit
-        file = Path(source.path).expanduser()
-        if not source.split and file.is_file():
-            return *facts, sha256(file)  # a file with the same bytes is not parsed again
-        return *facts, [examples().paragraphs, examples().questions]
+        return flat(self.windows), examples()
 
     def tables(self, examples: Examples, preparation: Preparation) -> Tables:
         """Tokenizes questions and contexts and cuts the contexts into windows.

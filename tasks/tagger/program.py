@@ -13,7 +13,6 @@ from tasks.runs.labels import stated_labels
 from tasks.runs.program import open_sets, run_task, runs_of
 from tasks.runs.start import Needs, Start, start_of_run
 from tasks.runs.task import Scores
-from tasks.runs.texts import Preparation
 from tasks.runs.trained import saved_settings
 from tasks.tagger.reading import Source, in_bioes, is_plain, read, tags_of
 from tasks.tagger.settings import TaggerConfig
@@ -26,14 +25,12 @@ def run(config: TaggerConfig) -> None:
 
 def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    # Configuration, tokenizer, weights and tags are found on rank 0; the rows are built once per
-    # machine.
+    # configuration, tokenizer, weights and tags are found on rank 0
     runs = runs_of(config, job, start_of_tagger)
-    start, settings = runs[0].start, config.sentences
-    task = TagTask(settings, start.bert_config.labels, saved_settings(config))
+    labels = runs[0].start.bert_config.labels
+    task = TagTask(config.sentences, labels, saved_settings(config))
     sources = {kind: [Source(config.files, kind)] for kind in config.wanted_sets}
-    preparation = Preparation(job.world, job.run, start.words, settings.allow_unknown)
-    sets = open_sets(task, sources, preparation)
+    sets = open_sets(task, sources, runs, config, job)
     return run_task(task, sets, runs, config, job)
 
 

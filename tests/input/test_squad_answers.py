@@ -17,7 +17,7 @@ from tasks.squad.metrics import Score, separates_words, squad_v1, squad_v2
 from tasks.squad.reading import Examples, Question
 from tasks.squad.settings import AnswerSettings, WindowSettings
 
-SETTINGS = WindowSettings(max_seq_length=20, doc_stride=5, max_query_length=6, allow_unknown=True)
+SETTINGS = WindowSettings(max_seq_length=20, doc_stride=5, max_query_length=6)
 
 
 @pytest.fixture
