@@ -20,7 +20,7 @@ from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.files import digest, parse_json
 from ringbase.ragged import padded
-from tasks.classifier.details import errors, mistakes, several_labels
+from tasks.classifier.details import one_label, several_labels
 from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.scoring import metrics, table_of, within
 from tasks.classifier.settings import ExampleSettings
@@ -225,8 +225,9 @@ class LabelTask(Task[Texts, np.ndarray]):
                 prediction = names[0]
                 if fields.get("label", prediction) != prediction:
                     sureness = shares[prediction]
-            fields |= {"prediction": prediction, "probabilities": shares}
-            yield Record(fields, sureness)
+            fields |= {"prediction": prediction}
+            shown = fields | {"sureness": sureness}
+            yield Record(fields | {"probabilities": shares}, sureness, shown)
 
     def _by_label(self, shares_BL: np.ndarray) -> list[dict[str, float]]:
         return [dict(zip(self.labels or (), row, strict=True)) for row in shares_BL.tolist()]
@@ -283,13 +284,13 @@ class LabelTask(Task[Texts, np.ndarray]):
         return replace(self, thresholds=thresholds) if isinstance(thresholds, dict) else self
 
     def details(self, data: Data, scores_BL: np.ndarray) -> Details:
-        true, texts = self.true_labels(data), data.examples()
         if self.labels is None:
-            return errors(texts, true, scores_BL[:, 0])
-        shares_BL, chosen = self.labelled(scores_BL)
+            return Details()
+        true = self.true_labels(data)
         if self.has_several:
-            return several_labels(self.labels, texts, true, scores_BL, chosen)
-        return mistakes(data.suffix, texts, true, shares_BL, self.labels)
+            _, chosen = self.labelled(scores_BL)
+            return several_labels(self.labels, true, chosen)
+        return one_label(data.suffix, self.labels, true, scores_BL.argmax(1))
 
 
 def weights_of_labels(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray | None:

@@ -207,7 +207,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         run.write_bytes("vectors.parquet", file.getvalue())
 
     def details(self, data: Data, vectors: np.ndarray) -> Details:
-        return Details(sections=Search(data.examples(), vectors).sections())
+        return Details(sections=[Search(data.examples(), vectors).distribution()])
 
 
 def texts_of(batch: Batch) -> tuple[Texts, np.ndarray]:

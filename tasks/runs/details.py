@@ -5,7 +5,7 @@ marks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,9 +30,19 @@ def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence
     return {"title": title, "note": note, "columns": list(columns), "rows": [*map(list, rows)]}
 
 
-def of_all(mistakes: int, total: int, suffix: str = "") -> str:
-    """How many mistakes there are, and which file has them."""
-    return f"{mistakes:,} of {total:,}; all of them are in mistakes{suffix}.jsonl"
+def mistakes(wrong: Sequence[Mapping], total: int, file: str) -> Section:
+    """A table of the first of these mistakes, cells by their columns; all are in `file`."""
+    rows = []
+    for columns in wrong[:MOST_ROWS]:
+        rows.append([_cell(value) for value in columns.values()])
+    note = f"{len(wrong):,} of {total:,}; all of them are in {file}, the surest first"
+    return table("Mistakes", note, [*wrong[0]] if wrong else [], rows)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        value = ", ".join(value)
+    return marked(value or NONE) if isinstance(value, str) else value
 
 
 def matrix(

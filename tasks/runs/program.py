@@ -12,7 +12,7 @@ from distributed.train import HeldOut
 from distributed.world import World
 from ringbase.errors import InputError
 from tasks.runs import history
-from tasks.runs.details import REPORT, Section
+from tasks.runs.details import REPORT, Section, mistakes
 from tasks.runs.environment import result_file
 from tasks.runs.job import Job
 from tasks.runs.predict import Predictor
@@ -150,7 +150,7 @@ class Evaluation:
     def _learned(self, run: Run) -> dict:
         learned: dict = {}
         for data, results in self.results.items():
-            write_mistakes(run, self.task, data, results, f"mistakes{data.suffix}.jsonl")
+            write_mistakes(run, self.task, data, results, file_of_mistakes(data))
             learned |= self.task.calibrated(data, results)
         return learned
 
@@ -162,6 +162,10 @@ class Evaluation:
             details = task.details(data, results)
             facts |= details.facts
             sections += details.sections
+            records = [*task.records(data, results)]
+            if records:
+                wrong = [record.shown or record.fields for record in mistakes_in(records)]
+                sections.append(mistakes(wrong, len(records), file_of_mistakes(data)))
         return facts | {REPORT: sections}
 
 
@@ -221,10 +225,18 @@ def write_predictions(run: Run, task: Task, data: DataSet, results: Any) -> None
 def write_mistakes(run: Run, task: Task, data: DataSet, results: Any, name: str) -> None:
     """Writes the lines of mistakes, the surest first. On rank 0."""
     records = [*task.records(data, results)]
-    wrong = [record for record in records if record.mistake is not None]
-    wrong.sort(key=lambda record: -(record.mistake or 0))
     if records:
-        run.write(name, "".join(map(line_of, wrong)))
+        run.write(name, "".join(map(line_of, mistakes_in(records))))
+
+
+def file_of_mistakes(data: DataSet) -> str:
+    return f"mistakes{data.suffix}.jsonl"
+
+
+def mistakes_in(records: Sequence[Record]) -> list[Record]:
+    """The surest first."""
+    wrong = [record for record in records if record.mistake is not None]
+    return sorted(wrong, key=lambda record: -(record.mistake or 0))
 
 
 def line_of(record: Record) -> str:

@@ -118,6 +118,8 @@ class Record(NamedTuple):
     fields: Mapping
     # of a mistake, how sure the model was; None if it is right, or nobody knows
     mistake: float | None = None
+    # what the page shows of a mistake, cells by their columns; None: the fields
+    shown: Mapping | None = None
 
 
 class Task(Trains, Generic[Examples, Results]):

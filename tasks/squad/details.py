@@ -1,28 +1,25 @@
-"""What the report shows of answered questions: scores by question word and answer length, and wrong
-answers."""
+"""What the report shows of answered questions: scores by question word and answer length, and
+answers in their contexts."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from tasks.runs.details import MOST_ROWS, Section, marked, of_all, table
+from tasks.runs.details import Section, marked, table
 from tasks.squad.answers import Prediction
 from tasks.squad.metrics import Score, percent, separates_words
 from tasks.squad.reading import Examples, Question
 
 QUESTION_WORD = re.compile(r"\b(what|which|who|whose|whom|when|where|why|how)\b")
 OTHER = "other"
-NO_ANSWER = "(no answer)"
 LEAST_KNOWN_SHARE = 0.5  # of questions with such a word, else they are in another language
 WORDS = {1: "1 word", 2: "2 words", 4: "3 to 4", 8: "5 to 8", 10**9: "9 or more"}
 # of texts without blanks between words
 CHARACTERS = {2: "1 or 2 characters", 4: "3 to 4", 8: "5 to 8", 16: "9 to 16", 10**9: "17 or more"}
 
 
-def details(
-    examples: Examples, predictions: Sequence[Prediction], scores: Mapping[str, Score]
-) -> list[Section]:
-    """The sections, from the answer and the score of each question."""
+def details(examples: Examples, scores: Mapping[str, Score]) -> list[Section]:
+    """The sections, from the score of each question."""
     questions = examples.questions
     scored = [scores[question.id] for question in questions]
     question_words = [*map(question_word, questions)]
@@ -33,25 +30,6 @@ def details(
     groups = WORDS if separates_words(examples.paragraphs) else CHARACTERS
     lengths = [length_of(question, groups) for question in questions]
     sections.append(by_group("By length of the answer", groups.values(), lengths, scored))
-    wrong, partly_right = [], []
-    for row in zip(questions, predictions, scored, strict=True):
-        score = row[2]
-        if score.f1 == 0 and not score.exact:
-            wrong.append(row)
-        elif not score.exact:
-            partly_right.append(row)
-    wrong.sort(key=lambda row: -row[1].probability)
-    partly_right.sort(key=lambda row: row[2].f1)
-    in_all = of_all(len(wrong) + len(partly_right), len(questions))
-    none_in_common = f"{in_all}. No word in common with an answer (green)"
-    some_in_common = "some words in common with an answer (green)"
-    columns = ["question", "context", "predicted", "answer", "probability", "F1"]
-    for title, note, rows in (
-        ("Wrong, the surest first", none_in_common, wrong),
-        ("Partly right, the lowest F1 first", some_in_common, partly_right),
-    ):
-        cells = [row_of(examples, *row) for row in rows[:MOST_ROWS]]
-        sections.append(table(title, note, columns, cells))
     return sections
 
 
@@ -85,21 +63,11 @@ def by_group(
     return table(title, "", ["", "questions", "EM", "F1"], rows)
 
 
-def row_of(examples: Examples, question: Question, prediction: Prediction, score: Score) -> list:
-    """The cells of a question."""
-    context = examples.paragraphs[question.paragraph]
-    answer = question.answers[0][0] if question.answers else ""
+def marked_context(context: str, question: Question, prediction: Prediction) -> Section:
+    """A context with the true answer and the predicted one."""
     marks = []
-    true = answer, context.find(answer), "answer"
-    predicted = prediction.text, prediction.start, "predicted"
-    for text, start, name in (true, predicted):
-        if text and start >= 0 and context.startswith(text, start):
+    answers = [(text, context.find(text), "answer") for text, _ in question.answers[:1]]
+    for text, start, name in (*answers, (prediction.text, prediction.start, "predicted")):
+        if text and context.startswith(text, start):
             marks.append((start, start + len(text), name))
-    return [
-        marked(question.text),
-        marked(context, marks),
-        prediction.text or NO_ANSWER,
-        answer or NO_ANSWER,
-        f"{prediction.probability:.3f}",
-        f"{score.f1:.2f}",
-    ]
+    return marked(context, marks)

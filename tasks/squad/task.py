@@ -27,7 +27,7 @@ from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
 from tasks.runs.texts import Preparation, window_starts
 from tasks.runs.trained import saved_settings
 from tasks.squad.answers import Prediction, SpanDecoder, nbest_file
-from tasks.squad.details import details
+from tasks.squad.details import details, marked_context
 from tasks.squad.metrics import AllScores, Unit, separates_words, squad_v1, squad_v2
 from tasks.squad.reading import NO_PLACE, Examples, Question, Source, answer_characters, read
 from tasks.squad.settings import AnswerSettings, WindowSettings
@@ -185,21 +185,23 @@ class SpanTask(Task[Examples, Results]):
         examples = data.examples()
         _, scores = self._scored(examples, results)
         for question, answer in zip(examples.questions, results, strict=True):
+            context = examples.paragraphs[question.paragraph]
             fields: dict = {
                 "id": question.id,
                 "question": question.text,
-                "context": examples.paragraphs[question.paragraph],
+                "context": context,
                 "prediction": answer.text,
                 "start": answer.start,
                 "probability": answer.probability,
             }
-            mistake = None
+            mistake = shown = None
             if scores:
                 score = scores[question.id]
                 fields["answers"] = [*dict.fromkeys(text for text, _ in question.answers)]
                 fields["f1"] = score.f1
                 mistake = None if score.exact else answer.probability
-            yield Record(fields, mistake)
+                shown = fields | {"context": marked_context(context, question, answer)}
+            yield Record(fields, mistake, shown)
 
     def write(self, run: Run, data: Data, results: Results) -> None:
         """Writes Google's files."""
@@ -220,7 +222,7 @@ class SpanTask(Task[Examples, Results]):
     def details(self, data: Data, results: Results) -> Details:
         examples = data.examples()
         _, scores = self._scored(examples, results)
-        return Details(sections=details(examples, results, scores))
+        return Details(sections=details(examples, scores))
 
 
 def by_id(examples: Examples, values: Iterable) -> dict:

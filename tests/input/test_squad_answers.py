@@ -11,7 +11,7 @@ from harness.google import google_s_answer
 from harness.squad_files import open_windows, read_file, write_squad
 from harness.texts import letters_tokenizer
 
-from tasks.squad.answers import Prediction, SpanDecoder, nbest_file
+from tasks.squad.answers import SpanDecoder, nbest_file
 from tasks.squad.details import details
 from tasks.squad.metrics import Score, separates_words, squad_v1, squad_v2
 from tasks.squad.reading import Examples, Question
@@ -254,8 +254,7 @@ def test_an_answer_is_as_long_as_its_words_or_in_texts_without_blanks_its_charac
     """The page's table, of an English text and a Thai one."""
     answers = [context[:end] for end in ends]
     questions = [Question(text, "?", 0, ((text, 0),)) for text in answers]
-    predictions = [Prediction(text, "", None, 0, 0.5) for text in answers]
     scores = dict.fromkeys(answers, Score(1.0, 1.0))
-    sections = details(Examples("", [context], questions), predictions, scores)
+    sections = details(Examples("", [context], questions), scores)
     (table,) = [each for each in sections if each["title"] == "By length of the answer"]
     assert table["rows"] == [[group, 1, "100.00", "100.00"] for group in groups]
