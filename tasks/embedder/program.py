@@ -10,11 +10,12 @@ from functools import partial
 
 from ringbase.settings import flat
 from tasks.embedder.pooling import said_by
-from tasks.embedder.reading import Source
+from tasks.embedder.reading import files_and_columns
 from tasks.embedder.settings import DEFAULTS, EmbedderConfig, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, run_task, runs_of
+from tasks.runs.sources import Source
 from tasks.runs.start import Needs, Start, start_of_run
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
@@ -32,7 +33,8 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     vectors = job.world.on_first(vectors_of_start, config, runs[0].start)
     settings = saved_settings(replace(config, vectors=vectors))
     task = EmbedTask(vectors, config.loss, settings)
-    sources = {kind: [Source(config.pairs, kind)] for kind in config.wanted_sets}
+    pairs = files_and_columns(config.pairs)
+    sources = {kind: [Source(pairs, kind)] for kind in config.wanted_sets}
     sets = open_sets(task, sources, runs, config, job)
     if sets.train:
         task = task.trained_on(sets.train[0].tables["pairs"])
