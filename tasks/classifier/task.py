@@ -22,7 +22,7 @@ from ringbase.files import digest, parse_json
 from ringbase.ragged import padded
 from tasks.classifier.details import one_label, several_labels
 from tasks.classifier.reading import Source, Texts, read
-from tasks.classifier.scoring import metrics, table_of, within
+from tasks.classifier.scoring import metrics, table_of
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.several import HALF, THRESHOLDS, in_a_cell, targets, thresholds_of
 from tasks.runs.cache import Tables, with_facts
@@ -243,7 +243,8 @@ class LabelTask(Task[Texts, np.ndarray]):
         if self.labels is None:
             shown = scores_BL
             numbers = scores_BL[:, 0].tolist()
-            columns["prediction"] = within(numbers, source.task.range)
+            clipped = np.clip(numbers, *source.task.range)
+            columns["prediction"] = [f"{number:.3f}" for number in clipped]
             lines = map(str, numbers)
         else:
             shown, chosen = self.labelled(scores_BL)
