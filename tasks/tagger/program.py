@@ -5,11 +5,10 @@ Start reading at `run_tagger`, below.
 
 from dataclasses import replace
 
-from bert import configuration
 from distributed.run import Run
 from ringbase.errors import InputError
 from tasks.runs.job import Job, run_on_ranks
-from tasks.runs.labels import stated_labels
+from tasks.runs.labels import with_outputs
 from tasks.runs.program import open_sets, run_task, runs_of
 from tasks.runs.start import Needs, Start, start_of_run
 from tasks.runs.task import Scores
@@ -41,36 +40,21 @@ def start_of_tagger(config: TaggerConfig, job: Job) -> Start:
 
 
 def with_tags(config: TaggerConfig, start: Start, run: Run) -> Start:
-    """The start of a tagger: its configuration has the tags of the checkpoint, else of the training
-    file with O first; a head for other tags is initialized again. On rank 0."""
-    # config.json beside the weights counts, even if `--bert_config_file` replaces it.
-    trained = configuration.read_config(start.weights) if start.weights else None
-    stated = stated_labels(trained) or stated_labels(start.bert_config)
-    if stated and not is_plain(stated):
-        stated = tuple(in_bioes(stated))
-    if stated and (start.state or not config.do_train):
-        return replace(start, bert_config=replace(start.bert_config, labels=stated))
-    if not config.do_train:
-        raise InputError(
-            "the tags are unknown: the model's config.json has no id2label; --do_train is off"
-        )
-    source = Source(config.files, "train")
-    found = tags_of(read(source, config.sentences.characters))
-    if found == {"O"}:
-        raise InputError(f"{source}: every tag is O")
-    if is_plain(found):
-        run.say(f"no tag has a prefix such as B-: {len(found)} plain tags, one for each word")
-    else:
-        found.add("O")
-    labels = tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
-    fresh: tuple[str, ...] = ()
-    if stated and sorted(stated) == sorted(labels):
-        labels = stated  # in the model's own order
-    elif stated:
-        run.say(
-            f"the model's tags {', '.join(stated)} are not this file's: a new tagger is trained"
-        )
-        fresh = "output_weights", "output_bias"
-    return replace(
-        start, bert_config=replace(start.bert_config, labels=labels), fresh_tensors=fresh
-    )
+    """The start of a tagger: see `with_outputs`. The tags are those of the checkpoint, else of the
+    training file with O first. On rank 0."""
+    labels: tuple[str, ...] = ()
+    if config.do_train:
+        source = Source(config.files, "train")
+        found = tags_of(read(source, config.sentences.characters))
+        if found == {"O"}:
+            raise InputError(f"{source}: every tag is O")
+        if is_plain(found):
+            run.say(f"no tag has a prefix such as B-: {len(found)} plain tags, one for each word")
+        else:
+            found.add("O")
+        labels = tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
+    start = with_outputs(start, labels, config.do_train, run)
+    labels = start.bert_config.labels
+    if not is_plain(labels):
+        labels = tuple(in_bioes(labels))
+    return replace(start, bert_config=replace(start.bert_config, labels=labels))
