@@ -12,9 +12,7 @@ from harness.squad_files import open_windows, read_file, write_squad
 from harness.texts import letters_tokenizer
 
 from tasks.squad.answers import SpanDecoder, nbest_file
-from tasks.squad.details import details
-from tasks.squad.metrics import Score, separates_words, squad_v1, squad_v2
-from tasks.squad.reading import Examples, Question
+from tasks.squad.metrics import separates_words, squad_v1, squad_v2
 from tasks.squad.settings import AnswerSettings, WindowSettings
 
 SETTINGS = WindowSettings(max_seq_length=20, doc_stride=5, max_query_length=6)
@@ -239,22 +237,3 @@ def test_texts_without_blanks_are_told():
     )
     assert not separates_words(["北京是中國的首都。上海在北京的南邊，我們去過北京兩次。"])
     assert not separates_words(["เมืองใหญ่คือกรุงเทพและเมืองเล็ก คือเชียงใหม่ซึ่งสวยมาก"])
-
-
-@pytest.mark.parametrize(
-    ("context", "ends", "groups"),
-    [
-        ("the old town is here", (3, 7, 15), ["1 word", "2 words", "3 to 4"]),
-        ("กรุงเทพมหานครเป็นเมืองหลวง", (2, 4, 13), ["1 or 2 characters", "3 to 4", "9 to 16"]),
-    ],
-)
-def test_an_answer_is_as_long_as_its_words_or_in_texts_without_blanks_its_characters(
-    context, ends, groups
-):
-    """The page's table, of an English text and a Thai one."""
-    answers = [context[:end] for end in ends]
-    questions = [Question(text, "?", 0, ((text, 0),)) for text in answers]
-    scores = dict.fromkeys(answers, Score(1.0, 1.0))
-    sections = details(Examples("", [context], questions), scores)
-    (table,) = [each for each in sections if each["title"] == "By length of the answer"]
-    assert table["rows"] == [[group, 1, "100.00", "100.00"] for group in groups]
