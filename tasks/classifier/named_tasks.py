@@ -29,7 +29,7 @@ class Columns:
     language: str | None = None  # what --language filters by
     # with several labels per text, the columns of 0 and 1; none: `label` has lists
     labels: tuple[str, ...] = ()
-    # rows with too few columns are left out and counted, if they are few
+    # rows with too few columns are left out and counted
     skips_short_rows: bool = False
 
 
