@@ -30,7 +30,7 @@ from tasks.runs.cache import Tables, with_facts
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, run_task, runs_of
 from tasks.runs.settings import TaskConfig
-from tasks.runs.start import Needs, Start, start_of_run
+from tasks.runs.start import Start
 from tasks.runs.tables import open_table
 from tasks.runs.task import DataSet, Scores, Task
 from tasks.runs.texts import Preparation, rows_of_texts
@@ -116,15 +116,14 @@ class StarsTask(Task[Reviews, np.ndarray]):
 
 def run_stars(config: StarsConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts, on every rank."""
-    runs = runs_of(config, job, start_of_stars)
+    runs = runs_of(config, job, config.max_seq_length, with_stars)
     task = StarsTask(config.max_seq_length, saved_settings(config))
     sources = {kind: [getattr(config.files, f"{kind}_file")] for kind in config.wanted_sets}
     sets = open_sets(task, sources, runs, config, job)
     return run_task(task, sets, runs, config, job)
 
 
-def start_of_stars(config: StarsConfig, job: Job) -> Start:
-    start = start_of_run(config, job, Needs(config.max_seq_length))
+def with_stars(config: StarsConfig, start: Start, run: Run) -> Start:
     return replace(start, bert_config=replace(start.bert_config, labels=("stars",)))
 
 

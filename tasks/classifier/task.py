@@ -23,7 +23,6 @@ from ringbase.ragged import padded
 from tasks.classifier.details import one_label, several_labels
 from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.scoring import metrics, table_of
-from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.several import HALF, THRESHOLDS, in_a_cell, targets, thresholds_of
 from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
@@ -41,7 +40,7 @@ class LabelTask(Task[Texts, np.ndarray]):
     """Texts with a label, or with several, or a number. The results are the scores, float32
     [B, L]."""
 
-    examples: ExampleSettings = field(default_factory=ExampleSettings)
+    max_seq_length: int = 128
     labels: Labels = ()
     has_several: bool = False  # labels per text
     metrics: tuple[str, ...] = ("accuracy",)  # names in `scoring.metrics`
@@ -53,10 +52,6 @@ class LabelTask(Task[Texts, np.ndarray]):
     name, head, table = "classifier", CLASSIFIER, "examples"
     # increase when reading or `tables` writes something else: old folders are not used
     version = 6
-
-    @property
-    def max_seq_length(self) -> int:
-        return self.examples.max_seq_length
 
     @property
     def metric(self) -> str:

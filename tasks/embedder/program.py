@@ -6,7 +6,6 @@ distributed/joint.py.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from ringbase.settings import flat
 from tasks.embedder.pooling import said_by
@@ -16,7 +15,7 @@ from tasks.embedder.task import EmbedTask
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, run_task, runs_of
 from tasks.runs.sources import Source
-from tasks.runs.start import Needs, Start, start_of_run
+from tasks.runs.start import Start
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
 
@@ -28,8 +27,7 @@ def run(config: EmbedderConfig) -> None:
 def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     """Trains, evaluates and embeds as the flags say, on every rank. Returns the scores."""
     # configuration, tokenizer, weights and pooling are found on rank 0
-    needs = Needs(config.vectors.max_seq_length or DEFAULTS["max_seq_length"])
-    runs = runs_of(config, job, partial(start_of_run, needs=needs))
+    runs = runs_of(config, job, config.vectors.max_seq_length or DEFAULTS["max_seq_length"])
     vectors = job.world.on_first(vectors_of_start, config, runs[0].start)
     settings = saved_settings(replace(config, vectors=vectors))
     task = EmbedTask(vectors, config.loss, settings)

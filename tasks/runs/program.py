@@ -17,7 +17,7 @@ from tasks.runs.environment import result_file
 from tasks.runs.job import Job
 from tasks.runs.predict import Predictor
 from tasks.runs.settings import FineTuningConfig, SelectionSettings
-from tasks.runs.start import Start
+from tasks.runs.start import Needs, Start, start_of_run
 from tasks.runs.task import DataSet, Record, Scores, Task, open_set
 from tasks.runs.texts import Preparation
 from tasks.runs.trained import TASK_FILE
@@ -55,14 +55,21 @@ def open_sets(
     return Sets(**kinds)
 
 
-def runs_of(config: Config, job: Job, found: Callable[[Config, Job], Start]) -> list[SeedRun]:
+def runs_of(
+    config: Config, job: Job, max_seq_length: int, completed: Callable | None = None
+) -> list[SeedRun]:
     """The runs of a command: this one, or one for each of `--seeds` in a folder of its own.
-    `found` finds where a job starts. Raises InputError as it does, or if two start from different
-    models."""
+    `completed(config, start, run)` gives a start what the task knows, on rank 0. Raises InputError
+    as it does and `start_of_run`, or if two start from different models."""
     jobs = {config.training.loop.seed: job}
     if config.seeds is not None:
         jobs = {seed: job.of_seed(seed) for seed in map(int, config.seeds.split(","))}
-    runs = [SeedRun(seed, each, found(config, each)) for seed, each in jobs.items()]
+    runs = []
+    for seed, each in jobs.items():
+        start = start_of_run(config, each, Needs(max_seq_length))
+        if completed:
+            start = job.world.on_first(completed, config, start, each.run)
+        runs.append(SeedRun(seed, each, start))
     first = runs[0].start
     for one in runs:
         start = one.start

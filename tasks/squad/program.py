@@ -4,11 +4,8 @@
 Start reading at `run_squad`, below: start -> data -> model -> plan -> train -> predict -> files.
 """
 
-from functools import partial
-
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, run_task, runs_of
-from tasks.runs.start import Needs, start_of_run
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
 from tasks.squad.reading import Source
@@ -25,8 +22,7 @@ def run_squad(config: SquadConfig, job: Job) -> Scores:
     answers."""
     windows = config.windows
     # configuration, tokenizer and weights are found on rank 0
-    start = partial(start_of_run, needs=Needs(windows.max_seq_length))
-    runs = runs_of(config, job, start)
+    runs = runs_of(config, job, windows.max_seq_length)
     task = SpanTask(windows, config.answers, config.metric, saved_settings(config))
     train = [Source(config.questions, "train")]
     dev = [Source(config.questions, "predict")]

@@ -10,7 +10,7 @@ from ringbase.errors import InputError
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.labels import with_outputs
 from tasks.runs.program import open_sets, run_task, runs_of
-from tasks.runs.start import Needs, Start, start_of_run
+from tasks.runs.start import Start
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
 from tasks.tagger.reading import Source, in_bioes, is_plain, read, tags_of
@@ -25,18 +25,12 @@ def run(config: TaggerConfig) -> None:
 def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
     # configuration, tokenizer, weights and tags are found on rank 0
-    runs = runs_of(config, job, start_of_tagger)
+    runs = runs_of(config, job, config.sentences.max_seq_length, with_tags)
     labels = runs[0].start.bert_config.labels
     task = TagTask(config.sentences, labels, saved_settings(config))
     sources = {kind: [Source(config.files, kind)] for kind in config.wanted_sets}
     sets = open_sets(task, sources, runs, config, job)
     return run_task(task, sets, runs, config, job)
-
-
-def start_of_tagger(config: TaggerConfig, job: Job) -> Start:
-    """Where a run starts; its configuration has the tags."""
-    start = start_of_run(config, job, Needs(config.sentences.max_seq_length))
-    return job.world.on_first(with_tags, config, start, job.run)
 
 
 def with_tags(config: TaggerConfig, start: Start, run: Run) -> Start:

@@ -8,7 +8,6 @@ from harness.texts import letters_tokenizer, write_lines
 
 from bert.text import tokenizer
 from distributed.world import World
-from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.task import LabelTask
 from tasks.runs.task import open_set
 from tasks.runs.texts import Preparation
@@ -54,7 +53,7 @@ def test_other_data_or_settings_make_other_rows_and_nothing_else_does(cache, tmp
     ):
         path = write_lines(tmp_path / name, "text,other,label", *rows)
         source = own_source(path, pair, **more)
-        task = LabelTask(ExampleSettings(max_seq_length=length), labels)
+        task = LabelTask(length, labels)
         return open_set(task, source, Preparation(World(), run, words)).prepared
 
     others = (["a,b,y", "c,d,y"], ["a,b,x", "c,e,y"], ["e,b,x", "c,d,y"], good[::-1])
