@@ -20,13 +20,8 @@ from tasks.runs.details import (
 KINDS = "label", "examples"
 
 
-def several_labels(
-    labels: Sequence[str], true_BL: np.ndarray, chosen: Sequence[Sequence[str]]
-) -> Details:
-    """The figures of each label. `chosen` are the labels that each text gets."""
-    chosen_BL = np.zeros_like(true_BL)
-    for row_L, names in zip(chosen_BL, chosen, strict=True):
-        row_L[:] = [label in names for label in labels]
+def several_labels(labels: Sequence[str], true_BL: np.ndarray, chosen_BL: np.ndarray) -> Details:
+    """The figures of each label. `chosen_BL` says which labels each text gets."""
     both_BL = true_BL & chosen_BL
     counts_3L = np.sum([true_BL, chosen_BL, both_BL], 1)
     by_label = figures_of_labels(labels, counts_3L)

@@ -52,17 +52,17 @@ def labels_of_file(source: Source) -> tuple[str, ...]:
     found = read(source).labels or []
     columns = source.task.columns
     if source.task.has_several:
-        listed = sorted(set(itertools.chain(*found)))
-        if not listed:
+        found = [*itertools.chain(*found)]
+        if not found:
             raise InputError(f"{source}: no text has a label in {columns.label!r} (--label_column)")
-        if not columns.labels and FLAGS.keys() >= set(listed):
+        if not columns.labels and FLAGS.keys() >= set(found):
             raise InputError(
                 f"{source}: {columns.label!r} holds 0 and 1: for one label leave --multi_label out"
             )
-        _check_names(listed, source)
-        return columns.labels or tuple(listed)
     labels = sorted(set(map(str, found)))
     _check_names(labels, source)
+    if source.task.has_several:
+        return columns.labels or tuple(labels)
     if len(labels) < 2:
         raise InputError(
             f"{source}: every example has the label {labels[0]!r:.80}, 2 are needed"

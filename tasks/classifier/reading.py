@@ -2,7 +2,6 @@
 files."""
 
 import itertools
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from ringbase.errors import InputError
 from tasks.classifier.named_tasks import FILE_FLAGS, Labels, NamedTask, Split
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.several import FLAGS, labels_in
-from tasks.runs.tables import IN_QUOTES, Table, of_data_set, open_table
+from tasks.runs.tables import IN_QUOTES, Table, number_in, of_data_set, open_table
 
 # what stands for a missing label in a set to predict
 MISSING, NO_LABEL = object(), {"", "?", "-1", "-1.0", "nan"}
@@ -281,7 +280,7 @@ def _labels_of_examples(columns: Sequence[Column], source: Source, labels: Label
 def _label_of(task: NamedTask, labels: Labels) -> tuple[Callable, str]:
     """What makes a label of a cell, and what is expected there."""
     if task.labels is None:
-        return _number, "a finite number for regression"
+        return number_in, "a finite number for regression"
     if task.columns.labels:
         return (lambda value: FLAGS.get(str(value))), "0 or 1"
     known = set(labels or ())
@@ -302,11 +301,3 @@ def _label_of(task: NamedTask, labels: Labels) -> tuple[Callable, str]:
 
 def _string(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(str(value))  # "True" is no number
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

@@ -107,8 +107,8 @@ class LabelTask(Task[Texts, np.ndarray]):
         A row of `examples` has the columns of `rows_of_texts` and `label` (its index in `labels`,
         int32, -1 without a label; if `labels` is None, the number itself, float32, NaN without a
         label; with `has_several` a list of indices). A row of `ids` has the `id` of the example.
-        The facts are those of `Preparation.rows`, the digest that checkpoints have of their data,
-        and "is_labelled".
+        The facts are those of `Preparation.rows`, and the digest that checkpoints have of their
+        data.
         """
         first = texts.first
         second: Sequence = texts.second or [None] * len(first)
@@ -124,7 +124,6 @@ class LabelTask(Task[Texts, np.ndarray]):
         facts = {
             "digest": digest(self.name, self.version, *settings, content),
             "notes": notes,
-            "is_labelled": texts.labels is not None,
             **fit,
         }
         ids = {"id": pa.array(texts.ids)}
@@ -161,9 +160,13 @@ class LabelTask(Task[Texts, np.ndarray]):
             best_B = scores_BL.argmax(1)
             return softmax(exact_BL, 1), [(labels[best],) for best in best_B]
         shares_BL = expit(exact_BL)
-        thresholds_L = [self.thresholds.get(label, HALF) for label in labels]
-        is_above_BL = shares_BL > thresholds_L
+        is_above_BL = self._above(shares_BL)
         return shares_BL, [tuple(itertools.compress(labels, row_L)) for row_L in is_above_BL]
+
+    def _above(self, shares_BL: np.ndarray) -> np.ndarray:
+        """Which of several labels have a probability above their threshold, bool [B, L]."""
+        thresholds_L = [self.thresholds.get(label, HALF) for label in self.labels or ()]
+        return shares_BL > thresholds_L
 
     def true_labels(self, data: Data) -> np.ndarray:
         """The numbers of the labels, or the numbers themselves, [B]; where a text may have several,
@@ -176,7 +179,7 @@ class LabelTask(Task[Texts, np.ndarray]):
         return targets(column, len(self.labels or ())) if self.has_several else column
 
     def scores(self, kind: str, data: Data, scores_BL: np.ndarray) -> Scores:
-        if not data.prepared.facts["is_labelled"]:
+        if data.examples().labels is None:
             return {}
         true = self.true_labels(data)
         exact_BL = scores_BL.astype(np.float64)
@@ -284,8 +287,8 @@ class LabelTask(Task[Texts, np.ndarray]):
             return Details()
         true = self.true_labels(data)
         if self.has_several:
-            _, chosen = self.labelled(scores_BL)
-            return several_labels(self.labels, true, chosen)
+            shares_BL, _ = self.labelled(scores_BL)
+            return several_labels(self.labels, true, self._above(shares_BL))
         return one_label(data.suffix, self.labels, true, scores_BL.argmax(1))
 
 

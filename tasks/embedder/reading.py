@@ -1,7 +1,6 @@
 """Pairs of texts, with hard negatives or scores, from tables."""
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from ringbase.errors import InputError
 from tasks.embedder.settings import PairSettings
 from tasks.runs.sources import Source
-from tasks.runs.tables import open_table
+from tasks.runs.tables import number_in, open_table
 
 
 class Pairs(NamedTuple):
@@ -99,13 +98,10 @@ def _text(row: dict, name: str, where: str) -> str:
 
 
 def _score(value: object, name: str, scale: float, where: str) -> float:
-    try:
-        score = float(str(value)) / scale
-    except ValueError:
-        score = math.nan
-    if not -1 <= score <= 1:
+    number = number_in(value)
+    if number is None or abs(number) > scale:
         raise InputError(
             f"{where}: {name} must be a number from -{scale:g} to {scale:g} (--score_scale), got"
             f" {value!r:.80}"
         )
-    return score
+    return number / scale
