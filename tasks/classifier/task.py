@@ -4,7 +4,7 @@ Tensors have their shape as a suffix: B rows, L labels.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,9 +97,6 @@ class LabelTask(Task[Texts, np.ndarray]):
 
     def read(self, source: Source) -> Texts:
         return read(source, self.labels or ())
-
-    def key(self, source: Source, texts: Callable) -> object:
-        return self.max_seq_length, self.labels, texts()
 
     def tables(self, texts: Texts, preparation: Preparation) -> Tables:
         """Tokenizes texts.

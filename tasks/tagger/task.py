@@ -3,7 +3,7 @@
 Tensors have their shape as a suffix: R rows of the hidden state, B rows, T tokens, L labels.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -68,9 +68,6 @@ class TagTask(Task[Sentences, Results]):
 
     def read(self, source: Source) -> Sentences:
         return read(source, self.sentences.characters, self.labels)
-
-    def key(self, source: Source, sentences: Callable) -> object:
-        return self.labels, flat(self.sentences), sentences()
 
     def tables(self, sentences: Sentences, preparation: Preparation) -> Tables:
         """A row of `rows` has `input_ids` ([CLS] tokens [SEP]), `sentence_a_tokens`, `sentence`
