@@ -49,10 +49,16 @@ def open_sets(
     """The sets of the sources of "train", one or none, "dev" and "predict". A source in both of
     these is opened once. Rows are made once per machine."""
     preparation = Preparation(job.world, job.run, runs[0].start.words, config.allow_unknown)
-    by_id = {id(source): source for named in sources.values() for source in named}
-    opened = {key: open_set(task, source, preparation) for key, source in by_id.items()}
-    kinds = {kind: [opened[id(source)] for source in named] for kind, named in sources.items()}
-    return Sets(**kinds)
+    opened: dict[int, DataSet] = {}
+    sets: dict[str, list[DataSet]] = {}
+    for kind, named in sources.items():
+        sets[kind] = []
+        for source in named:
+            key = id(source)
+            if key not in opened:
+                opened[key] = open_set(task, source, preparation)
+            sets[kind].append(opened[key])
+    return Sets(**sets)
 
 
 def runs_of(
