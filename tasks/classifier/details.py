@@ -1,21 +1,25 @@
-"""What the report shows of an evaluation: figures of each label, and confused labels.
+"""What the report shows of an evaluation: figures of each label, confused labels,
+and the texts that the model is least sure of.
 
 Arrays have their shape as a suffix: B rows, L labels.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tasks.runs.details import (
     MOST_LABELS,
     Details,
+    Section,
+    examples,
     figures,
     figures_of_labels,
     matrix,
     table_of_figures,
 )
+from tasks.runs.task import Record
 
 KINDS = "label", "examples"
 
@@ -50,3 +54,16 @@ def one_label(
         sections.append(matrix(f"Confusion{name}", note, labels, confusion))
     facts = {"labels": by_label, "confusion": confusion}
     return Details({f"eval{suffix}_labels": facts}, sections)
+
+
+def least_sure(suffix: str, records: Iterable[Record]) -> Section:
+    """The texts, with right labels or wrong ones, whose best label leads by least."""
+    nearest_first = sorted(records, key=_lead)
+    shown = [record.shown or record.fields for record in nearest_first]
+    note = "the smallest lead over the second label first"
+    return examples(f"Least sure{suffix.replace('_', ', ')}", note, shown)
+
+
+def _lead(record: Record) -> float:
+    *_, second, best = sorted(record.fields["probabilities"].values())
+    return best - second

@@ -20,7 +20,7 @@ from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.files import digest, parse_json
 from ringbase.ragged import padded
-from tasks.classifier.details import one_label, several_labels
+from tasks.classifier.details import least_sure, one_label, several_labels
 from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.scoring import metrics, table_of
 from tasks.classifier.several import HALF, THRESHOLDS, in_a_cell, targets, thresholds_of
@@ -210,19 +210,19 @@ class LabelTask(Task[Texts, np.ndarray]):
             return
         shares_BL, chosen = self.labelled(scores_BL)
         for fields, names, shares in zip(rows, chosen, self._by_label(shares_BL), strict=True):
-            sureness = None
             prediction: Any = names
             if self.has_several:
                 wrong = set(names).symmetric_difference(fields.get("label", names))
                 distances = [abs(shares[label] - HALF) for label in wrong]
-                sureness = max(distances, default=None)
+                sureness = mistake = max(distances, default=None)
             else:
                 prediction = names[0]
-                if fields.get("label", prediction) != prediction:
-                    sureness = shares[prediction]
+                sureness = shares[prediction]
+                is_wrong = fields.get("label", prediction) != prediction
+                mistake = sureness if is_wrong else None
             fields |= {"prediction": prediction}
             shown = fields | {"sureness": sureness}
-            yield Record(fields | {"probabilities": shares}, sureness, shown)
+            yield Record(fields | {"probabilities": shares}, mistake, shown)
 
     def _by_label(self, shares_BL: np.ndarray) -> list[dict[str, float]]:
         return [dict(zip(self.labels or (), row, strict=True)) for row in shares_BL.tolist()]
@@ -286,7 +286,9 @@ class LabelTask(Task[Texts, np.ndarray]):
         if self.has_several:
             shares_BL, _ = self.labelled(scores_BL)
             return several_labels(self.labels, true, self._above(shares_BL))
-        return one_label(data.suffix, self.labels, true, scores_BL.argmax(1))
+        details = one_label(data.suffix, self.labels, true, scores_BL.argmax(1))
+        doubtful = least_sure(data.suffix, self.records(data, scores_BL))
+        return details._replace(sections=[*details.sections, doubtful])
 
 
 def weights_of_labels(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray | None:

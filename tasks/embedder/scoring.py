@@ -1,4 +1,4 @@
-"""What vectors are worth: the correlation of cosines with scores, and the search for positives."""
+"""What vectors are worth: cosines, their correlation with scores, and the search for positives."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -7,10 +7,12 @@ import numpy as np
 
 from distributed.joint import ANCHOR, POSITIVE
 from tasks.embedder.reading import Pairs
+from tasks.runs.details import Section, table
 from tasks.runs.ranking import correlation, search_scores
 from tasks.runs.task import Record, Scores
 
 QUERIES_AT_ONCE = 1024
+SHARES = (5, 25, 50, 75, 95)  # percentiles
 
 
 class Search:
@@ -83,6 +85,23 @@ class Search:
                 "nearest_cosine": nearest_cosine,
             }
             yield Record(fields, nearest_cosine - cosine if rank else None)
+
+    def distribution(self) -> Section:
+        """The cosines of pairs and of other texts."""
+        # the positive of a row far away, if that is another
+        far = np.roll(self._positives, max(1, len(self._positives) // 2))
+        cosines_of_far = (self._anchors * self._units[far]).sum(1)
+        others = cosines_of_far[far != self._positives]
+        rows = []
+        for name, cosines in (
+            ("pairs", self._cosines),
+            ("an anchor and another row's positive", others),
+        ):
+            if len(cosines):
+                figures = [np.mean(cosines), *np.percentile(cosines, SHARES)]
+                rows.append([name, *(f"{figure:.3f}" for figure in figures)])
+        columns = ["cosine of", "mean", *(f"{share} % below" for share in SHARES)]
+        return table("Cosines", "", columns, rows)
 
 
 def ranks_of_relevant(

@@ -28,6 +28,7 @@ from tasks.embedder.reading import Pairs, Source, read
 from tasks.embedder.scoring import Search
 from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
 from tasks.runs.cache import Tables, with_facts
+from tasks.runs.details import Details
 from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
 from tasks.runs.texts import Preparation, rows_of_texts
 
@@ -201,6 +202,9 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         file = io.BytesIO()
         pq.write_table(pa.table({"text": texts, "vector": lists}), file)
         run.write_bytes("vectors.parquet", file.getvalue())
+
+    def details(self, data: Data, vectors: np.ndarray) -> Details:
+        return Details(sections=[Search(data.examples(), vectors).distribution()])
 
 
 def texts_of(batch: Batch) -> tuple[Texts, np.ndarray]:

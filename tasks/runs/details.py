@@ -30,13 +30,12 @@ def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence
     return {"title": title, "note": note, "columns": list(columns), "rows": [*map(list, rows)]}
 
 
-def mistakes(wrong: Sequence[Mapping], total: int, file: str) -> Section:
-    """A table of the first of these mistakes, cells by their columns; all are in `file`."""
+def examples(title: str, note: str, shown: Sequence[Mapping]) -> Section:
+    """A table of the first of these examples, each with its cells by their columns."""
     rows = []
-    for columns in wrong[:MOST_ROWS]:
+    for columns in shown[:MOST_ROWS]:
         rows.append([_cell(value) for value in columns.values()])
-    note = f"{len(wrong):,} of {total:,}; all of them are in {file}, the surest first"
-    return table("Mistakes", note, [*wrong[0]] if wrong else [], rows)
+    return table(title, note, [*shown[0]] if shown else [], rows)
 
 
 def _cell(value: Any) -> Any:

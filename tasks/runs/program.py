@@ -12,7 +12,7 @@ from distributed.train import HeldOut
 from distributed.world import World
 from ringbase.errors import InputError
 from tasks.runs import history
-from tasks.runs.details import REPORT, Section, mistakes
+from tasks.runs.details import REPORT, Section, examples
 from tasks.runs.environment import result_file
 from tasks.runs.job import Job
 from tasks.runs.predict import Predictor
@@ -178,7 +178,9 @@ class Evaluation:
             records = [*task.records(data, results)]
             if records:
                 wrong = [record.shown or record.fields for record in mistakes_in(records)]
-                sections.append(mistakes(wrong, len(records), file_of_mistakes(data)))
+                share = f"{len(wrong):,} of {len(records):,}"
+                note = f"{share}; all of them are in {file_of_mistakes(data)}, the worst first"
+                sections.append(examples("Mistakes", note, wrong))
         return facts | {REPORT: sections}
 
 

@@ -47,7 +47,8 @@ class Source:
         columns `classes` may hold the numbers of classes."""
         if self.file:
             path = Path(self.file).expanduser()
-            return open_table(path, str(self), columns)
+            is_published = bool(getattr(self.settings, "task_name", None))
+            return open_table(path, str(self), columns, skips_short_rows=is_published)
         name, revision = self.settings.dataset_name, self.settings.dataset_revision
         where = f"--dataset_name {name}"
         data = load_data_set(name, None, self.splits[self.kind], where, revision)

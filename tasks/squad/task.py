@@ -22,11 +22,12 @@ from ringbase.files import digest
 from ringbase.ragged import padded
 from ringbase.settings import flat
 from tasks.runs.cache import Tables, with_facts
-from tasks.runs.details import Section, marked
+from tasks.runs.details import Details
 from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
 from tasks.runs.texts import Preparation, window_starts
 from tasks.runs.trained import saved_settings
 from tasks.squad.answers import Prediction, SpanDecoder, nbest_file
+from tasks.squad.details import details, marked_context
 from tasks.squad.metrics import AllScores, Unit, separates_words, squad_v1, squad_v2
 from tasks.squad.reading import NO_PLACE, Examples, Question, Source, answer_characters, read
 from tasks.squad.settings import AnswerSettings, WindowSettings
@@ -218,6 +219,11 @@ class SpanTask(Task[Examples, Results]):
         if self.windows.version_2_with_negative:
             run.write_json("null_odds.json", by_id(examples, null_odds))
 
+    def details(self, data: Data, results: Results) -> Details:
+        examples = data.examples()
+        _, scores = self._scored(examples, results)
+        return Details(sections=details(examples, scores))
+
 
 def by_id(examples: Examples, values: Iterable) -> dict:
     """What each question has, by the question's id."""
@@ -234,16 +240,6 @@ def unit_of(metric: str, examples: Examples) -> Unit:
         return "character"
     is_korquad = metric == "auto" and "korquad" in examples.version.lower()
     return "korquad_v1" if is_korquad or metric == "korquad_v1" else "word"
-
-
-def marked_context(context: str, question: Question, prediction: Prediction) -> Section:
-    """A context with the true answer and the predicted one."""
-    marks = []
-    answers = [(text, context.find(text), "answer") for text, _ in question.answers[:1]]
-    for text, start, name in (*answers, (prediction.text, prediction.start, "predicted")):
-        if text and context.startswith(text, start):
-            marks.append((start, start + len(text), name))
-    return marked(context, marks)
 
 
 def answer_tokens(question: Question, context: str, spans: np.ndarray) -> tuple[int, int] | None:
