@@ -35,7 +35,7 @@ from tasks.runs.environment import set_environment
 from tasks.runs.task import open_set
 from tasks.runs.texts import Preparation
 from tasks.squad.reading import Source
-from tasks.squad.settings import WindowSettings
+from tasks.squad.settings import QuestionSettings, WindowSettings
 from tasks.squad.task import SpanTask
 
 LABELS = {
@@ -219,7 +219,10 @@ def write_batches(config: CompareConfig, folder: Path) -> None:
         config.num_warmup + config.num_steps,
     )
     settings = WindowSettings(max_seq_length=length, max_query_length=min(64, length - 4))
-    source = Source(config.train_file, is_training=True, limit=config.max_train_examples)
+    questions = QuestionSettings(
+        train_file=config.train_file, max_train_examples=config.max_train_examples
+    )
+    source = Source(questions, "train")
     words, run = tokenizer.load(None, Path(config.model).expanduser()), Unwritten()
     rows = open_set(SpanTask(settings), source, Preparation(World(), run, words)).rows
     if len(rows) < num_steps * size:

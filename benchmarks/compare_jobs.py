@@ -18,6 +18,7 @@ from benchmarks.timing import in_turn, ratios
 from tasks.bench.timing import medians
 from tasks.squad.metrics import squad_v1
 from tasks.squad.reading import Source, read
+from tasks.squad.settings import QuestionSettings
 
 PROGRAM = Path(__file__).with_name("torch_jobs.py")
 NUM_SEEDS = 5
@@ -175,9 +176,10 @@ def pytorchs(contest: Contest, job: Job) -> dict[str, Any]:
     seconds = time.perf_counter() - start_s
     scores = report.get("f1") or report.get("accuracy") or report.get("embeddings")
     if job.task == "squad":
-        examples = read(
-            Source(contest.config.predict_file, is_training=False, limit=PREDICTED_QUESTIONS)
+        questions = QuestionSettings(
+            predict_file=contest.config.predict_file, max_predict_examples=PREDICTED_QUESTIONS
         )
+        examples = read(Source(questions, "predict"))
         scores = [squad_v1(examples.references, report["answers"])[0]["f1"]]
     return {"seconds": seconds, "second_step": report["phases"]["second_step"], "scores": scores}
 

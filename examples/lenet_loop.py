@@ -2,8 +2,9 @@
 
     bert-launch -np 2 -- python examples/lenet_loop.py
 
-hvd.DistributedGradientTape averages the gradients over ranks. With N ranks a step has N times as
-many digits and N times the rate, and there are N times fewer steps.
+The digits and the network are those of lenet_fit.py. hvd.DistributedGradientTape averages the
+gradients over ranks. With N ranks a step has N times as many digits and N times the rate, and there
+are N times fewer steps.
 """
 
 import argparse
@@ -11,42 +12,15 @@ import argparse
 import keras
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+from lenet_fit import load, make_lenet
 
 import ringbert.horovod as hvd
-
-
-def load() -> list[np.ndarray]:
-    """Digits for training and for the test, enlarged from 8 x 8 pixels to LeNet's 32 x 32, and
-    their labels."""
-    digits = load_digits()
-    images = np.repeat(np.repeat(digits.images, 4, axis=1), 4, axis=2)
-    images = (images[..., np.newaxis] / 16).astype(np.float32)
-    return train_test_split(images, digits.target, test_size=360, random_state=1)
-
-
-def make_lenet() -> keras.Model:
-    layers = keras.layers
-    convolutions = [
-        layers.Conv2D(6, 5, activation="relu"),
-        layers.MaxPooling2D(),
-        layers.Conv2D(16, 5, activation="relu"),
-        layers.MaxPooling2D(),
-        layers.Flatten(),
-    ]
-    dense = [
-        layers.Dense(120, activation="relu"),
-        layers.Dense(84, activation="relu"),
-        layers.Dense(10),
-    ]
-    return keras.Sequential([keras.Input([32, 32, 1]), *convolutions, *dense])
 
 
 def train(
     model: keras.Model, images: np.ndarray, labels: np.ndarray, options: argparse.Namespace
 ) -> None:
-    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    loss_of = keras.losses.SparseCategoricalCrossentropy()
     optimizer = keras.optimizers.Adam(options.learning_rate * hvd.size())
     optimizer.build(model.trainable_variables)
     # All ranks start from rank 0's weights.

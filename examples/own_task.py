@@ -9,9 +9,9 @@ The files have the columns `text` and `stars`; those to predict need no stars.
 docs/contributing.md walks through this file.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,38 +24,38 @@ from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.files import digest
 from ringbase.ragged import padded
-from ringbase.settings import Settings, setting
 from tasks.runs import flags
 from tasks.runs.cache import Tables, with_facts
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, run_task, runs_of
-from tasks.runs.settings import TaskConfig
-from tasks.runs.start import Needs, Start, start_of_run
-from tasks.runs.tables import open_table
+from tasks.runs.settings import DataSettings, TaskConfig, data_setting
+from tasks.runs.sources import Source
+from tasks.runs.start import Start
+from tasks.runs.tables import number_in
 from tasks.runs.task import DataSet, Scores, Task
 from tasks.runs.texts import Preparation, rows_of_texts
 from tasks.runs.trained import saved_settings
 
 
-class FileSettings(Settings):
+class FileSettings(DataSettings):
     """Which texts are read."""
 
-    train_file: str | None = setting(None, "CSV with the columns text and stars", "data")
-    dev_file: str | None = setting(None, "the same, to evaluate on", "data")
-    predict_file: str | None = setting(None, "CSV with the column text", "data")
+    train_file: str | None = data_setting(None, "CSV with the columns text and stars")
+    dev_file: str | None = data_setting(None, "the same, to evaluate on")
+    predict_file: str | None = data_setting(None, "CSV with the column text")
 
 
 class StarsConfig(TaskConfig):
     """The flags: those that every program has, and its own."""
 
     files: FileSettings
-    max_seq_length: int = setting(
-        128, "maximum number of tokens per text", "data", at_least=3, is_saved=True
+    max_seq_length: int = data_setting(
+        128, "maximum number of tokens per text", at_least=3, is_saved=True
     )
 
     def check(self) -> None:
         super().check()
-        self.check_files(self.files, "train_file")
+        self.check_files(self.files, "dataset_name")
 
 
 class Reviews(NamedTuple):
@@ -72,15 +72,15 @@ class StarsTask(Task[Reviews, np.ndarray]):
     # with one label the classifier's head gives a number
     name, head, metric = "stars", CLASSIFIER, "eval_minus_error"
 
-    def read(self, source: str) -> Reviews:
-        table = open_table(Path(source), source, ("text", "stars"))
+    def read(self, source: Source) -> Reviews:
+        table = source.table(("text", "stars"))
         has_stars, texts, stars = table.find("stars", is_needed=False), [], []
-        for place, row in table.rows:
+        for place, row in itertools.islice(table.rows, source.limit):
             texts.append(str(row[table.find("text")]))
-            try:
-                stars.append(float(row["stars"]) if has_stars else np.nan)
-            except ValueError as error:
-                raise InputError(f"{source}: {place}: stars: {error}") from error
+            number = number_in(row["stars"]) if has_stars else np.nan
+            if number is None:
+                raise InputError(f"{source}: {place}: stars must be a number, got {row['stars']}")
+            stars.append(number)
         return Reviews(texts, stars if has_stars else None)
 
     def tables(self, reviews: Reviews, preparation: Preparation) -> Tables:
@@ -116,15 +116,14 @@ class StarsTask(Task[Reviews, np.ndarray]):
 
 def run_stars(config: StarsConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts, on every rank."""
-    runs = runs_of(config, job, start_of_stars)
+    runs = runs_of(config, job, config.max_seq_length, with_stars)
     task = StarsTask(config.max_seq_length, saved_settings(config))
-    sources = {kind: [getattr(config.files, f"{kind}_file")] for kind in config.wanted_sets}
-    preparation = Preparation(job.world, job.run, runs[0].start.words)
-    return run_task(task, open_sets(task, sources, preparation), runs, config, job)
+    sources = {kind: [Source(config.files, kind)] for kind in config.wanted_sets}
+    sets = open_sets(task, sources, runs, config, job)
+    return run_task(task, sets, runs, config, job)
 
 
-def start_of_stars(config: StarsConfig, job: Job) -> Start:
-    start = start_of_run(config, job, Needs(config.max_seq_length))
+def with_stars(config: StarsConfig, start: Start, run: Run) -> Start:
     return replace(start, bert_config=replace(start.bert_config, labels=("stars",)))
 
 

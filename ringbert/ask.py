@@ -45,7 +45,6 @@ class Arguments(Settings):
 OF_THE_RUN = {
     field.name: field for field in (*fields_of(WindowSettings), *fields_of(AnswerSettings))
 }
-del OF_THE_RUN["allow_unknown"]
 MEMBERS: dict[str, Any] = {"__annotations__": {}}
 for name, field in OF_THE_RUN.items():
     limits = {"at_least": field.at_least, "at_most": field.at_most}

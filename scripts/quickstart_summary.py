@@ -10,13 +10,15 @@ from pathlib import Path
 from ringbase.files import read_json, write_json
 from tasks.squad import metrics as squad_metrics
 from tasks.squad.reading import Source, read
+from tasks.squad.settings import QuestionSettings
 
 SAMPLES = 5
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    dev = read(Source(str(folder / "data/dev.json"), is_training=False))
+    settings = QuestionSettings(predict_file=str(folder / "data/dev.json"))
+    dev = read(Source(settings, "predict"))
     predictions = read_json(folder / "trained/predictions.json")
     # the first entry of each context: the answer of a model that ignores the question
     first_of = {}

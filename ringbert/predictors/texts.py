@@ -148,7 +148,7 @@ class Classifier(TextPredictor[TextOrPair, Prediction]):
 
     def make_task(self, bert_config: BertConfig) -> LabelTask:
         has_several = bert_config.problem_type == CLASSIFICATION[1]
-        task = LabelTask(self.settings, labels_of(bert_config), has_several)
+        task = LabelTask(self.settings.max_seq_length, labels_of(bert_config), has_several)
         return task.taught(self.options)
 
     def results_of(self, items: Items, data: DataSet) -> list[Prediction]:

@@ -5,8 +5,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bert import configuration
-from bert.configuration import unnamed_labels
 from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.settings import shown
@@ -14,7 +12,7 @@ from tasks.classifier.named_tasks import NamedTask, is_on_pairs, task_of
 from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import ClassifierConfig
 from tasks.classifier.several import FLAGS
-from tasks.runs.labels import CLASSIFICATION, labels_of, stated_labels
+from tasks.runs.labels import CLASSIFICATION, with_outputs
 from tasks.runs.start import Start
 
 
@@ -26,13 +24,9 @@ def named_task(config: ClassifierConfig, start: Start) -> NamedTask:
 
 
 def with_labels(config: ClassifierConfig, start: Start, run: Run) -> Start:
-    """The start of a classifier: the configuration has the labels in the order of the model's
-    outputs, and a head for other labels is initialized again. On rank 0.
-
-    The labels are those of the checkpoint's `id2label`, else the task's (in Google's order), else
-    the training file's (sorted). Raises InputError: nothing says what they are, or an untrained
-    model has others.
-    """
+    """The start of a classifier: see `with_outputs`. The labels are those of the checkpoint's
+    `id2label`, else the task's (in Google's order), else the training file's (sorted). On
+    rank 0."""
     trains = config.do_train
     task = named_task(config, start)
     is_single = not config.texts.task_name and task.columns.pair is None
@@ -41,37 +35,15 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> Start:
             "warning: the model was trained on pairs of texts: --text_pair_column names the second"
             " text"
         )
-    # config.json beside the weights counts, even if `--bert_config_file` replaces it.
-    trained = stated_labels(configuration.read_config(start.weights) if start.weights else None)
-    stated = trained or stated_labels(start.bert_config)
-    trained_kind = start.bert_config.problem_type
     labels = task.labels
     if labels == () and trains:
         labels = labels_of_file(Source(config.texts, task, "train"))
-    if labels == ():
-        # A trained classifier may have labels that are named LABEL_0, LABEL_1, …
-        if stated is None and trained_kind not in CLASSIFICATION:
-            raise InputError(
-                "the labels are unknown: the model's config.json has no id2label; --do_train is off"
-            )
-        labels = stated or labels_of(start.bert_config)
-    elif labels and stated and stated != labels:
-        own, others = ", ".join(stated), ", ".join(labels)
-        if sorted(stated) == sorted(labels):
-            run.say(f"labels: the model's own order {own} (id2label), not {others}")
-            labels = stated
-        elif not trains:
-            raise InputError(f"the model's labels (id2label) are {own}, the data's {others}")
-        else:
-            run.say(f"the model's labels {own} are not this task's: a new classifier is trained")
     kind = "regression" if labels is None else CLASSIFICATION[task.has_several]
-    if trained and not trains and trained_kind not in (None, kind):
+    trained_kind = start.bert_config.problem_type
+    start = with_outputs(start, labels, trains, run)
+    if not trains and trained_kind not in (None, kind):
         raise InputError(f"the model was trained for {trained_kind}, this command asks for {kind}")
-    bert_config = replace(start.bert_config, labels=labels or unnamed_labels(1), problem_type=kind)
-    start = replace(start, bert_config=bert_config)
-    if trained is None or sorted(trained) == sorted(labels or ()):
-        return start
-    return replace(start, fresh_tensors=("output_weights", "output_bias"))
+    return replace(start, bert_config=replace(start.bert_config, problem_type=kind))
 
 
 def labels_of_file(source: Source) -> tuple[str, ...]:
@@ -80,17 +52,17 @@ def labels_of_file(source: Source) -> tuple[str, ...]:
     found = read(source).labels or []
     columns = source.task.columns
     if source.task.has_several:
-        listed = sorted(set(itertools.chain(*found)))
-        if not listed:
+        found = [*itertools.chain(*found)]
+        if not found:
             raise InputError(f"{source}: no text has a label in {columns.label!r} (--label_column)")
-        if not columns.labels and FLAGS.keys() >= set(listed):
+        if not columns.labels and FLAGS.keys() >= set(found):
             raise InputError(
                 f"{source}: {columns.label!r} holds 0 and 1: for one label leave --multi_label out"
             )
-        _check_names(listed, source)
-        return columns.labels or tuple(listed)
     labels = sorted(set(map(str, found)))
     _check_names(labels, source)
+    if source.task.has_several:
+        return columns.labels or tuple(labels)
     if len(labels) < 2:
         raise InputError(
             f"{source}: every example has the label {labels[0]!r:.80}, 2 are needed"

@@ -6,6 +6,7 @@ order decides what the outputs of a checkpoint mean. Tasks that it lacks have so
 and RTE: entailment first).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +29,7 @@ class Columns:
     language: str | None = None  # what --language filters by
     # with several labels per text, the columns of 0 and 1; none: `label` has lists
     labels: tuple[str, ...] = ()
-    # rows with too few columns are left out and counted, if they are few
+    # rows with too few columns are left out and counted
     skips_short_rows: bool = False
 
 
@@ -62,7 +63,7 @@ class NamedTask:
     hub_revision: str | None = None
     # of labels in the files, and what they mean
     spellings: Mapping[str, str] = field(default_factory=dict)
-    range: tuple[float, float] | None = None  # to which submitted numbers are clipped
+    range: tuple[float, float] = (-math.inf, math.inf)  # to which submitted numbers are clipped
     has_several: bool = False  # labels per text
 
 

@@ -12,9 +12,7 @@ from tasks.classifier.task import LabelTask
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.labels import labels_of
 from tasks.runs.program import open_sets, run_task, runs_of
-from tasks.runs.start import Needs, Start, start_of_run
 from tasks.runs.task import Scores
-from tasks.runs.texts import Preparation
 from tasks.runs.trained import saved_settings
 
 
@@ -24,14 +22,14 @@ def run(config: ClassifierConfig) -> None:
 
 def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    # Configuration, tokenizer, weights and labels are found on rank 0; the rows are built once per
-    # machine.
-    runs = runs_of(config, job, start_of_classifier)
-    start, examples = runs[0].start, config.examples
+    # configuration, tokenizer, weights and labels are found on rank 0
+    max_seq_length = config.examples.max_seq_length
+    runs = runs_of(config, job, max_seq_length, with_labels)
+    start = runs[0].start
     named = job.world.on_first(named_task, config, start)
     sources = {kind: sources_of(config.texts, named, kind) for kind in config.wanted_sets}
     task = LabelTask(
-        examples,
+        max_seq_length,
         labels_of(start.bert_config),
         named.has_several,
         named.metrics,
@@ -39,14 +37,7 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
         saved_settings(config),
         ranks=config.texts.ranking,
     )
-    preparation = Preparation(job.world, job.run, start.words, examples.allow_unknown)
-    sets = open_sets(task, sources, preparation)
+    sets = open_sets(task, sources, runs, config, job)
     if sets.train:
         task = task.weighted(sets.train[0].rows)
     return run_task(task, sets, runs, config, job)
-
-
-def start_of_classifier(config: ClassifierConfig, job: Job) -> Start:
-    """Where a run starts; its configuration has the labels."""
-    start = start_of_run(config, job, Needs(config.examples.max_seq_length))
-    return job.world.on_first(with_labels, config, start, job.run)

@@ -2,7 +2,6 @@
 files."""
 
 import itertools
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +16,8 @@ from ringbase.errors import InputError
 from tasks.classifier.named_tasks import FILE_FLAGS, Labels, NamedTask, Split
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.several import FLAGS, labels_in
-from tasks.runs.tables import IN_QUOTES, SHORT_ROWS, Table, of_data_set, open_table
+from tasks.runs.tables import IN_QUOTES, Table, number_in, of_data_set, open_table
 
-MAX_SHORT_ROWS_SHARE = 0.001
 # what stands for a missing label in a set to predict
 MISSING, NO_LABEL = object(), {"", "?", "-1", "-1.0", "nan"}
 
@@ -137,8 +135,6 @@ def _hub_table(source: Source) -> Table:
     label = task.columns.label.split("|")[-1]
     revision = settings.dataset_revision
     data = load_data_set(task.hub, config, source.part.hub, where, revision, task.hub_revision)
-    if label in data.column_names and {-1, None}.issuperset(data.unique(label)):
-        data = data.remove_columns(label)  # GLUE's test sets
     are_numbers = task.labels in (None, ("0", "1"))
     return of_data_set(data, where, () if are_numbers else [label])
 
@@ -246,9 +242,6 @@ def _fill(columns: Sequence[Column], source: Source) -> Counter[str]:
     if not num_rows:
         others = f" in --language {language}, only {', '.join(sorted(languages))}"
         raise InputError(f"{table.where} has no row with a text{others if languages else ''}")
-    if counts[SHORT_ROWS] > MAX_SHORT_ROWS_SHARE * num_rows:
-        of_all = f"{counts[SHORT_ROWS]} of {counts[SHORT_ROWS] + num_rows}"
-        raise InputError(f"{table.where}: {of_all} rows have too few columns")
     if source.task.name or source.part.header:
         del counts[IN_QUOTES]  # published files and standard input are as they are
     return counts
@@ -287,7 +280,7 @@ def _labels_of_examples(columns: Sequence[Column], source: Source, labels: Label
 def _label_of(task: NamedTask, labels: Labels) -> tuple[Callable, str]:
     """What makes a label of a cell, and what is expected there."""
     if task.labels is None:
-        return _number, "a finite number for regression"
+        return number_in, "a finite number for regression"
     if task.columns.labels:
         return (lambda value: FLAGS.get(str(value))), "0 or 1"
     known = set(labels or ())
@@ -308,11 +301,3 @@ def _label_of(task: NamedTask, labels: Labels) -> tuple[Callable, str]:
 
 def _string(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(str(value))  # "True" is no number
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

@@ -72,12 +72,6 @@ def metrics(names: Sequence[str], true: np.ndarray, predicted: np.ndarray) -> di
 # -- predictions as files have them ----------------------------------------------------------------
 
 
-def within(values: Sequence[float], limits: tuple[float, float] | None) -> list[str]:
-    """Numbers as files have them, within the task's limits."""
-    low, high = limits or (-np.inf, np.inf)
-    return [f"{min(max(value, low), high):.3f}" for value in values]
-
-
 def table_of(columns: Mapping[str, Sequence]) -> str:
     """Columns with tabs between them and a header; tabs and line ends of a cell become blanks."""
     lines = []

@@ -2,10 +2,10 @@
 
 from ringbase.files import STANDARD_INPUT
 from ringbase.settings import LONGEST_ROW, Settings, setting
-from tasks.runs.settings import TaskConfig, data_setting
+from tasks.runs.settings import ExampleLimits, TaskConfig, data_setting
 
 
-class TextSettings(Settings):
+class TextSettings(ExampleLimits):
     """Which texts and labels are read."""
 
     task_name: str | None = data_setting(
@@ -57,10 +57,6 @@ class TextSettings(Settings):
         " search: the number of a right one is above 0",
         is_saved=True,
     )
-    max_train_examples: int | None = data_setting(None, "train on the first N examples", at_least=1)
-    max_predict_examples: int | None = data_setting(
-        None, "evaluate and predict the first N examples", at_least=1
-    )
 
     def check(self) -> None:
         if self.task_name and not (self.data_dir or self.from_hub):
@@ -91,9 +87,6 @@ class ExampleSettings(Settings):
 
     max_seq_length: int = data_setting(
         128, "maximum number of tokens per example", at_least=4, at_most=LONGEST_ROW, is_saved=True
-    )
-    allow_unknown: bool = data_setting(
-        False, "continue even if more than 10 % of the tokens are [UNK]"
     )
 
 

@@ -4,8 +4,8 @@ Tensors have their shape as a suffix: B rows, L labels.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,11 @@ from bert.heads import CLASSIFIER
 from distributed.rows import Rows, ragged
 from distributed.run import Run
 from ringbase.errors import InputError
-from ringbase.files import STANDARD_INPUT, digest, parse_json, sha256
+from ringbase.files import digest, parse_json
 from ringbase.ragged import padded
-from tasks.classifier.details import errors, mistakes, several_labels
+from tasks.classifier.details import least_sure, one_label, several_labels
 from tasks.classifier.reading import Source, Texts, read
-from tasks.classifier.scoring import metrics, table_of, within
-from tasks.classifier.settings import ExampleSettings
+from tasks.classifier.scoring import metrics, table_of
 from tasks.classifier.several import HALF, THRESHOLDS, in_a_cell, targets, thresholds_of
 from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
@@ -41,7 +40,7 @@ class LabelTask(Task[Texts, np.ndarray]):
     """Texts with a label, or with several, or a number. The results are the scores, float32
     [B, L]."""
 
-    examples: ExampleSettings = field(default_factory=ExampleSettings)
+    max_seq_length: int = 128
     labels: Labels = ()
     has_several: bool = False  # labels per text
     metrics: tuple[str, ...] = ("accuracy",)  # names in `scoring.metrics`
@@ -53,10 +52,6 @@ class LabelTask(Task[Texts, np.ndarray]):
     name, head, table = "classifier", CLASSIFIER, "examples"
     # increase when reading or `tables` writes something else: old folders are not used
     version = 6
-
-    @property
-    def max_seq_length(self) -> int:
-        return self.examples.max_seq_length
 
     @property
     def metric(self) -> str:
@@ -103,26 +98,14 @@ class LabelTask(Task[Texts, np.ndarray]):
     def read(self, source: Source) -> Texts:
         return read(source, self.labels or ())
 
-    def key(self, source: Source, texts: Callable) -> object:
-        task = source.task
-        content: list = []
-        for path in source.files():
-            if path.is_file() and str(path) != STANDARD_INPUT:
-                # Files with the same bytes are not parsed again.
-                content.append((path.suffixes[-2:], sha256(path)))
-        columns = asdict(task.columns)
-        facts = [task.name, task.has_several, columns, source.part.header]
-        facts += [source.needs_labels, source.settings.language]
-        return self.max_seq_length, self.labels, (facts, source.limit, content or texts())
-
     def tables(self, texts: Texts, preparation: Preparation) -> Tables:
         """Tokenizes texts.
 
         A row of `examples` has the columns of `rows_of_texts` and `label` (its index in `labels`,
         int32, -1 without a label; if `labels` is None, the number itself, float32, NaN without a
         label; with `has_several` a list of indices). A row of `ids` has the `id` of the example.
-        The facts are those of `Preparation.rows`, the digest that checkpoints have of their data,
-        and "is_labelled".
+        The facts are those of `Preparation.rows`, and the digest that checkpoints have of their
+        data.
         """
         first = texts.first
         second: Sequence = texts.second or [None] * len(first)
@@ -138,7 +121,6 @@ class LabelTask(Task[Texts, np.ndarray]):
         facts = {
             "digest": digest(self.name, self.version, *settings, content),
             "notes": notes,
-            "is_labelled": texts.labels is not None,
             **fit,
         }
         ids = {"id": pa.array(texts.ids)}
@@ -175,9 +157,13 @@ class LabelTask(Task[Texts, np.ndarray]):
             best_B = scores_BL.argmax(1)
             return softmax(exact_BL, 1), [(labels[best],) for best in best_B]
         shares_BL = expit(exact_BL)
-        thresholds_L = [self.thresholds.get(label, HALF) for label in labels]
-        is_above_BL = shares_BL > thresholds_L
+        is_above_BL = self._above(shares_BL)
         return shares_BL, [tuple(itertools.compress(labels, row_L)) for row_L in is_above_BL]
+
+    def _above(self, shares_BL: np.ndarray) -> np.ndarray:
+        """Which of several labels have a probability above their threshold, bool [B, L]."""
+        thresholds_L = [self.thresholds.get(label, HALF) for label in self.labels or ()]
+        return shares_BL > thresholds_L
 
     def true_labels(self, data: Data) -> np.ndarray:
         """The numbers of the labels, or the numbers themselves, [B]; where a text may have several,
@@ -190,7 +176,7 @@ class LabelTask(Task[Texts, np.ndarray]):
         return targets(column, len(self.labels or ())) if self.has_several else column
 
     def scores(self, kind: str, data: Data, scores_BL: np.ndarray) -> Scores:
-        if not data.prepared.facts["is_labelled"]:
+        if data.examples().labels is None:
             return {}
         true = self.true_labels(data)
         exact_BL = scores_BL.astype(np.float64)
@@ -224,18 +210,19 @@ class LabelTask(Task[Texts, np.ndarray]):
             return
         shares_BL, chosen = self.labelled(scores_BL)
         for fields, names, shares in zip(rows, chosen, self._by_label(shares_BL), strict=True):
-            sureness = None
             prediction: Any = names
             if self.has_several:
                 wrong = set(names).symmetric_difference(fields.get("label", names))
                 distances = [abs(shares[label] - HALF) for label in wrong]
-                sureness = max(distances, default=None)
+                sureness = mistake = max(distances, default=None)
             else:
                 prediction = names[0]
-                if fields.get("label", prediction) != prediction:
-                    sureness = shares[prediction]
-            fields |= {"prediction": prediction, "probabilities": shares}
-            yield Record(fields, sureness)
+                sureness = shares[prediction]
+                is_wrong = fields.get("label", prediction) != prediction
+                mistake = sureness if is_wrong else None
+            fields |= {"prediction": prediction}
+            shown = fields | {"sureness": sureness}
+            yield Record(fields | {"probabilities": shares}, mistake, shown)
 
     def _by_label(self, shares_BL: np.ndarray) -> list[dict[str, float]]:
         return [dict(zip(self.labels or (), row, strict=True)) for row in shares_BL.tolist()]
@@ -251,7 +238,8 @@ class LabelTask(Task[Texts, np.ndarray]):
         if self.labels is None:
             shown = scores_BL
             numbers = scores_BL[:, 0].tolist()
-            columns["prediction"] = within(numbers, source.task.range)
+            clipped = np.clip(numbers, *source.task.range)
+            columns["prediction"] = [f"{number:.3f}" for number in clipped]
             lines = map(str, numbers)
         else:
             shown, chosen = self.labelled(scores_BL)
@@ -292,13 +280,15 @@ class LabelTask(Task[Texts, np.ndarray]):
         return replace(self, thresholds=thresholds) if isinstance(thresholds, dict) else self
 
     def details(self, data: Data, scores_BL: np.ndarray) -> Details:
-        true, texts = self.true_labels(data), data.examples()
         if self.labels is None:
-            return errors(texts, true, scores_BL[:, 0])
-        shares_BL, chosen = self.labelled(scores_BL)
+            return Details()
+        true = self.true_labels(data)
         if self.has_several:
-            return several_labels(self.labels, texts, true, scores_BL, chosen)
-        return mistakes(data.suffix, texts, true, shares_BL, self.labels)
+            shares_BL, _ = self.labelled(scores_BL)
+            return several_labels(self.labels, true, self._above(shares_BL))
+        details = one_label(data.suffix, self.labels, true, scores_BL.argmax(1))
+        doubtful = least_sure(data.suffix, self.records(data, scores_BL))
+        return details._replace(sections=[*details.sections, doubtful])
 
 
 def weights_of_labels(setting: str | None, labels: Labels, rows: Rows) -> np.ndarray | None:

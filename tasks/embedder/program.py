@@ -6,18 +6,17 @@ distributed/joint.py.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from ringbase.settings import flat
 from tasks.embedder.pooling import said_by
-from tasks.embedder.reading import Source
+from tasks.embedder.reading import files_and_columns
 from tasks.embedder.settings import DEFAULTS, EmbedderConfig, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, run_task, runs_of
-from tasks.runs.start import Needs, Start, start_of_run
+from tasks.runs.sources import Source
+from tasks.runs.start import Start
 from tasks.runs.task import Scores
-from tasks.runs.texts import Preparation
 from tasks.runs.trained import saved_settings
 
 
@@ -27,17 +26,14 @@ def run(config: EmbedderConfig) -> None:
 
 def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     """Trains, evaluates and embeds as the flags say, on every rank. Returns the scores."""
-    # Configuration, tokenizer, weights and pooling are found on rank 0; the rows are built once per
-    # machine.
-    needs = Needs(config.vectors.max_seq_length or DEFAULTS["max_seq_length"])
-    runs = runs_of(config, job, partial(start_of_run, needs=needs))
-    start = runs[0].start
-    vectors = job.world.on_first(vectors_of_start, config, start)
+    # configuration, tokenizer, weights and pooling are found on rank 0
+    runs = runs_of(config, job, config.vectors.max_seq_length or DEFAULTS["max_seq_length"])
+    vectors = job.world.on_first(vectors_of_start, config, runs[0].start)
     settings = saved_settings(replace(config, vectors=vectors))
     task = EmbedTask(vectors, config.loss, settings)
-    sources = {kind: [Source(config.pairs, kind)] for kind in config.wanted_sets}
-    preparation = Preparation(job.world, job.run, start.words, vectors.allow_unknown)
-    sets = open_sets(task, sources, preparation)
+    pairs = files_and_columns(config.pairs)
+    sources = {kind: [Source(pairs, kind)] for kind in config.wanted_sets}
+    sets = open_sets(task, sources, runs, config, job)
     if sets.train:
         task = task.trained_on(sets.train[0].tables["pairs"])
     if sets.dev:

@@ -1,21 +1,17 @@
 """Pairs of texts, with hard negatives or scores, from tables."""
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from bert.hub import cached_commit
 from ringbase.errors import InputError
-from tasks.runs import sources
-from tasks.runs.tables import Table, open_table
-
-STS_FILES = {"train": "train.tsv", "dev": "dev.tsv", "predict": "test.tsv"}
-STS_SCALE = 5.0
-Columns = tuple[str, str, Sequence[str], str]  # anchor, positive, negatives, score
+from tasks.embedder.settings import PairSettings
+from tasks.runs.sources import Source
+from tasks.runs.tables import number_in, open_table
 
 
 class Pairs(NamedTuple):
@@ -37,32 +33,38 @@ class Pairs(NamedTuple):
         return np.array([[place_of[text] for text in row] for row in self.rows])
 
 
-class Source(sources.Source):
-    """Those of `--task_name`, too."""
-
-    def __str__(self) -> str:
-        settings = self.settings
-        if settings.task_name:
-            return f"--task_name {settings.task_name} --data_dir {settings.data_dir} ({self.kind})"
-        return super().__str__()
-
-    @property
-    def commit(self) -> str | None:
-        name, revision = self.settings.dataset_name, self.settings.dataset_revision
-        return cached_commit(name, revision) if name and not self.file else None
+def files_and_columns(settings: PairSettings) -> PairSettings:
+    """The settings with the files and the columns of `--task_name`."""
+    if not settings.task_name:
+        return settings
+    folder = Path(str(settings.data_dir)).expanduser()
+    if (folder / "STS-B").is_dir():
+        folder /= "STS-B"
+    return replace(
+        settings,
+        train_file=str(folder / "train.tsv"),
+        dev_file=str(folder / "dev.tsv"),
+        predict_file=str(folder / "test.tsv"),
+        anchor_column="sentence1",
+        positive_column="sentence2",
+        negative_columns="",
+        score_scale=5.0,
+    )
 
 
 def read(source: Source) -> Pairs:
     """The pairs of a source. Raises InputError, with the place: a text or a score is missing or
     none, or there is only one pair to train on."""
     settings = source.settings
-    table, (anchor, positive, negatives, score), scale = _table(source)
+    anchor, positive = settings.anchor_column, settings.positive_column
+    negatives = [name.strip() for name in settings.negative_columns.split(",")]
+    table = source.table((anchor, positive, *negatives, settings.score_column))
     names = [str(table.find(anchor, "--anchor_column"))]
     scored = None
     if source.kind != "predict":
         names.append(str(table.find(positive, "--positive_column")))
         names += filter(None, (table.find(name, is_needed=False) for name in negatives))
-        scored = table.find(score, is_needed=False)
+        scored = table.find(settings.score_column, is_needed=False)
     rows: list[tuple[str, ...]] = []
     scores = []
     for place, row in table.rows:
@@ -71,30 +73,13 @@ def read(source: Source) -> Pairs:
         where = f"{table.where}: {place}"
         rows.append(tuple(_text(row, name, where) for name in names))
         if scored:
-            scores.append(_score(row.get(scored), scored, scale, where))
+            scores.append(_score(row.get(scored), scored, settings.score_scale, where))
     if len(rows) < (2 if source.kind == "train" else 1):
         raise InputError(f"{source}: {len(rows)} pairs, of which each is a negative of the others")
     corpus = []
     if source.kind == "dev" and settings.corpus_file:
         corpus = [*_corpus(settings.corpus_file, positive)]
     return Pairs(rows, scores or None, corpus)
-
-
-def _table(source: Source) -> tuple[Table, Columns, float]:
-    """The table of a source, the names of its columns, and the scale of its scores."""
-    settings = source.settings
-    if settings.task_name:
-        folder = Path(settings.data_dir).expanduser()
-        if (folder / "STS-B").is_dir():
-            folder /= "STS-B"
-        path = folder / STS_FILES[source.kind]
-        table = open_table(path, str(source), (), skips_short_rows=True)
-        return table, ("sentence1", "sentence2", (), "score"), STS_SCALE
-    negatives = [name.strip() for name in settings.negative_columns.split(",")]
-    first = settings.anchor_column, settings.positive_column
-    score = settings.score_column
-    table = source.table((*first, *negatives, score))
-    return table, (*first, negatives, score), settings.score_scale
 
 
 def _corpus(file: str, column: str) -> Iterator[str]:
@@ -113,13 +98,10 @@ def _text(row: dict, name: str, where: str) -> str:
 
 
 def _score(value: object, name: str, scale: float, where: str) -> float:
-    try:
-        score = float(str(value)) / scale
-    except ValueError:
-        score = math.nan
-    if not -1 <= score <= 1:
+    number = number_in(value)
+    if number is None or abs(number) > scale:
         raise InputError(
             f"{where}: {name} must be a number from -{scale:g} to {scale:g} (--score_scale), got"
             f" {value!r:.80}"
         )
-    return score
+    return number / scale

@@ -1,5 +1,4 @@
-"""What vectors are worth: cosines, their correlation with scores, and the search for positives; and
-what the report shows of them."""
+"""What vectors are worth: cosines, their correlation with scores, and the search for positives."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -8,7 +7,7 @@ import numpy as np
 
 from distributed.joint import ANCHOR, POSITIVE
 from tasks.embedder.reading import Pairs
-from tasks.runs.details import MOST_ROWS, Section, marked, of_all, table
+from tasks.runs.details import Section, table
 from tasks.runs.ranking import correlation, search_scores
 from tasks.runs.task import Record, Scores
 
@@ -87,7 +86,8 @@ class Search:
             }
             yield Record(fields, nearest_cosine - cosine if rank else None)
 
-    def sections(self) -> list[Section]:
+    def distribution(self) -> Section:
+        """The cosines of pairs and of other texts."""
         # the positive of a row far away, if that is another
         far = np.roll(self._positives, max(1, len(self._positives) // 2))
         cosines_of_far = (self._anchors * self._units[far]).sum(1)
@@ -101,8 +101,7 @@ class Search:
                 figures = [np.mean(cosines), *np.percentile(cosines, SHARES)]
                 rows.append([name, *(f"{figure:.3f}" for figure in figures)])
         columns = ["cosine of", "mean", *(f"{share} % below" for share in SHARES)]
-        distribution = table("Cosines", "", columns, rows)
-        return [distribution, section_of_mistakes([*self.records()])]
+        return table("Cosines", "", columns, rows)
 
 
 def ranks_of_relevant(
@@ -121,25 +120,3 @@ def ranks_of_relevant(
             is_as_near = row >= of_relevant[:, None]
             ranks.append(is_as_near.sum(1) - 1)
     return ranks
-
-
-def section_of_mistakes(records: Sequence[Record]) -> Section:
-    """The anchors to which a wrong document is nearest, or the pairs with the largest errors."""
-    wrong = [record for record in records if record.mistake is not None]
-    wrong.sort(key=lambda record: -(record.mistake or 0))
-    title, note = "Largest errors", "the largest first"
-    texts, figures = ["anchor", "positive"], ["score", "cosine"]
-    if "rank" in records[0].fields:
-        title = "A wrong document is nearest"
-        note = f"{of_all(len(wrong), len(records))}. The largest lead first"
-        texts.append("nearest")
-        figures = ["rank", "cosine", "nearest_cosine"]
-    rows = []
-    for fields, _ in wrong[:MOST_ROWS]:
-        cells: list = [marked(fields[name]) for name in texts]
-        for name in figures:
-            value = fields[name]
-            cells.append(value if name == "rank" else f"{value:.3f}")
-        rows.append(cells)
-    columns = [name.replace("_", " ") for name in (*texts, *figures)]
-    return table(title, note, columns, rows)

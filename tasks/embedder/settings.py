@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
-from tasks.runs.settings import TaskConfig, data_setting
+from tasks.runs.settings import DataSettings, TaskConfig, data_setting
 
 Pooling = Literal["mean", "cls"]
 # of `VectorSettings`, where neither the flags nor the model's folder say anything
 DEFAULTS: Mapping = {"max_seq_length": 128, "pooling": "mean", "normalize": True}
 
 
-class PairSettings(Settings):
+class PairSettings(DataSettings):
     """Which pairs of texts are read, and from which columns."""
 
     train_file: str | None = data_setting(
@@ -27,10 +27,6 @@ class PairSettings(Settings):
         None,
         "file of more documents (the column positive) among which the dev set's anchors search",
     )
-    dataset_name: str | None = data_setting(
-        None, "hub data set or folder with such columns, splits train, validation and test"
-    )
-    dataset_revision: str | None = data_setting(None, "commit, tag or branch of --dataset_name")
     task_name: Literal["sts-b", "STS-B"] | None = data_setting(
         None, "sts-b: the pairs and scores of GLUE's STS-B in --data_dir"
     )
@@ -44,14 +40,9 @@ class PairSettings(Settings):
     score_scale: float = data_setting(
         1.0, "the score of equal texts, by which scores are divided (STS-B: 5)", at_least=1e-6
     )
-    max_train_examples: int | None = data_setting(None, "train on the first N pairs", at_least=1)
-    max_predict_examples: int | None = data_setting(
-        None, "evaluate and predict the first N pairs or texts", at_least=1
-    )
 
     def check(self) -> None:
-        if self.dataset_revision and not self.dataset_name:
-            raise ValueError("--dataset_revision needs --dataset_name")
+        super().check()
         if bool(self.task_name) != bool(self.data_dir):
             raise ValueError("--task_name sts-b and --data_dir need each other")
 
@@ -80,9 +71,6 @@ class VectorSettings(Settings):
         "model",
         shown_default="true; without --do_train what the model's folder says",
         is_saved=True,
-    )
-    allow_unknown: bool = data_setting(
-        False, "continue even if more than 10 % of the tokens are [UNK]"
     )
 
 

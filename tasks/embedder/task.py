@@ -141,9 +141,6 @@ class EmbedTask(Task[Pairs, np.ndarray]):
     def read(self, source: Source) -> Pairs:
         return read(source)
 
-    def key(self, source: Source, pairs: Callable) -> object:
-        return self.max_seq_length, pairs()
-
     def tables(self, pairs: Pairs, preparation: Preparation) -> Tables:
         """A row of `pairs` has `input_ids`, those of its texts one after another ([CLS] text
         [SEP]), `sizes` (the tokens of each text; both lists of int32), `digests` (of each text, a
@@ -207,7 +204,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         run.write_bytes("vectors.parquet", file.getvalue())
 
     def details(self, data: Data, vectors: np.ndarray) -> Details:
-        return Details(sections=Search(data.examples(), vectors).sections())
+        return Details(sections=[Search(data.examples(), vectors).distribution()])
 
 
 def texts_of(batch: Batch) -> tuple[list[np.ndarray], np.ndarray]:

@@ -5,7 +5,7 @@ marks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,9 +30,18 @@ def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence
     return {"title": title, "note": note, "columns": list(columns), "rows": [*map(list, rows)]}
 
 
-def of_all(mistakes: int, total: int, suffix: str = "") -> str:
-    """How many mistakes there are, and which file has them."""
-    return f"{mistakes:,} of {total:,}; all of them are in mistakes{suffix}.jsonl"
+def examples(title: str, note: str, shown: Sequence[Mapping]) -> Section:
+    """A table of the first of these examples, each with its cells by their columns."""
+    rows = []
+    for columns in shown[:MOST_ROWS]:
+        rows.append([_cell(value) for value in columns.values()])
+    return table(title, note, [*shown[0]] if shown else [], rows)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        value = ", ".join(value)
+    return marked(value or NONE) if isinstance(value, str) else value
 
 
 def matrix(

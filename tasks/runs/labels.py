@@ -1,10 +1,14 @@
 """The names of a model's outputs, which its config.json has as `id2label`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 
-from bert.configuration import BertConfig, unnamed_labels
+from bert.configuration import BertConfig, read_config, unnamed_labels
+from distributed.run import Run
+from ringbase.errors import InputError
+from tasks.runs.start import Start
 
 CLASSIFICATION = ("single_label_classification", "multi_label_classification")
 Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
@@ -23,6 +27,39 @@ def stated_labels(bert_config: BertConfig | None) -> Labels:
     if names is None or names == unnamed_labels(len(names)):
         return None
     return names
+
+
+def with_outputs(start: Start, labels: Labels, trains: bool, run: Run) -> Start:
+    """The start of a model with outputs of these names: in the model's own order if it has the
+    same, and with a head that is initialized again if it has others. Without any, where the data
+    do not say them, they are the model's. On rank 0.
+
+    Raises InputError: nothing says what they are, or an untrained model has others.
+    """
+    # config.json beside the weights counts, even if `--bert_config_file` replaces it
+    trained = read_config(start.weights) if start.weights else None
+    stated = stated_labels(trained) or stated_labels(start.bert_config)
+    if labels == ():
+        # a trained classifier may have labels that are named LABEL_0, LABEL_1, …
+        if stated is None and start.bert_config.problem_type not in CLASSIFICATION:
+            raise InputError(
+                "the labels are unknown: the model's config.json has no id2label; --do_train is off"
+            )
+        labels = stated or labels_of(start.bert_config)
+    elif labels and stated and stated != labels:
+        own, others = ", ".join(stated), ", ".join(labels)
+        if sorted(stated) == sorted(labels):
+            run.say(f"labels: the model's own order {own} (id2label), not {others}")
+            labels = stated
+        elif trains:
+            run.say(f"the model's labels {own} are not this task's: a new head is trained")
+        else:
+            raise InputError(f"the model's labels (id2label) are {own}, the data's {others}")
+    fresh: tuple[str, ...] = ()
+    if stated and sorted(stated) != sorted(labels or ()):
+        fresh = "output_weights", "output_bias"
+    bert_config = replace(start.bert_config, labels=labels or unnamed_labels(1))
+    return replace(start, bert_config=bert_config, fresh_tensors=fresh)
 
 
 def named_outputs(scores: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:

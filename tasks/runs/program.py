@@ -12,12 +12,12 @@ from distributed.train import HeldOut
 from distributed.world import World
 from ringbase.errors import InputError
 from tasks.runs import history
-from tasks.runs.details import REPORT, Section
+from tasks.runs.details import REPORT, Section, examples
 from tasks.runs.environment import result_file
 from tasks.runs.job import Job
 from tasks.runs.predict import Predictor
 from tasks.runs.settings import FineTuningConfig, SelectionSettings
-from tasks.runs.start import Start
+from tasks.runs.start import Needs, Start, start_of_run
 from tasks.runs.task import DataSet, Record, Scores, Task, open_set
 from tasks.runs.texts import Preparation
 from tasks.runs.trained import TASK_FILE
@@ -35,15 +35,6 @@ class Sets(NamedTuple):
     predict: Sequence[DataSet] = ()
 
 
-def open_sets(task: Task, sources: Mapping[str, Sequence], preparation: Preparation) -> Sets:
-    """The sets of the sources of "train", one or none, "dev" and "predict". A source in both of
-    these is opened once."""
-    by_id = {id(source): source for named in sources.values() for source in named}
-    opened = {key: open_set(task, source, preparation) for key, source in by_id.items()}
-    kinds = {kind: [opened[id(source)] for source in named] for kind, named in sources.items()}
-    return Sets(**kinds)
-
-
 class SeedRun(NamedTuple):
     """One run of a program: where it starts, its seed, and the job with its folder."""
 
@@ -52,14 +43,39 @@ class SeedRun(NamedTuple):
     start: Start
 
 
-def runs_of(config: Config, job: Job, found: Callable[[Config, Job], Start]) -> list[SeedRun]:
+def open_sets(
+    task: Task, sources: Mapping[str, Sequence], runs: Sequence[SeedRun], config: Config, job: Job
+) -> Sets:
+    """The sets of the sources of "train", one or none, "dev" and "predict". A source in both of
+    these is opened once. Rows are made once per machine."""
+    preparation = Preparation(job.world, job.run, runs[0].start.words, config.allow_unknown)
+    opened: dict[int, DataSet] = {}
+    sets: dict[str, list[DataSet]] = {}
+    for kind, named in sources.items():
+        sets[kind] = []
+        for source in named:
+            key = id(source)
+            if key not in opened:
+                opened[key] = open_set(task, source, preparation)
+            sets[kind].append(opened[key])
+    return Sets(**sets)
+
+
+def runs_of(
+    config: Config, job: Job, max_seq_length: int, completed: Callable | None = None
+) -> list[SeedRun]:
     """The runs of a command: this one, or one for each of `--seeds` in a folder of its own.
-    `found` finds where a job starts. Raises InputError as it does, or if two start from different
-    models."""
+    `completed(config, start, run)` gives a start what the task knows, on rank 0. Raises InputError
+    as it does and `start_of_run`, or if two start from different models."""
     jobs = {config.training.loop.seed: job}
     if config.seeds is not None:
         jobs = {seed: job.of_seed(seed) for seed in map(int, config.seeds.split(","))}
-    runs = [SeedRun(seed, each, found(config, each)) for seed, each in jobs.items()]
+    runs = []
+    for seed, each in jobs.items():
+        start = start_of_run(config, each, Needs(max_seq_length))
+        if completed:
+            start = job.world.on_first(completed, config, start, each.run)
+        runs.append(SeedRun(seed, each, start))
     first = runs[0].start
     for one in runs:
         start = one.start
@@ -147,7 +163,7 @@ class Evaluation:
     def _learned(self, run: Run) -> dict:
         learned: dict = {}
         for data, results in self.results.items():
-            write_mistakes(run, self.task, data, results, f"mistakes{data.suffix}.jsonl")
+            write_mistakes(run, self.task, data, results, file_of_mistakes(data))
             learned |= self.task.calibrated(data, results)
         return learned
 
@@ -159,6 +175,12 @@ class Evaluation:
             details = task.details(data, results)
             facts |= details.facts
             sections += details.sections
+            records = [*task.records(data, results)]
+            if records:
+                wrong = [record.shown or record.fields for record in mistakes_in(records)]
+                share = f"{len(wrong):,} of {len(records):,}"
+                note = f"{share}; all of them are in {file_of_mistakes(data)}, the worst first"
+                sections.append(examples("Mistakes", note, wrong))
         return facts | {REPORT: sections}
 
 
@@ -218,10 +240,18 @@ def write_predictions(run: Run, task: Task, data: DataSet, results: Any) -> None
 def write_mistakes(run: Run, task: Task, data: DataSet, results: Any, name: str) -> None:
     """Writes the lines of mistakes, the surest first. On rank 0."""
     records = [*task.records(data, results)]
-    wrong = [record for record in records if record.mistake is not None]
-    wrong.sort(key=lambda record: -(record.mistake or 0))
     if records:
-        run.write(name, "".join(map(line_of, wrong)))
+        run.write(name, "".join(map(line_of, mistakes_in(records))))
+
+
+def file_of_mistakes(data: DataSet) -> str:
+    return f"mistakes{data.suffix}.jsonl"
+
+
+def mistakes_in(records: Sequence[Record]) -> list[Record]:
+    """The surest first."""
+    wrong = [record for record in records if record.mistake is not None]
+    return sorted(wrong, key=lambda record: -(record.mistake or 0))
 
 
 def line_of(record: Record) -> str:

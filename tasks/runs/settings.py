@@ -144,6 +144,32 @@ class ProgramConfig(Settings):
     do_train: bool = setting(False, "train the model", "training")
 
 
+class ExampleLimits(Settings):
+    """How many of the examples are read."""
+
+    max_train_examples: int | None = data_setting(None, "train on the first N examples", at_least=1)
+    max_predict_examples: int | None = data_setting(
+        None, "evaluate and predict the first N examples", at_least=1
+    )
+
+
+class DataSettings(ExampleLimits):
+    """Which examples are read: files, which a task adds, or the splits of a data set."""
+
+    dataset_name: str | None = data_setting(
+        None,
+        "hub data set or folder instead of files, with the same columns, and splits train,"
+        " validation and test",
+    )
+    dataset_revision: str | None = data_setting(
+        None, "commit, tag or branch of the hub data set --dataset_name", shown_default="main"
+    )
+
+    def check(self) -> None:
+        if self.dataset_revision and not self.dataset_name:
+            raise ValueError("--dataset_revision needs --dataset_name")
+
+
 class EvaluationSettings(Settings):
     """How held-out data are scored, also during training."""
 
@@ -193,6 +219,9 @@ class FineTuningConfig(ProgramConfig):
     )
     do_predict: bool = setting(False, "predict the test set", "prediction")
     predict_batch_size: int = batch_size("rows", "prediction")
+    allow_unknown: bool = data_setting(
+        False, "continue even if more than 10 % of the tokens are [UNK]"
+    )
 
     @property
     def wanted_sets(self) -> list[str]:

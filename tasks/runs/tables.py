@@ -11,6 +11,7 @@ import csv
 import functools
 import io
 import itertools
+import math
 import re
 import sys
 from collections import Counter
@@ -222,6 +223,15 @@ def _named(value: Any, names: Sequence[str]) -> Any:
     if isinstance(value, list):
         return [_named(each, names) for each in value]
     return names[value] if value in range(len(names)) else value and str(value)
+
+
+def number_in(cell: Any) -> float | None:
+    """The finite number in a cell; None if it holds something else."""
+    try:
+        number = float(str(cell))  # "True" is no number
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _numbered(batches: Any) -> Rows:

@@ -118,6 +118,8 @@ class Record(NamedTuple):
     fields: Mapping
     # of a mistake, how sure the model was; None if it is right, or nobody knows
     mistake: float | None = None
+    # what the page shows of a mistake, cells by their columns; None: the fields
+    shown: Mapping | None = None
 
 
 class Task(Trains, Generic[Examples, Results]):
@@ -142,8 +144,9 @@ class Task(Trains, Generic[Examples, Results]):
         raise NotImplementedError
 
     def key(self, source: Any, read: Callable[[], Examples]) -> object:
-        """All that the rows of a source depend on, besides the tokenizer. `read` reads it."""
-        return self.settings, read()
+        """All that the rows of a source depend on, besides the tokenizer: `settings` have all that
+        `tables` reads. `read` reads the source."""
+        return self.settings, self.max_seq_length, self.labels, read()
 
     def tables(self, examples: Examples, preparation: Preparation) -> Tables:
         """The rows of examples, with the facts "digest", of their content, "notes", to be printed,

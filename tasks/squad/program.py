@@ -4,15 +4,11 @@
 Start reading at `run_squad`, below: start -> data -> model -> plan -> train -> predict -> files.
 """
 
-from functools import partial
-
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, run_task, runs_of
-from tasks.runs.start import Needs, start_of_run
 from tasks.runs.task import Scores
-from tasks.runs.texts import Preparation
 from tasks.runs.trained import saved_settings
-from tasks.squad.reading import source_of
+from tasks.squad.reading import Source
 from tasks.squad.settings import SquadConfig
 from tasks.squad.task import SpanTask
 
@@ -26,16 +22,12 @@ def run_squad(config: SquadConfig, job: Job) -> Scores:
     answers."""
     windows = config.windows
     # configuration, tokenizer and weights are found on rank 0
-    start = partial(start_of_run, needs=Needs(windows.max_seq_length))
-    runs = runs_of(config, job, start)
+    runs = runs_of(config, job, windows.max_seq_length)
     task = SpanTask(windows, config.answers, config.metric, saved_settings(config))
-    train = [source_of(config.questions, is_training=True)]
-    dev = [source_of(config.questions, is_training=False)]
+    train = [Source(config.questions, "train")]
+    dev = [Source(config.questions, "predict")]
     # what is predicted is also what a training is evaluated on
     of_kind = {"train": train, "dev": dev, "predict": dev}
     sources = {kind: of_kind[kind] for kind in config.wanted_sets}
-    tokenizer = runs[0].start.words
-    preparation = Preparation(job.world, job.run, tokenizer, windows.allow_unknown)
-    # windows of the texts are built once per machine
-    sets = open_sets(task, sources, preparation)
+    sets = open_sets(task, sources, runs, config, job)
     return run_task(task, sets, runs, config, job)

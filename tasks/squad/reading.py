@@ -6,16 +6,14 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from bert import hub
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_json
 from ringbase.settings import shown
-from tasks.runs.tables import BINARY_FORMATS, Table, ending_of, of_data_set, open_table
-from tasks.squad.settings import QuestionSettings
+from tasks.runs import sources
+from tasks.runs.tables import BINARY_FORMATS, Table, ending_of
 
 WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
 KINDS = {list: "a list", str: "text", int: "an integer", bool: "true or false"}
@@ -26,27 +24,11 @@ NO_PLACE = -1  # of an answer that is not trained on
 MAX_MISPLACED_SHARE = 0.05
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where questions are read from. Only those to train on must have an answer at its place in the
-    context."""
+class Source(sources.Source):
+    """The questions to train on ("train") or to predict. Only those to train on must have an answer
+    at its place in the context."""
 
-    path: str  # a file, or the name or folder of a data set that `datasets` reads
-    is_training: bool
-    limit: int | None = None  # read only the first questions
-    split: str | None = None  # of the data set; None for a file
-    # the data set's commit, tag or branch on the hub; None for the default
-    revision: str | None = None
-
-    @property
-    def commit(self) -> str | None:
-        """The hub's, of the data set."""
-        return hub.cached_commit(self.path, self.revision) if self.split else None
-
-    def __str__(self) -> str:
-        if self.split:
-            return f"--dataset_name {self.path} ({self.split})"
-        return f"--{'train' if self.is_training else 'predict'}_file {self.path}"
+    splits: ClassVar = {"train": "train", "predict": "validation"}
 
 
 class Question(NamedTuple):
@@ -60,8 +42,7 @@ class Question(NamedTuple):
     is_impossible: bool = False
 
 
-@dataclass(frozen=True)
-class Examples:
+class Examples(NamedTuple):
     """The questions of a source and their contexts. `misplaced` has the ids of those that were left
     out."""
 
@@ -76,26 +57,17 @@ class Examples:
         return {question.id: [text for text, _ in question.answers] for question in self.questions}
 
 
-def source_of(settings: QuestionSettings, is_training: bool) -> Source:
-    """The questions to train on or to predict: a file, else a split of `--dataset_name`."""
-    path = settings.train_file if is_training else settings.predict_file
-    limit = settings.max_train_examples if is_training else settings.max_predict_examples
-    if path is not None:
-        return Source(path, is_training, limit)
-    split = "train" if is_training else "validation"
-    return Source(str(settings.dataset_name), is_training, limit, split, settings.dataset_revision)
-
-
 def read(source: Source, allow_impossible: bool = False) -> Examples:
     """Reads and checks the questions of a source. With `allow_impossible` some may have no answer.
     Raises InputError also for more than 5 % of answers that are not at their position."""
     paragraphs: list[str] = []
     questions: list[Question] = []
+    is_training = source.kind == "train"
     version, found = _paragraphs(source, allow_impossible)
     for context, qas in found:
         for qa in qas:
             where = f"{source}: question {len(questions) + 1}"
-            questions.append(_question(qa, len(paragraphs), source.is_training, where))
+            questions.append(_question(qa, len(paragraphs), is_training, where))
         paragraphs.append(context)
         if source.limit and len(questions) >= source.limit:
             break
@@ -109,11 +81,11 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
             f"{source}: question {id_} occurs {times} times: predictions are stored by id"
         )
     has_answers = any(question.answers for question in questions)
-    if source.is_training and not has_answers:
+    if is_training and not has_answers:
         raise InputError(
             f"{source}: none of its {len(questions):,} questions has an answer to train on"
         )
-    needs_answers = source.is_training or (has_answers and not allow_impossible)
+    needs_answers = is_training or (has_answers and not allow_impossible)
     kept, misplaced = [], []
     for question in questions:
         where = f"{source}: question {question.id}"
@@ -126,7 +98,7 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
                 f"{where} has no answer: SQuAD v2.0 marks such questions by is_impossible, and its"
                 " data need --version_2_with_negative"
             )
-        is_trained = source.is_training and not has_none
+        is_trained = is_training and not has_none
         if is_trained and not _is_in_place(*question.answers[0], context, where):
             misplaced.append(question.id)
         else:
@@ -141,14 +113,10 @@ def read(source: Source, allow_impossible: bool = False) -> Examples:
 
 def _paragraphs(source: Source, allow_impossible: bool) -> tuple[str, Paragraphs]:
     """The version of a file, "" for a table, and its paragraphs."""
-    path = Path(source.path).expanduser()
+    path = Path(source.file or "").expanduser()
     where = str(source)
-    if source.split:
-        flag = f"--dataset_name {source.path}"
-        data = hub.load_data_set(source.path, None, source.split, flag, source.revision)
-        return "", _of_table(of_data_set(data, flag), allow_impossible)
-    if ending_of(path) in BINARY_FORMATS:
-        return "", _of_table(open_table(path, where, COLUMNS), allow_impossible)
+    if not source.file or ending_of(path) in BINARY_FORMATS:
+        return "", _of_table(source.table(COLUMNS), allow_impossible)
     data = read_json(path, where)
     version = data.get("version", "") if isinstance(data, dict) else ""
     return str(version), _of_file(data, where)

@@ -3,12 +3,12 @@
 from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
-from tasks.runs.settings import FineTuningConfig, batch_size, data_setting
+from tasks.runs.settings import DataSettings, FineTuningConfig, batch_size, data_setting
 
 MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
 
 
-class QuestionSettings(Settings):
+class QuestionSettings(DataSettings):
     """Which questions are read."""
 
     train_file: str | None = data_setting(
@@ -18,19 +18,6 @@ class QuestionSettings(Settings):
     dataset_name: str | None = data_setting(
         None, "hub data set or folder with SQuAD's columns and splits train and validation"
     )
-    dataset_revision: str | None = data_setting(
-        None, "commit, tag or branch of the hub data set --dataset_name", shown_default="main"
-    )
-    max_train_examples: int | None = data_setting(
-        None, "train on the first N questions", at_least=1
-    )
-    max_predict_examples: int | None = data_setting(
-        None, "predict the first N questions", at_least=1
-    )
-
-    def check(self) -> None:
-        if self.dataset_revision and not self.dataset_name:
-            raise ValueError("--dataset_revision needs --dataset_name")
 
 
 class WindowSettings(Settings):
@@ -51,9 +38,6 @@ class WindowSettings(Settings):
     )
     max_query_length: int = data_setting(
         64, "maximum number of tokens of a question", is_saved=True, at_least=1
-    )
-    allow_unknown: bool = data_setting(
-        False, "continue even if more than 10 % of the tokens are [UNK]"
     )
 
     def check(self) -> None:

@@ -7,7 +7,6 @@ start and end.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ from bert.layers import in_places, split_groups
 from distributed.rows import ragged
 from distributed.run import Run
 from ringbase.errors import shortened
-from ringbase.files import digest, sha256
+from ringbase.files import digest
 from ringbase.ragged import padded
 from ringbase.settings import flat
 from tasks.runs.cache import Tables, with_facts
@@ -28,7 +27,7 @@ from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
 from tasks.runs.texts import Preparation, window_starts
 from tasks.runs.trained import saved_settings
 from tasks.squad.answers import Prediction, SpanDecoder, nbest_file
-from tasks.squad.details import details
+from tasks.squad.details import details, marked_context
 from tasks.squad.metrics import AllScores, Unit, separates_words, squad_v1, squad_v2
 from tasks.squad.reading import NO_PLACE, Examples, Question, Source, answer_characters, read
 from tasks.squad.settings import AnswerSettings, WindowSettings
@@ -96,11 +95,7 @@ class SpanTask(Task[Examples, Results]):
         return read(source, self.windows.version_2_with_negative)
 
     def key(self, source: Source, examples: Callable) -> object:
-        facts = flat(self.windows), source.is_training, source.limit
-        file = Path(source.path).expanduser()
-        if not source.split and file.is_file():
-            return *facts, sha256(file)  # a file with the same bytes is not parsed again
-        return *facts, [examples().paragraphs, examples().questions]
+        return flat(self.windows), examples()
 
     def tables(self, examples: Examples, preparation: Preparation) -> Tables:
         """Tokenizes questions and contexts and cuts the contexts into windows.
@@ -190,21 +185,23 @@ class SpanTask(Task[Examples, Results]):
         examples = data.examples()
         _, scores = self._scored(examples, results)
         for question, answer in zip(examples.questions, results, strict=True):
+            context = examples.paragraphs[question.paragraph]
             fields: dict = {
                 "id": question.id,
                 "question": question.text,
-                "context": examples.paragraphs[question.paragraph],
+                "context": context,
                 "prediction": answer.text,
                 "start": answer.start,
                 "probability": answer.probability,
             }
-            mistake = None
+            mistake = shown = None
             if scores:
                 score = scores[question.id]
                 fields["answers"] = [*dict.fromkeys(text for text, _ in question.answers)]
                 fields["f1"] = score.f1
                 mistake = None if score.exact else answer.probability
-            yield Record(fields, mistake)
+                shown = fields | {"context": marked_context(context, question, answer)}
+            yield Record(fields, mistake, shown)
 
     def write(self, run: Run, data: Data, results: Results) -> None:
         """Writes Google's files."""
@@ -225,7 +222,7 @@ class SpanTask(Task[Examples, Results]):
     def details(self, data: Data, results: Results) -> Details:
         examples = data.examples()
         _, scores = self._scored(examples, results)
-        return Details(sections=details(examples, results, scores))
+        return Details(sections=details(examples, scores))
 
 
 def by_id(examples: Examples, values: Iterable) -> dict:

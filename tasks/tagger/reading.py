@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ringbase.errors import InputError
 from ringbase.files import lines_of, read_text
@@ -232,8 +232,6 @@ def _of_columns(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
             raise InputError(
                 f"{where}: line {number} has {len(row)} columns, {num_columns} are needed"
             )
-        if not row[0]:
-            raise InputError(f"{where}: line {number}: the word, its first column, is empty")
         if not rows:
             place = f"line {number}"
         rows.append(row)
@@ -258,15 +256,13 @@ def _of_table(table: Table) -> Iterator[Sentence]:
     if table.header:  # none in an empty file, which holds no sentence
         table.find("tokens")
     for place, row in table.rows:
-        tag_column = next((name for name in TAG_COLUMNS if name in row), None)
-        for name in ("tokens", tag_column):
-            texts = row.get(name)
+        words: Any = row.get("tokens")
+        tags = next((row[name] for name in TAG_COLUMNS if name in row), None) or None
+        for texts in (words, tags or ["O"]):
             is_list = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
-            is_missing = not texts and name == tag_column
-            if not is_missing and not (texts and is_list):
+            if not (texts and is_list):
                 raise InputError(
                     f"{table.where}: {place} must have `tokens`, a list of words, and perhaps"
-                    f" `ner_tags`, a list of tags such as B-PER: `{name}` is {shown(texts)} in"
-                    f" {shown(row)}"
+                    f" `ner_tags`, a list of tags such as B-PER, got {shown(texts)} in {shown(row)}"
                 )
-        yield Sentence(row["tokens"], row.get(tag_column) or None, place=place)
+        yield Sentence(words, tags, place=place)

@@ -12,18 +12,14 @@ import numpy as np
 from ringbase.errors import InputError
 from tasks.runs.details import (
     MOST_LABELS,
-    MOST_ROWS,
-    NONE,
     Details,
     figures,
     marked,
     matrix,
-    of_all,
-    table,
     table_of_figures,
 )
 from tasks.tagger.decoder import Tagged
-from tasks.tagger.reading import Sentence, Sentences, goes_on, is_plain, parted, text_of
+from tasks.tagger.reading import Sentences, goes_on, is_plain, parted
 
 Span = tuple[str, int, int]  # the type, the first and the last word of an entity
 
@@ -65,13 +61,6 @@ def entities(
         end = starts[last] + len(words[last])
         found.append(Entity(text[start:end], label, start, end, tagged.share(first, last)))
     return found
-
-
-def sureness_of_mistake(true: Sequence[str], tagged: Tagged) -> float | None:
-    """How sure the model was of the entities that only one side has: the highest of the lowest
-    probabilities of their words' tags. None if the entities are the same."""
-    wrong = set(spans(true)) ^ set(spans(tagged.tags))
-    return max((tagged.share(first, last) for _, first, last in wrong), default=None)
 
 
 class Comparison:
@@ -134,11 +123,8 @@ def measure(
     return {f"{kind}_{name}": float(value) for name, value in scores.items()}
 
 
-def details(
-    characters: bool, labels: Sequence[str], sentences: Sentences, found: Sequence[Tagged]
-) -> Details:
-    """The figures of each type, or plain tag; for the page also the confused ones, and the
-    sentences with the most wrong entities."""
+def details(labels: Sequence[str], sentences: Sentences, found: Sequence[Tagged]) -> Details:
+    """The figures of each type, or plain tag; for the page also the confused ones."""
     comparison = Comparison(sentences, found)
     counts = Counter[tuple[str, str]]()
     for sentence, tagged in zip(sentences, found, strict=True):
@@ -151,36 +137,29 @@ def details(
         types.insert(0, "O")
     types = types[:MOST_LABELS]
     confusion = [[counts[true_type, type_found] for type_found in types] for true_type in types]
-    pairs = zip(comparison.true, comparison.found, strict=True)
-    num_errors = [len(true_spans ^ found_spans) for true_spans, found_spans in pairs]
-    wrong = [number for number, count in enumerate(num_errors) if count]
-    wrong.sort(key=lambda number: -num_errors[number])
-    rows = [_row(characters, sentences[number], found[number]) for number in wrong[:MOST_ROWS]]
     kind, counted = "type", "entities"
     if is_plain(labels):
         kind, counted = "tag", "words"
     about = f"a row for the true {kind} of each word, a column for the predicted one"
-    colors = f"true {counted} are green, predicted ones red, both where they agree"
-    note = f"{of_all(len(wrong), len(num_errors))}. {colors}"
     sections = [
         table_of_figures(f"{kind}s".title(), "", (kind, counted), comparison.by_type),
         matrix("Confusion", about, types, confusion),
-        table("Most wrong", note, ["text", "true", "predicted"], rows),
     ]
     return Details({f"eval_{kind}s": comparison.by_type}, sections)
 
 
-def _row(characters: bool, sentence: Sentence, tagged: Tagged) -> list:
-    """The cells of a sentence: its text with marks, the true entities, the predicted ones."""
-    text, starts = text_of(sentence.words, characters)
-    marks, cells = [], []
-    true, predicted = sentence.tags or (), tagged.tags
-    for color, tags, others in (("answer", true, predicted), ("predicted", predicted, true)):
-        if is_plain(tags):  # of all words only the wrong ones
-            tags = ["O" if tag == other else tag for tag, other in zip(tags, others, strict=True)]
+def shown(text: str, true: Sequence[Entity], found: Sequence[Entity]) -> dict:
+    """What the page shows of a sentence: its text, and the entities that only one side has."""
+    cells = {}
+    marks = []
+    for column, color, some, others in (
+        ("true", "answer", true, found),
+        ("predicted", "predicted", found, true),
+    ):
         names = []
-        for entity in entities(text, sentence.words, starts, Tagged(tags, tagged.shares)):
-            marks.append((entity.start, entity.end, color))
-            names.append(f"{entity.text} ({entity.label})")
-        cells.append(", ".join(names) or NONE)
-    return [marked(text, marks), *cells]
+        for entity in some:
+            if entity not in others:
+                marks.append((entity.start, entity.end, color))
+                names.append(f"{entity.text} ({entity.label})")
+        cells[column] = names
+    return {"text": marked(text, marks), **cells}

@@ -1,7 +1,7 @@
 """The flags of bert-tagger."""
 
 from ringbase.settings import LONGEST_ROW, Settings
-from tasks.runs.settings import TaskConfig, data_setting
+from tasks.runs.settings import DataSettings, TaskConfig, data_setting
 
 
 class SentenceSettings(Settings):
@@ -22,12 +22,9 @@ class SentenceSettings(Settings):
         "the files have a character in each line, blanks too, instead of a word (KLUE)",
         is_saved=True,
     )
-    allow_unknown: bool = data_setting(
-        False, "continue even if more than 10 % of the tokens are [UNK]"
-    )
 
 
-class FileSettings(Settings):
+class FileSettings(DataSettings):
     """Which tagged sentences are read."""
 
     train_file: str | None = data_setting(
@@ -41,18 +38,6 @@ class FileSettings(Settings):
     predict_file: str | None = data_setting(
         None, "file of the same kinds to predict, with or without tags", aliases=("test_file",)
     )
-    dataset_name: str | None = data_setting(
-        None,
-        "hub data set or folder with columns tokens and ner_tags and splits train, validation,"
-        " test",
-    )
-    dataset_revision: str | None = data_setting(None, "commit, tag or branch of --dataset_name")
-    max_train_examples: int | None = data_setting(
-        None, "train on the first N sentences", at_least=1
-    )
-    max_predict_examples: int | None = data_setting(
-        None, "evaluate and predict the first N sentences", at_least=1
-    )
 
 
 class TaggerConfig(TaskConfig):
@@ -64,5 +49,3 @@ class TaggerConfig(TaskConfig):
     def check(self) -> None:
         super().check()
         self.check_files(self.files, "dataset_name")
-        if self.files.dataset_revision and not self.files.dataset_name:
-            raise ValueError("--dataset_revision needs --dataset_name")

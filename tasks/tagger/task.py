@@ -3,7 +3,7 @@
 Tensors have their shape as a suffix: R rows of the hidden state, B rows, T tokens, L labels.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -21,9 +21,9 @@ from tasks.runs.details import Details
 from tasks.runs.labels import named_outputs
 from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
 from tasks.runs.texts import Preparation, max_context_owner, window_starts
-from tasks.tagger.decoder import NONE, Results, TagDecoder, Tagged
-from tasks.tagger.reading import Sentence, Sentences, Source, illegal, is_plain, read, text_of
-from tasks.tagger.scoring import details, entities, measure, sureness_of_mistake
+from tasks.tagger.decoder import NONE, Results, TagDecoder
+from tasks.tagger.reading import Sentences, Source, illegal, is_plain, read, text_of
+from tasks.tagger.scoring import details, entities, measure, shown
 from tasks.tagger.settings import SentenceSettings
 
 Data = DataSet[Sentences]
@@ -68,9 +68,6 @@ class TagTask(Task[Sentences, Results]):
 
     def read(self, source: Source) -> Sentences:
         return read(source, self.sentences.characters, self.labels)
-
-    def key(self, source: Source, sentences: Callable) -> object:
-        return self.labels, flat(self.sentences), sentences()
 
     def tables(self, sentences: Sentences, preparation: Preparation) -> Tables:
         """A row of `rows` has `input_ids` ([CLS] tokens [SEP]), `sentence_a_tokens`, `sentence`
@@ -123,28 +120,23 @@ class TagTask(Task[Sentences, Results]):
 
     def records(self, data: Data, results: Results) -> Iterator[Record]:
         """Texts and entities with their places; or words and plain tags, as they are read."""
-        is_tagged = is_plain(self.labels)
+        has_plain = is_plain(self.labels)
         for sentence, tagged in zip(data.examples(), results[0], strict=True):
-            mistake = None
-            fields: dict = {"tokens": sentence.words, "tags": tagged.tags}
+            mistake = cells = None
+            text, starts = text_of(sentence.words, self.sentences.characters)
+            found = entities(text, sentence.words, starts, tagged)
+            words: dict = {"tokens": sentence.words, "tags": tagged.tags}
+            fields: dict = {"text": text, "entities": [*map(asdict, found)]}
             if sentence.tags:
-                fields["true_tags"] = sentence.tags
-                mistake = sureness_of_mistake(sentence.tags, tagged)
-            if not is_tagged:
-                fields = self._entities(sentence, tagged)
-            yield Record(fields, mistake)
-
-    def _entities(self, sentence: Sentence, tagged: Tagged) -> dict:
-        text, starts = text_of(sentence.words, self.sentences.characters)
-        found = entities(text, sentence.words, starts, tagged)
-        fields: dict = {"text": text, "entities": [*map(asdict, found)]}
-        if sentence.tags:
-            certain = Tagged(sentence.tags, [1.0] * len(sentence.tags))
-            true = [*map(asdict, entities(text, sentence.words, starts, certain))]
-            for entity in true:
-                del entity["probability"]  # nobody's guess
-            fields["true_entities"] = true
-        return fields
+                true = entities(text, sentence.words, starts, tagged._replace(tags=sentence.tags))
+                wrong = {*true} ^ {*found}
+                mistake = max((entity.probability for entity in wrong), default=None)
+                cells = shown(text, true, found)
+                words["true_tags"] = sentence.tags
+                fields["true_entities"] = [*map(asdict, true)]
+                for entity in fields["true_entities"]:
+                    del entity["probability"]  # nobody's guess
+            yield Record(words if has_plain else fields, mistake, cells)
 
     def write(self, run: Run, data: Data, results: Results) -> None:
         """Writes predictions.conll, words and tags."""
@@ -156,7 +148,7 @@ class TagTask(Task[Sentences, Results]):
         run.write("predictions.conll", "\n".join(blocks))
 
     def details(self, data: Data, results: Results) -> Details:
-        return details(self.sentences.characters, self.labels, data.examples(), results[0])
+        return details(self.labels, data.examples(), results[0])
 
 
 def _windows(words: np.ndarray, settings: SentenceSettings) -> Iterator[tuple[slice, np.ndarray]]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import sentencepiece as library
 from harness.real_data import real
+from harness.squad_files import read_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from bert.text import tokenizer
-from tasks.squad.reading import Source, read
 
 CONTROLS = {
     "pad_id": 0,
@@ -37,7 +37,7 @@ def nsmc(lines=2000):
 @functools.cache
 def contexts():
     """500 contexts of SQuAD and 3,000 lines of a novel."""
-    squad = read(Source(str(real("squad/dev-v1.1.json")), is_training=False, limit=3000))
+    squad = read_file(real("squad/dev-v1.1.json"), is_training=False, limit=3000)
     novel = min(real("text/british_fiction").glob("*.txt"))
     return [*squad.paragraphs[:500], *novel.read_text().split("\n")[:3000]]
 

@@ -11,12 +11,12 @@ from distributed.world import World
 from tasks.runs.cache import in_memory
 from tasks.runs.texts import Preparation
 from tasks.squad.reading import Source, read
-from tasks.squad.settings import WindowSettings
+from tasks.squad.settings import QuestionSettings, WindowSettings
 from tasks.squad.task import SpanTask
 
 # (context, question, answer, answer_start)
 GOOD = [("the cat sat", "who?", "cat", 4), ("a dog ran", "who?", "dog", 2)]
-SMALL = WindowSettings(max_seq_length=32, doc_stride=9, max_query_length=9, allow_unknown=True)
+SMALL = WindowSettings(max_seq_length=32, doc_stride=9, max_query_length=9)
 
 
 def make_entries(number, seed):
@@ -53,8 +53,14 @@ def write_squad(path, entries, **others):
     return path
 
 
+def source_of(path, is_training=True, limit=None):
+    kind = "train" if is_training else "predict"
+    values = {f"{kind}_file": str(path), f"max_{kind}_examples": limit}
+    return Source(QuestionSettings(**values), kind)
+
+
 def read_file(path, is_training=True, allow_impossible=False, limit=None):
-    return read(Source(str(path), is_training, limit), allow_impossible)
+    return read(source_of(path, is_training, limit), allow_impossible)
 
 
 def open_windows(settings, examples, tokenizer, run):

@@ -96,7 +96,7 @@ def test_a_word_begins_at_its_first_token(run, load):
     tokenizer = load()
     theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend)
     sentences = [Sentence(["the", word, "end"], ["O", "B-x", "O"]) for word in ODD_WORDS]
-    task = TagTask(SentenceSettings(allow_unknown=True), ("O", "B-x"))
+    task = TagTask(SentenceSettings(), ("O", "B-x"))
     rows = task.tables(sentences, Preparation(World(), run, tokenizer))["rows"].to_pylist()
     for sentence, row in zip(sentences, rows, strict=True):
         word_ids = theirs(

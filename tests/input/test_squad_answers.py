@@ -11,13 +11,13 @@ from harness.google import google_s_answer
 from harness.squad_files import open_windows, read_file, write_squad
 from harness.texts import letters_tokenizer
 
-from tasks.squad.answers import Prediction, SpanDecoder, nbest_file
+from tasks.squad.answers import SpanDecoder, nbest_file
 from tasks.squad.details import details
 from tasks.squad.metrics import Score, separates_words, squad_v1, squad_v2
 from tasks.squad.reading import Examples, Question
 from tasks.squad.settings import AnswerSettings, WindowSettings
 
-SETTINGS = WindowSettings(max_seq_length=20, doc_stride=5, max_query_length=6, allow_unknown=True)
+SETTINGS = WindowSettings(max_seq_length=20, doc_stride=5, max_query_length=6)
 
 
 @pytest.fixture
@@ -254,8 +254,30 @@ def test_an_answer_is_as_long_as_its_words_or_in_texts_without_blanks_its_charac
     """The page's table, of an English text and a Thai one."""
     answers = [context[:end] for end in ends]
     questions = [Question(text, "?", 0, ((text, 0),)) for text in answers]
-    predictions = [Prediction(text, "", None, 0, 0.5) for text in answers]
     scores = dict.fromkeys(answers, Score(1.0, 1.0))
-    sections = details(Examples("", [context], questions), predictions, scores)
+    sections = details(Examples("", [context], questions), scores)
     (table,) = [each for each in sections if each["title"] == "By length of the answer"]
     assert table["rows"] == [[group, 1, "100.00", "100.00"] for group in groups]
+
+
+def test_scores_are_means_of_the_questions_with_a_question_word():
+    """The page's tables; those without an answer are the last of the lengths."""
+    asked = ["Who is it?", "Is it whole?", "in what town", "What for?"]
+    answers = ((("a", 0),), (("a b", 0),), (("a", 0),), ())
+    questions = []
+    for text, answer in zip(asked, answers, strict=True):
+        questions.append(Question(text, text, 0, answer))
+    scored = [Score(1.0, 1.0), Score(0.0, 0.5), Score(0.0, 0.0), Score(0.0, 0.25)]
+    scores = dict(zip(asked, scored, strict=True))
+    by_word, by_length = details(Examples("", ["a b"], questions), scores)
+    assert by_word["title"] == "By question word"
+    assert by_word["rows"] == [
+        ["what", 2, "0.00", "12.50"],
+        ["who", 1, "100.00", "100.00"],
+        ["other", 1, "0.00", "50.00"],
+    ]
+    assert by_length["rows"] == [
+        ["1 word", 2, "50.00", "50.00"],
+        ["2 words", 1, "0.00", "50.00"],
+        ["no answer", 1, "0.00", "25.00"],
+    ]

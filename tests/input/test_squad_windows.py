@@ -24,7 +24,7 @@ from harness.texts import letters_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from tasks.squad.reading import Question, Source, read
-from tasks.squad.settings import WindowSettings
+from tasks.squad.settings import QuestionSettings, WindowSettings
 
 
 def test_what_is_read(tmp_path):
@@ -170,21 +170,24 @@ def test_a_folder_that_datasets_reads(tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pyarrow.parquet.write_table(part, tmp_path / f"{name}.parquet")
     own, bare, unanswered = (str(tmp_path / name) for name in ("own", "bare", "none"))
-    examples = read(Source(own, True, None, "train"))
+
+    def source(name, kind="train", limit=None):
+        return Source(QuestionSettings(dataset_name=name, max_train_examples=limit), kind)
+
+    examples = read(source(own))
     assert examples.paragraphs == ["the cat sat", "a dog ran"]
     assert [question.paragraph for question in examples.questions] == [0, 1, 1]
     assert examples.references == {"q0": ["cat"], "q1": ["dog"], "q2": ["ran"]}
-    assert len(read(Source(own, True, 2, "train")).questions) == 2
-    dev = Source(own, False, None, "validation")
+    assert len(read(source(own, limit=2)).questions) == 2
+    dev = source(own, "predict")
     negative = read(dev, allow_impossible=True)
     assert [question.is_impossible for question in negative.questions] == [False] * 3 + [True]
     refused(lambda: read(dev), "--dataset_name", own, "validation", "q3")
-    refused(lambda: read(Source(bare, True, None, "train")), "--dataset_name", bare, "id")
+    refused(lambda: read(source(bare)), "--dataset_name", bare, "id")
     for version_2 in (False, True):
-        call = partial(read, Source(unanswered, True, None, "train"), version_2)
+        call = partial(read, source(unanswered), version_2)
         refused(call, "none of its 4 questions has an answer")
-    absent = Source("nobody/nothing", True, None, "train")
-    refused(lambda: read(absent), "--dataset_name nobody/nothing")
+    refused(lambda: read(source("nobody/nothing")), "--dataset_name nobody/nothing")
 
 
 # -- windows, against google-research/bert `run_squad.py` ------------------------------------------
@@ -242,7 +245,7 @@ def test_windows_are_google_s_in_odd_places(tmp_path, run, max_seq_length, doc_s
     examples = read_file(write_squad(tmp_path / "odd.json", ODD_CONTEXTS))
     assert not examples.misplaced
     settings = WindowSettings(
-        max_seq_length=max_seq_length, doc_stride=doc_stride, max_query_length=5, allow_unknown=True
+        max_seq_length=max_seq_length, doc_stride=doc_stride, max_query_length=5
     )
     _, differences = compare_windows(settings, examples, letters_tokenizer(tmp_path), run)
     assert differences == OTHER_PLACES[max_seq_length, doc_stride]
@@ -271,7 +274,7 @@ def test_labels_are_the_tokens_that_overlap_the_answer(tmp_path, run, load):
         places = [place for place in range(len(context)) if context.startswith(answer, place)]
         entries.append((context, "?", answer, places[occurrence]))
     tokenizer, path = load(), write_squad(tmp_path / "a.json", entries)
-    settings = WindowSettings(allow_unknown=True)
+    settings = WindowSettings()
     rows = open_windows(settings, read_file(path), tokenizer, run)["windows"].table.to_pylist()
     theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend)
     for (context, _, answer, start), row in zip(entries, rows, strict=True):

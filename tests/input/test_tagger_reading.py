@@ -165,7 +165,7 @@ def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
         ),
         ("a.jsonl", '{"tokens": ["a\\tb"], "ner_tags": ["B-LOC"]}', ["line 1", "word 1", "a\\tb"]),
         ("a.jsonl", '{"tokens": ["is"], "ner_tags": ["B-LOC "]}', ["line 1", "'B-LOC '"]),
-        ("a.jsonl", '{"tokens": ["is"], "ner_tags": [1]}', ["line 1", "`ner_tags`", "[1]"]),
+        ("a.jsonl", '{"tokens": ["is"], "ner_tags": [1]}', ["line 1", "`ner_tags`", "got [1]"]),
         ("a.jsonl", '{"tokens": [null], "ner_tags": ["O"]}', ["line 1", "`tokens`"]),
         ("a.jsonl", '{"tokens": ["is"], "ner_tags": null}', ["line 1", "no tags"]),
         ("a.JSONL", '{"token": ["is"]}', ["no column 'tokens'", "did you mean 'token'"]),

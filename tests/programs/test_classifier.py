@@ -28,6 +28,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import ndcg_score
 from transformers import AutoConfig
 
+import ringbert
 from ringbase.files import read_json
 
 STEPS = 40
@@ -92,6 +93,25 @@ def test_mistakes_are_those_of_the_dev_set_the_surest_first(trained):
     assert sureness == sorted(sureness, reverse=True)
     page = (folder / "report.html").read_text()
     assert f"{len(mistakes)} of {len(DEV)}; all of them are in mistakes.jsonl" in page
+
+
+def test_the_texts_that_it_is_least_sure_of_are_on_the_page(trained):
+    """Right or wrong: those whose best label leads by least."""
+    folder, _ = trained
+    report = read_json(folder / "result.json")["report"]
+    sections = {section["title"]: section for section in report}
+    assert [*sections] == ["Labels", "Confusion", "Least sure", "Mistakes"]
+    classifier = ringbert.Classifier(folder)
+    leads = {}
+    for example in DEV:
+        inputs = example.first, example.second
+        *_, second, best = sorted(classifier(inputs).probabilities.values())
+        leads[inputs] = best - second
+    table = sections["Least sure"]
+    assert table["columns"] == ["id", "text", "text_pair", "label", "prediction", "sureness"]
+    shown = [leads[row[1]["text"], row[2]["text"]] for row in table["rows"]]
+    np.testing.assert_allclose(shown, sorted(leads.values())[:12], atol=1e-5)
+    assert len({row[3]["text"] == row[4]["text"] for row in table["rows"]}) == 2
 
 
 def test_a_model_is_saved_for_transformers(trained):

@@ -19,8 +19,11 @@ from transformers import AutoTokenizer
 
 import ringbert
 from ringbase.files import read_json
+from tasks.embedder.reading import files_and_columns, read
 from tasks.embedder.scoring import ranks_of_relevant
+from tasks.embedder.settings import PairSettings
 from tasks.runs.ranking import search_scores
+from tasks.runs.sources import Source
 
 embed = partial(bert, "embedder")
 LEARN = ("--do_train", "--global_batch_size=32", "--learning_rate=2e-3", "--num_train_steps=60")
@@ -86,7 +89,24 @@ def test_a_search_gets_better_and_leaves_its_files(trained, data):
     np.testing.assert_allclose(embedder([p["anchor"] for p in pairs]), vectors, atol=1e-6)
     mistakes = objects_in(folder / "mistakes.jsonl")
     assert all(line["nearest_cosine"] >= line["cosine"] for line in mistakes)
-    assert "A wrong document is nearest" in (folder / "report.html").read_text()
+    page = (folder / "report.html").read_text()
+    assert f"{len(mistakes)} of {len(positives)}; all of them are in mistakes.jsonl" in page
+    cosines, wrong = read_json(folder / "result.json")["report"]
+    assert [(section["title"], section["columns"][0]) for section in (cosines, wrong)] == [
+        ("Cosines", "cosine of"),
+        ("Mistakes", "anchor"),
+    ]
+    products = (vectors * embedder([pair["positive"] for pair in pairs])).sum(1)
+    figures = [np.mean(products), *np.percentile(products, [5, 25, 50, 75, 95])]
+    (name, *shown), (_, mean_of_others, *_) = cosines["rows"]
+    assert name == "pairs"
+    np.testing.assert_allclose([*map(float, shown)], figures, atol=6e-4)  # three digits
+    assert float(mean_of_others) < figures[0]
+    first, line = wrong["rows"][0], mistakes[0]
+    columns = ["anchor", "positive", "rank", "cosine", "nearest", "nearest_cosine"]
+    assert wrong["columns"] == columns
+    cells = [cell["text"] if isinstance(cell, dict) else cell for cell in first]
+    assert cells == [line[column] for column in columns]
 
 
 def test_the_folder_says_what_sentence_transformers_reads(trained, tmp_path):
@@ -194,6 +214,11 @@ def test_scores_are_learned_and_measured(data, tmp_path):
     cosines = np.diag(embedder.similarities(one, other))
     expected = spearmanr(cosines, [line["how"] for line in lines[700:]]).statistic
     assert scores["eval_spearman"] == pytest.approx(expected, abs=1e-3)
+    _, worst = read_json(tmp_path / "run/result.json")["report"]
+    assert worst["columns"] == ["anchor", "positive", "score", "cosine"]
+    errors = [abs(score - cosine) for *_, score, cosine in worst["rows"]]
+    assert errors == sorted(errors, reverse=True)
+    assert len(errors) == 12
 
 
 def test_ranks_are_those_of_scikit_learn():
@@ -231,6 +256,14 @@ def test_bad_pairs_are_one_line(lines, more, named, data, tmp_path, capsys):
     flags = (*model_flags(data), f"--train_file={tmp_path}/train.csv", "--do_train", *more)
     refusal(capsys, "bert-embedder", lambda: embed(tmp_path / "out", *flags), *named)
     assert not (tmp_path / "out").exists() or not [*(tmp_path / "out").iterdir()]
+
+
+def test_short_rows_of_published_files_are_left_out(tmp_path):
+    rows = ["sentence1\tsentence2\tscore", "a\tb\t5.0", "c\td", "e\tf\t2.5"]
+    write_lines(tmp_path / "dev.tsv", *rows)
+    settings = files_and_columns(PairSettings(task_name="sts-b", data_dir=str(tmp_path)))
+    pairs = read(Source(settings, "dev"))
+    assert (pairs.rows, pairs.scores) == ([("a", "b"), ("e", "f")], [1.0, 0.5])
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_a_run_learns_chooses_thresholds_and_predicts_with_them(trained):
     np.testing.assert_allclose(
         [[*each.probabilities.values()] for each in found], probabilities, atol=1e-6
     )
-    assert [section["title"] for section in result["report"]] == ["Labels", "Most wrong"]
+    assert [section["title"] for section in result["report"]] == ["Labels", "Mistakes"]
 
 
 @pytest.mark.slow

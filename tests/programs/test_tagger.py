@@ -334,7 +334,7 @@ def test_plain_tags_are_learned_and_scored_as_sklearn_does(plain_run):
     assert sections["Confusion"]["labels"] == ["FILLING", "animals", "tools"]
     counts = np.array(sections["Confusion"]["counts"])
     assert counts.trace() / counts.sum() == pytest.approx(scores["eval_accuracy"])
-    cells = [row[1].split(", ") for row in sections["Most wrong"]["rows"]]
+    cells = [row[1]["text"].split(", ") for row in sections["Mistakes"]["rows"]]
     assert sum(map(len, cells)) <= counts.sum() - counts.trace()  # the wrong words alone
     assert "best eval_accuracy" in (folder / "report.html").read_text()
 

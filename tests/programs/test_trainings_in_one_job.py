@@ -16,7 +16,6 @@ from distributed.rows import Rows, ragged
 from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import made
-from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.task import LabelTask
 from tasks.runs.job import Job, set_precision
 from tasks.runs.settings import TrainingSettings
@@ -35,7 +34,7 @@ CONFIG = BertConfig(
     max_position_embeddings=32,
 )
 SETTINGS = {"global_batch_size": 8, "num_train_steps": 3, "num_warmup_steps": 0, "log_steps": 1}
-TWELVE = ExampleSettings(max_seq_length=12)  # tokens
+TWELVE = 12  # tokens
 
 
 @dataclass(frozen=True)

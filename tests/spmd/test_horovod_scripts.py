@@ -53,6 +53,7 @@ def numbers_of(hvd, monkeypatch, capsys, tmp_path):
 
     def run(pattern, name, *arguments):
         monkeypatch.setattr(sys, "argv", [name, *arguments])
+        monkeypatch.syspath_prepend(ROOT / "examples")
         monkeypatch.chdir(tmp_path)
         keras.backend.clear_session()
         keras.utils.set_random_seed(hvd.rank())  # the ranks start from other weights

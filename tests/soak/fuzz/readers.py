@@ -22,7 +22,7 @@ from harness import corpora, weight_files
 from harness.classifier_files import read_glue, read_own
 from harness.program_runs import files_in
 from harness.real_tokenizers import CONTROLS
-from harness.squad_files import make_entries, squad_json
+from harness.squad_files import make_entries, source_of, squad_json
 from harness.texts import SPECIAL_TOKENS, write_model
 from safetensors.numpy import load
 
@@ -41,7 +41,7 @@ from tasks.pretraining.shards import Limits, converted
 from tasks.runs.report import files as report_files
 from tasks.runs.task import open_set
 from tasks.runs.texts import Preparation
-from tasks.squad.reading import Source, read
+from tasks.squad.reading import read
 from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
 from tasks.tagger import reading as tagged
@@ -309,7 +309,7 @@ def read_tagged(folder, name):
 
 def read_squad(folder, name):
     is_cached, is_training, is_v2 = name.startswith("cache/"), "dev" not in name, "v2" in name
-    source = Source(str(folder / ("train.json" if is_cached else name)), is_training)
+    source = source_of(folder / ("train.json" if is_cached else name), is_training)
     examples = read(source, is_v2)
     for question in examples.questions:
         context = examples.paragraphs[question.paragraph]
@@ -319,7 +319,7 @@ def read_squad(folder, name):
     if not is_cached and zlib.crc32((folder / name).read_bytes()) % 8:
         return None  # building windows takes ten times as long as reading
     lengths = {"max_seq_length": 24, "doc_stride": 6, "max_query_length": 8}
-    settings = WindowSettings(**lengths, allow_unknown=True, version_2_with_negative=is_v2)
+    settings = WindowSettings(**lengths, version_2_with_negative=is_v2)
     words = tokenizer.load(str(folder / "vocab.txt"))
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
     preparation = Preparation(World(), Unwritten(), words, allow_unknown=True)
