@@ -18,7 +18,7 @@ from distributed.train import NoTargets, NotFinite
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, one_line
-from ringbase.settings import Settings, fields_of, flat, made
+from ringbase.settings import flat, made
 from tasks.runs import history
 from tasks.runs.card import CARD, card_of
 from tasks.runs.environment import result_file
@@ -48,7 +48,6 @@ class Job:
     collectives: Collectives
     run: Run
     config: Mapping = field(default_factory=dict)  # the program's flags, for run.json
-    flags_of_data: Mapping = field(default_factory=dict)  # those of them that say what is read
     goes_on: bool = False  # after a restart or a death the run continues what this job has saved
     # set once a training has begun: a death then makes it go on
     has_trained: Event = field(default_factory=Event)
@@ -87,7 +86,6 @@ def run_on_ranks(
     machine = config.machine
     has_trained = Event()
     values = flat(config)
-    of_data = flags_of_data(config)
     if os.environ.get(launcher.HAS_SAVED) == "1":
         has_trained.set()
 
@@ -114,7 +112,7 @@ def run_on_ranks(
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
-            work(local, Job(world, collectives, run, values, of_data, goes_on, has_trained))
+            work(local, Job(world, collectives, run, values, goes_on, has_trained))
             # nobody leaves while another may need to repeat the work
             world.on_first(run.publish, True)
             if mirror:
@@ -126,13 +124,6 @@ def run_on_ranks(
             elastic.surviving(world, "", attempt)
         except (OutOfMemory, NotFinite, NoTargets) as error:
             raise InputError(f"{error}: {ADVICE[type(error)]}") from error
-
-
-def flags_of_data(config: Settings) -> dict:
-    """The flags that say what is read."""
-    values = flat(config)
-    fields = fields_of(type(config))
-    return {field.name: values[field.name] for field in fields if field.group == "data"}
 
 
 def set_precision(precision: str, tf32: bool = False) -> str | None:

@@ -27,9 +27,6 @@ from tasks.runs.settings import ModelSettings, ProgramConfig
 from tasks.runs.trained import CHECKPOINTS, settings_of
 
 DATA = "training data (digest)"  # among the settings of a checkpoint
-SOURCES = ("train_file", "input_file", "data_dir", "dataset_name")  # flags
-# how flags begin
-NOT_TRAINED_ON = ("output_", "predict_", "dev_", "eval_", "max_predict_", "allow_")
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 
 
@@ -84,7 +81,7 @@ class Start:
                 continue
             difference = f"{name} = {before}, this command has {now}"
             if name == DATA:
-                difference = f"other training data: {self._change_of_data(job.flags_of_data)}"
+                difference = f"other training data: {self._change_of_data(job.config)}"
             with_moments = ", and --init_moments to keep the optimizer's moments"
             moments = with_moments * ("init_moments" in job.config)  # a flag of some programs
             raise InputError(
@@ -94,29 +91,14 @@ class Start:
             )
 
     def _change_of_data(self, flags: Mapping) -> str:
-        """What has changed since the checkpoint: the tokenizer, flags, or files."""
+        """What may have changed since the checkpoint: flags, or files."""
         assert self.checkpoint is not None
-        if self.tokenizer:
-            saved, own = tokenizer.load(folder=self.checkpoint), self.tokenizer
-            if saved.lower_case != own.lower_case:
-                return f"--do_lower_case was {saved.lower_case}, now it is {own.lower_case}"
-            if saved.digest != own.digest:
-                return (
-                    f"{own.source} is another vocabulary than the run's (--vocab_file,"
-                    " --spm_model_file)"
-                )
-        old = history.config_of(self.checkpoint.parent.parent)
-        changes = [
-            f"--{name} was {old[name]}, now it is {value}"
-            for name, value in flags.items()
-            if not name.startswith(NOT_TRAINED_ON) and old.get(name, value) != value
-        ]
-        if changes:
-            return ", ".join(changes)
-        files = [f"--{name} {flags[name]}" for name in SOURCES if flags.get(name)]
-        return (
-            f"the content of {', '.join(files)} has changed, or another version of RingBERT read it"
-        )
+        data = [f"--{name} {flags[name]}" for name in history.DATA_FLAGS if flags.get(name)]
+        content = f"the content of {', '.join(data)}, the vocabulary, or RingBERT's version"
+        changed = []
+        for name, (old, new) in history.changes(self.checkpoint.parent.parent, flags).items():
+            changed.append(f"--{name} was {old}, now it is {new}")
+        return f"{', '.join(changed)}; or {content}" if changed else content
 
 
 def load_on_all(model: Bert, source: Path, world: World, run: Run) -> None:

@@ -31,13 +31,13 @@ def settings_of(place: Path) -> Mapping:
     for file in (place / TASK_FILE, folder / "model" / TASK_FILE):
         if file.is_file():
             return read_object(file)
+    return config_of(folder)
+
+
+def config_of(folder: Path) -> Mapping:
+    """The flags of the training that wrote a run's folder; none if nobody knows."""
     run = folder / "run.json"
-    if not run.is_file():
-        return {}
-    config = read_object(run).get("config")
-    if not isinstance(config, dict):
-        raise InputError(f"{run}: damaged: there is no object 'config' in it")
-    return config
+    return read_object(run).get("config", {}) if run.is_file() else {}
 
 
 def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dict, list[str]]:

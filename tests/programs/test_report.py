@@ -282,7 +282,8 @@ def test_a_comparison_leaves_the_runs_own_pages_alone(tmp_path, monkeypatch, cap
     assert ["", "a", "b"] in rows_of(Path("runs/report.html").read_text())
     for name in ("runs/a", "runs/b", "alone"):
         assert Path(name, "report.html").read_text() == "its own page"
-    refusal(capsys, "bert-report", lambda: report.main(["alone", "--output"]), "--output_file")
+    wrong = ["alone", "--output_file"]
+    refusal(capsys, "bert-report", lambda: report.main(wrong), "--output_file", status=2)
     (tmp_path / "scores.json").write_text("{}")
     words = ["alone", "--output_file=scores.json"]
     refusal(capsys, "bert-report", lambda: report.main(words), "scores.json")

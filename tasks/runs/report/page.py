@@ -10,20 +10,19 @@ needs neither TensorFlow nor MPI. It also works while a run is still going on. A
 {"scores": {"f1": 88.5}} is a column of scores of another program.
 """
 
+import argparse
 import html
 import itertools
 import math
 import shlex
 import statistics
-import sys
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ringbase.errors import InputError
 from ringbase.files import write_text
 from tasks.runs import flags
-from tasks.runs.history import NEW, duration
+from tasks.runs.history import DAMAGED, DATA_FLAGS, NEW, duration
 from tasks.runs.report.charts import Curve, Points, chart, key, smoothed
 from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, Scores, date, is_score, read_runs
 from tasks.runs.report.sections import Best, section, table
@@ -38,52 +37,44 @@ PARTS = {
 }
 MOST_COLORS, MOST_TILES = 6, 4
 MODEL_FLAGS = "model", "init_checkpoint", "bert_config_file"
-DATA_FLAGS = (
-    "task_name",
-    "data_dir",
-    "dataset_name",
-    "train_file",
-    "input_file",
-    "dev_file",
-    "predict_file",
-)
-USAGE = "usage: bert-report OUTPUT_DIR [OUTPUT_DIR or FILE.json ...] [--output_file FILE]"
+JSON_FILES = "run.json, history.json, result.json, step_times.json or the scores of another program"
 
 Runs = Sequence[RunFiles]
 
 
 def main(argv: list[str] | None = None) -> None:
-    words = deque(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in ("-h", "--help"):
-        flags.stop(f"{USAGE}\n\n{__doc__}", 0 if words else 2)
-    places = []
-    output_file = None
+    # without a usage, so that an error is one line
+    parser = argparse.ArgumentParser(
+        "bert-report",
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("places", metavar="OUTPUT_DIR", nargs="+", type=Path)
+    parser.add_argument("--output_file", metavar="NEW.html", type=Path)
+    arguments = parser.parse_args(argv)
     with flags.reporting("bert-report"):
-        while words:
-            name, equals, value = words.popleft().partition("=")
-            if name in ("--output_file", "-output_file"):
-                if words and not equals:
-                    value = words.popleft()
-                output_file = Path(value)
-            elif name.startswith("-"):
-                raise InputError(f"unknown flag {name[:80]}: the only one is --output_file")
-            else:
-                places.append(Path(name + equals + value))
-        path = write_page(places, output_file)
+        path = write_page(arguments.places, arguments.output_file)
     flags.stop(str(path), 0)
 
 
 def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
     """Writes the page of these runs, of one into its folder. Raises InputError: a file is missing
     or damaged."""
-    if not places or not places[0].is_dir():
-        name = places[0] if places else "OUTPUT_DIR"
-        raise InputError(f"{name}: no such folder of a run")
+    if not places[0].is_dir():
+        raise InputError(f"{places[0]}: no such folder of a run")
     default = places[0] / PAGE if len(places) == 1 else Path(COMPARISON)
     path = output_file or default
     if path.exists() and path.suffix != ".html":
         raise InputError(f"--output_file {path} must be an HTML file")
-    write_text(path, page_of(read_runs(places)))
+    try:
+        page = page_of(read_runs(places))
+    except InputError:
+        raise
+    except DAMAGED as error:
+        names = ", ".join(map(str, places))
+        raise InputError(f"{names}: {JSON_FILES}: damaged: {error!r:.200}") from error
+    write_text(path, page)
     return path
 
 
