@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from distributed.launcher import COMMAND, TERMINAL, columns, launched_size
 from ringbase.errors import InputError
 from ringbase.files import read_object
-from ringbase.settings import fields_of, flat, shown
+from ringbase.settings import fields_of, flat
 from tasks.classifier.settings import ClassifierConfig
 from tasks.embedder.settings import EmbedderConfig
 from tasks.pretraining.settings import PretrainingConfig
@@ -81,7 +81,6 @@ class LaunchedJob:
         """Makes the arguments flags."""
         fields = fields_of(self.settings) if self.settings else ()
         lists = [field.name for field in fields if field.is_list]
-        known = {name for field in fields for name in field.names}
         values = dict(arguments)
         self.files = list[str]()  # of data in memory
         for name, value in arguments.items():
@@ -95,8 +94,6 @@ class LaunchedJob:
             # the flags of a script are its own
             elif isinstance(value, list | tuple | range) and (name in lists or not fields):
                 values[name] = ",".join(map(str, value))
-            elif hasattr(value, "__len__") and (name in known or not fields):
-                raise InputError(f"{name} must be one value, got {shown(value)}")
         shown_values = ", ".join(f"{name}={value!r}" for name, value in values.items())
         self._call = f"ringbert.{type(self).__name__}({shown_values})"
         self.argv = [
@@ -296,11 +293,6 @@ def launch(
         ...
     ringbase.errors.InputError: --train_file none.json: No such file or directory
     """
-    if not isinstance(job, LaunchedJob):
-        raise InputError(
-            "job must be ringbert.Squad(…), Classification(…), Tagging(…), Embedding(…),"
-            f" Pretraining(…) or Script(…), got {job!r:.80}"
-        )
     setting, size = launched_size()
     if size > 1:
         advice = "start this script without mpirun or srun"

@@ -331,26 +331,10 @@ class Training:
                 f" rows; --global_batch_size {plan.global_batch_size // size} keeps one rank's"
                 " steps and rate"
             )
-        if plan.warmup_steps >= plan.steps:
-            say(
-                f"warning: the warmup of {plan.warmup_steps:,} steps does not end within"
-                f" {plan.steps:,} steps"
-            )
         warning = None if self._task.head.reads_words else rate_warning(plan)
         if warning:
             say(warning)
-        if self._config.step.compression != "none" and not job.collectives.compresses:
-            say(
-                "note: --compression changes nothing with the backend"
-                f" {job.collectives.name} on these machines"
-            )
         if held_out:
             every = held_out.interval(plan)
-            patience = held_out.patience
             count = math.ceil(plan.steps / every)
             say(f"evaluation every {every:,} steps, {count:,} in all")
-            if patience is not None and count <= patience + 1:  # only after the last one
-                say(
-                    f"warning: with {count} evaluations --early_stopping_patience {patience} never"
-                    " stops early"
-                )

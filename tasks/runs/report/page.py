@@ -1,7 +1,9 @@
 """bert-report: one HTML file, without anything outside it, that shows how runs went.
 
+usage: bert-report OUTPUT_DIR [OUTPUT_DIR or FILE.json ...] [--output_file NEW.html]
+
     bert-report squad_output
-    bert-report squad_output other_output … [other_program.json …] [--output_file NEW.html]
+    bert-report squad_output other_output other_program.json
 
 The page of one run, of its seeds, or of a folder of runs is report.html in that folder; every run
 writes its own at its end. That of several is comparison.html in the working directory. It reads
@@ -43,7 +45,7 @@ Runs = Sequence[RunFiles]
 
 
 def main(argv: list[str] | None = None) -> None:
-    # without a usage, so that an error is one line
+    # the usage stands above: so an error is one line
     parser = argparse.ArgumentParser(
         "bert-report",
         usage=argparse.SUPPRESS,
