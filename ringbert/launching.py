@@ -81,19 +81,16 @@ class LaunchedJob:
         """Makes the arguments flags."""
         fields = fields_of(self.settings) if self.settings else ()
         lists = [field.name for field in fields if field.is_list]
-        values = dict(arguments)
-        self.files = list[str]()  # of data in memory
+        values = {}
         for name, value in arguments.items():
-            if isinstance(value, str | os.PathLike | None):
-                continue
-            if name in TABLES:
+            if name in TABLES and not isinstance(value, str | os.PathLike | None):
                 from ringbert.in_memory import file_of  # pyarrow takes 0.3 s, and most have files
 
-                values[name] = file_of(value, name)
-                self.files.append(values[name])
+                value = file_of(value, name)
             # the flags of a script are its own
             elif isinstance(value, list | tuple | range) and (name in lists or not fields):
-                values[name] = ",".join(map(str, value))
+                value = ",".join(map(str, value))
+            values[name] = value
         shown_values = ", ".join(f"{name}={value!r}" for name, value in values.items())
         self._call = f"ringbert.{type(self).__name__}({shown_values})"
         self.argv = [
@@ -319,10 +316,7 @@ def launch(
         line = rf"^(?:.*\r)?(?:bert-[a-z]+|{re.escape(job.program)}): error(?: on [^ :]+)?: (.*)"
         errors = re.findall(line, printed, re.MULTILINE)
         if errors:
-            message = errors[-1]
-            for file in job.files:
-                message = message.replace(file, "(data in memory)")
-            raise InputError(message)
+            raise InputError(errors[-1])
         last = "\n".join(printed.splitlines()[-LAST_LINES:])
         raise RuntimeError(
             f"{job.program} ended with exit status {status}; its last lines:\n{last}"

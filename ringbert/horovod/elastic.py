@@ -12,7 +12,6 @@ from keras.callbacks import LambdaCallback
 
 from ringbase.errors import InputError
 from ringbert.horovod.operations import broadcast_, broadcast_object
-from ringbert.horovod.session import current
 
 
 class TensorFlowState:
@@ -75,10 +74,6 @@ def run(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def synchronized(state, *args, **options):
-        current().world.say(
-            "hvd.elastic replaces no ranks: bert-launch --restarts N starts a job again when one"
-            " dies"
-        )
         state.sync()
         return function(state, *args, **options)
 

@@ -30,7 +30,7 @@ WIDE = {tf.float16: tf.float32, tf.bfloat16: tf.float32, tf.bool: tf.int32}
 
 @dataclass(frozen=True)
 class Compressor:
-    """Makes tensors of numbers smaller. Others with these methods may be given too."""
+    """Makes tensors of numbers smaller."""
 
     half: tf.DType | None = None
 
@@ -77,7 +77,6 @@ def grouped_allreduce(
         raise InputError(f"op must be hvd.Average, Sum, Min, Max or Product, got {op}")
     # the backend rounds, and only what it sends
     is_half = compression in (Compression.fp16, Compression.bf16)
-    compressor = Compression.none if is_half else compression
 
     def gradient(name, _, *upstream):
         if op not in SUMS:
@@ -86,14 +85,13 @@ def grouped_allreduce(
 
     results = list(tensors)
     own = []
-    sent = {}  # dtype and context of each of these, by its place
+    dtypes = {}  # of each of these, by its place
     for place, tensor in enumerate(tensors):
         if not isinstance(tensor, tf.IndexedSlices):
             value = tf.convert_to_tensor(tensor)
             if value.dtype == tf.string:
                 raise WrongValue("hvd.allreduce: tensors must hold numbers, got strings")
-            value, context = compressor.compress(value)
-            sent[place] = value.dtype, context
+            dtypes[place] = value.dtype
             wide = tf.cast(value, WIDE.get(value.dtype, value.dtype))
             value = _scaled(wide, prescale_factor)
             if postscale_factor != 1 and value.dtype.is_integer:
@@ -108,9 +106,8 @@ def grouped_allreduce(
     call = Call("hvd.allreduce", name, (op, is_half))
     reduce = functools.partial(_reduced, op, is_half)
     totals = collective(call, reduce, gradient, own)
-    for (place, (dtype, context)), total in zip(sent.items(), totals, strict=True):
-        total = tf.cast(_scaled(total, postscale_factor), dtype)
-        results[place] = compressor.decompress(total, context)
+    for (place, dtype), total in zip(dtypes.items(), totals, strict=True):
+        results[place] = tf.cast(_scaled(total, postscale_factor), dtype)
     return results
 
 
@@ -313,11 +310,8 @@ def barrier() -> None:
 @as_written
 def broadcast_object(obj, root_rank: int = 0, name: str | None = None):
     """The object of rank `root_rank` on every rank (pickled)."""
-    session = current()
-    root_rank = checked_root(root_rank)
-    sent = obj if session.world.rank == root_rank else None
-    with session.meeting(Call("hvd.broadcast_object", name, (root_rank,))):
-        objects = session.world.all_gather(sent)
+    sent = obj if current().world.rank == checked_root(root_rank) else None
+    objects = allgather_object(sent, f"{name or 'object'} from rank {root_rank}")
     return objects[root_rank]
 
 

@@ -1,6 +1,5 @@
 """What the report reads: the files of runs, also while they go on, and scores of other programs."""
 
-import itertools
 import math
 import statistics
 import time
@@ -82,17 +81,12 @@ class RunFiles(NamedTuple):
         return [(best["step"], f"best {name}")]
 
     def interruptions(self) -> list[tuple[float, str]]:
-        """The steps at which the training was started again, or went on with other ranks."""
-        marks = {}
+        """The steps at which the training was started again."""
+        marks = []
         for entry in self.starts[1:]:
             if entry["what"] == history.TRAINING:
-                marks[entry["step"]] = f"restart, {entry['ranks']} ranks"
-        restarts = list(marks)
-        for before, after in itertools.pairwise(self.steps):
-            is_other = "ranks" in before and before["ranks"] != after.get("ranks")
-            if is_other and not any(before["step"] <= step < after["step"] for step in restarts):
-                marks[after["step"]] = f"{after['ranks']:.0f} ranks"
-        return sorted(marks.items())
+                marks.append((entry["step"], f"restart, {entry['ranks']} ranks"))
+        return marks
 
 
 def date(seconds: float | None) -> str:

@@ -269,19 +269,15 @@ def step_bars(runs: Runs) -> str:
     rows = ""
     for name, parts_ms in bars.items():
         pieces = ""
-        titles = list[str]()
-        for label, ms in zip(labels.values(), parts_ms, strict=True):
-            color = len(titles)
+        for color, (label, ms) in enumerate(zip(labels.values(), parts_ms, strict=True)):
             width = f"{100 * ms / longest:.2f}%"
             title = f"{label} {ms:,.0f} ms"
             pieces += f'<i class="c{color}" style="width:{width}" title="{title}"></i>'
-            titles.append(title)
         rows += (
             f'<div class="bar"><span>{html.escape(name)}</span><div>{pieces}</div>'
             f"<span>{sum(parts_ms):,.0f} ms</span></div>"
         )
-    entries = titles if len(bars) == 1 else labels.values()
-    legend = "".join(map(key, entries, itertools.count()))
+    legend = "".join(map(key, labels.values(), itertools.count()))
     return (
         f'<h2>Where a step\'s time goes (median)</h2><div class="bars">{rows}</div>'
         f'<div class="legend">{legend}</div>'
