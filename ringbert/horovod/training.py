@@ -62,10 +62,8 @@ class GradientMean:
                 f"gradients can be averaged or summed (op=hvd.Average or hvd.Sum), got op={self.op}"
             )
         for layer in () if self.local_layers is None else tf.nest.flatten(self.local_layers):
-            if not isinstance(layer, keras.layers.Layer) or not layer.built:
-                raise InputError(
-                    f"local_layers must be layers of Keras that are built, got {layer!r:.100}"
-                )
+            if not layer.built:
+                raise InputError(f"local_layers must be built, got {layer!r:.100}")
             self.local |= {id(variable): variable for variable in layer.trainable_weights}
 
     def __call__(self, gradients: Sequence, variables: Sequence) -> list:

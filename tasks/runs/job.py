@@ -94,8 +94,7 @@ def run_on_ranks(
         products = set_precision(machine.precision, machine.tf32)
         collectives = open_collectives(world, machine.collectives.backend)
         world.agree({"the configuration": values, "the versions of packages": versions()})
-        inputs = local_inputs(values, world)
-        local = made(type(config), values | inputs) if inputs else config
+        local = made(type(config), values | local_inputs(values, world))
         mirror = Mirror(folder) if is_remote(folder) else None
         upload = mirror.upload if mirror else None
         with contextlib.closing(Run(local_folder(folder), world, upload)) as run:

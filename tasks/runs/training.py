@@ -139,7 +139,8 @@ class Training:
             if not is_complete:
                 run.remove(result_file(trains=False))  # of an older model
                 self._describe(start, job, plan)
-                self._compile([*feed.batches_of_shapes()], run)
+                if self._layouts:
+                    self._compile([*feed.batches_of_shapes()], run)
             job.has_trained.set()
             training = partial(train, self.step, feed, plan, checkpoints, run, loop, held_out)
             state = surviving(world, f"the training in {run.folder}", training)
@@ -258,15 +259,9 @@ class Training:
         return make_step("step" if is_whole else "gradient")
 
     def _compile(self, batches_of_shapes: Sequence[Batch], run: Run) -> None:
-        """Lets XLA compile the step for these batches, if any: one of each shape."""
-        count = len(batches_of_shapes)
-        if not count:
-            return
-        run.say(
-            f"XLA compiles the step for {count} shape{'s' * (count > 1)} of batches; for BERT-base"
-            " on an H200 each took about a minute"
-        )
-        with run.progress(count, "compiling", "shape") as bar:
+        """Lets XLA compile the step for these batches, one of each shape. For BERT-base on an H200
+        each took about a minute."""
+        with run.progress(len(batches_of_shapes), "compiling", "shape") as bar:
             for batch in batches_of_shapes:
                 self.step.compile(batch, self.plan.accumulation)
                 bar.update()

@@ -138,7 +138,6 @@ def test_predictions_take_what_their_model_was_trained_with(tmp_path, capsys):
 BAD = {  # what the message names, and command lines that are refused so
     "--learning_rate": [
         "--lerning-rate 1",
-        "--learn=1",
         "--learning_rate=1e999",
         "--learning_rate=fast",
     ],

@@ -125,15 +125,11 @@ def summary(runs: Runs, score: str) -> str:
     facts = [date(run.began_s), *by_flags(run, MODEL_FLAGS), ranks, duration(run.seconds)]
     line = html.escape(" · ".join(filter(None, facts)))
     tiles = ""
-    for name in tiles_of(run.measured):
+    # the main scores, which a task gives first, and losses if there is room
+    for name in sorted(run.measured, key=is_score, reverse=True)[:MOST_TILES]:
         label = html.escape(name.replace("_", " "))
         tiles += f'<div class="tile"><b>{shown(name, run.measured)}</b><span>{label}</span></div>'
     return f'<p class="quiet">{line}</p><div class="tiles">{tiles}</div>'
-
-
-def tiles_of(scores: Scores) -> list[str]:
-    """The main scores, which a task gives first, and losses if there is room."""
-    return sorted(scores, key=is_score, reverse=True)[:MOST_TILES]
 
 
 def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
@@ -146,20 +142,15 @@ def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
 
 
 def score_table(places: Runs) -> str:
-    """A row for each score; columns for each run, and for the mean of several seeds. Of a single
-    run only what its tiles do not show."""
-    measured = [place.scores for place in places if place.scores]
-    names = dict.fromkeys(itertools.chain(*measured))
-    hidden = [*NO_SCORES]
-    if len(places) == len(measured) == 1:
-        hidden += tiles_of(measured[0])
+    """A row for each score; columns for each run, and for the mean of several seeds."""
+    names = dict.fromkeys(itertools.chain(*(place.measured for place in places)))
     groups = {}
     for group in dict.fromkeys(place.group for place in places if place.group):
         members = [place.scores for place in places if place.group == group and place.scores]
         groups[f"{group}: mean ± deviation"] = means(members) if len(members) > 1 else {}
     rows = []
     for name in names:
-        if name not in hidden:
+        if name not in NO_SCORES:
             of_groups = (group.get(name, "") for group in groups.values())
             rows.append([name, *cells_of(name, places), *of_groups])
     if rows:
