@@ -18,7 +18,7 @@ from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, ClassVar
 
-from distributed.launcher import COMMAND, TERMINAL, columns, launched_size
+from distributed.launcher import TERMINAL, columns, launched_size
 from ringbase.errors import InputError
 from ringbase.files import read_object
 from ringbase.settings import fields_of, flat
@@ -91,8 +91,6 @@ class LaunchedJob:
             elif isinstance(value, list | tuple | range) and (name in lists or not fields):
                 value = ",".join(map(str, value))
             values[name] = value
-        shown_values = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        self._call = f"ringbert.{type(self).__name__}({shown_values})"
         self.argv = [
             f"--{name}={'null' if value is None else value}" for name, value in values.items()
         ]
@@ -216,10 +214,6 @@ class Script(LaunchedJob, program="", settings=None):
 
     def __init__(self, path: str | os.PathLike[str], /, **arguments) -> None:
         self.path = Path(path).expanduser()
-        if not self.path.is_file():
-            raise InputError(f"{path}: no such file")
-        if not isinstance(arguments.get("output_dir"), str):
-            raise InputError("output_dir must be given, the folder of the run")
         self.program = self.path.stem
         self._read(arguments)
         self.output_dir = arguments["output_dir"]
@@ -305,7 +299,6 @@ def launch(
         argv.append("--elastic")
     command = [*PYTHON, "distributed.launch", *argv, "--", *job.command]
     variables = {**os.environ, **(environment or {})}
-    variables[COMMAND] = f"ringbert.launch({job._call}, ranks={ranks})"
     status, printed, is_interrupted = run(command, variables, progress)
     if is_interrupted:
         raise KeyboardInterrupt(

@@ -70,7 +70,7 @@ class Start:
         load_on_all(model, self.weights, world, run)
         return steps
 
-    def check_settings(self, settings: Mapping, job: Job) -> None:
+    def check_settings(self, settings: Mapping, flags: Mapping) -> None:
         """Raises InputError for the first setting that differs from the checkpoint's, with both
         values, or for other training data with what made them so; and how to train on. On rank
         0."""
@@ -81,13 +81,11 @@ class Start:
                 continue
             difference = f"{name} = {before}, this command has {now}"
             if name == DATA:
-                difference = f"other training data: {self._change_of_data(job.config)}"
-            with_moments = ", and --init_moments to keep the optimizer's moments"
-            moments = with_moments * ("init_moments" in job.config)  # a flag of some programs
+                difference = f"other training data: {self._change_of_data(flags)}"
             raise InputError(
                 f"{self.checkpoint} holds a run with {difference}: give the same value, or --resume"
                 " never to start from the beginning; to train on from its weights, give another"
-                f" --output_dir and this checkpoint as --init_checkpoint{moments}"
+                " --output_dir and this checkpoint as --init_checkpoint"
             )
 
     def _change_of_data(self, flags: Mapping) -> str:

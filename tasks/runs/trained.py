@@ -46,23 +46,18 @@ def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dic
     model's settings are damaged."""
     values = dict(given)
     notes = []
-    saved: Mapping = {}
-    wanted = []
+    models = filter(None, map(given.get, ("output_dir", "init_checkpoint", "model")))
+    all_saved = (settings_of(Path(model).expanduser()) for model in models)
+    saved = next(filter(None, all_saved), {})
     for field in fields:
-        if field.is_saved and (not field.needs or given.keys() & set(field.needs)):
-            wanted.append(field)
-    for flag in ("output_dir", "init_checkpoint", "model"):
-        if wanted and given.get(flag) and not saved:
-            place = Path(given[flag]).expanduser()
-            saved = settings_of(place)
-    for field in wanted:
         value = saved.get(field.name)
-        if value is None:
+        is_wanted = field.is_saved and (not field.needs or given.keys() & set(field.needs))
+        if value is None or not is_wanted:
             continue
         try:
             value = of_type(value, field.type)
         except ValueError as error:
-            raise InputError(f"{place}: --{field.name} {error}") from None
+            raise InputError(f"the model's settings: --{field.name} {error}") from None
         if values.setdefault(field.name, value) != value:
             notes.append(
                 f"note: --{field.name} {values[field.name]}: the model was trained with {value}"
