@@ -49,7 +49,6 @@ class TrainedPredictor:
     model_revision: str | None = None
 
     head: ClassVar[Any]
-    trained_by: ClassVar[str | None] = None  # the program that trains such a model
     settings_class = LoadSettings
     # of `max_seq_length` by default; never more than the model's positions
     longest = LONGEST_ROW
@@ -65,7 +64,7 @@ class TrainedPredictor:
             self.options = options
             values = self._checked_options(positions)
             # before the settings are made: the folder may be another program's
-            self._model = load_model(start, self.head, self.precision, self.trained_by)
+            self._model = load_model(start, self.head, self.precision)
             self.settings: Any = self.settings_class(**values)
             self._job = alone()
             self._preparation = Preparation(self._job.world, self._job.run, start.words)

@@ -83,7 +83,7 @@ class QuestionAnswering(TrainedPredictor):
     version_2_with_negative: bool | None = None
     null_score_diff_threshold: float | None = None
 
-    head, trained_by = SPAN, "bert-squad"
+    head = SPAN
     settings_class = SpanSettings
     longest = 384
 

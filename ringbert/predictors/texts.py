@@ -143,7 +143,7 @@ class Classifier(TextPredictor[TextOrPair, Prediction]):
     ['text', 'label', 'probability', 'labels', 'probabilities_good', 'probabilities_bad']
     """
 
-    head, trained_by = CLASSIFIER, "bert-classifier"
+    head = CLASSIFIER
     settings_class = LabelSettings
 
     def make_task(self, bert_config: BertConfig) -> LabelTask:
@@ -203,7 +203,7 @@ class Tagger(TextPredictor[str, list[Entity]]):
     doc_stride: int | None = None
     characters: bool | None = None
 
-    head, trained_by = TAGGER, "bert-tagger"
+    head = TAGGER
     takes_pairs, columns = False, Entity.__slots__
     settings_class = TaggingSettings
     longest = 128

@@ -57,9 +57,7 @@ def alone() -> Job:
     return Job(World(), Collectives(), Session())
 
 
-def load_model(
-    start: Start, head: Head, precision: Precision = "fp32", trained_by: str | None = None
-) -> Bert:
+def load_model(start: Start, head: Head, precision: Precision = "fp32") -> Bert:
     """The trained model. Raises InputError: its weights have no such head."""
     before = keras.config.dtype_policy()  # the process's, which is restored
     keras.config.set_dtype_policy(POLICIES[precision])
@@ -68,11 +66,7 @@ def load_model(
     finally:
         keras.config.set_dtype_policy(before)
     assert start.weights is not None
-    try:
-        weights.load(model, start.weights)
-    except weights.MissingTensors as error:
-        advice = f"; {trained_by} trains such a model" if trained_by else ""
-        raise InputError(f"{error}{advice}") from error
+    weights.load(model, start.weights)
     return model
 
 

@@ -150,11 +150,15 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         origin, began_s = starts[0]["from"], starts[0]["began"]
     files = [folder / result_file(trains) for trains in (True, False)]
     results = [read_object(file) for file in files if file.is_file()]
-    all_scores = [history.figures(result["scores"]) for result in results]
-    sections = [result[REPORT] for result in results if result.get(REPORT)]
+    scores = seconds = None
+    sections: Sequence[Section] = ()
+    for result in reversed(results):  # a training's come first
+        seconds = result.get("seconds")
+        scores = history.figures(result["scores"]) or scores or {}
+        sections = result.get(REPORT) or sections
     return RunFiles(
         name,
-        next(filter(None, all_scores), {}) if results else None,
+        scores,
         group,
         metric=run.get("metric"),
         plan=run["plan"],
@@ -166,7 +170,7 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         evaluations=[line for line in metrics if "loss" not in line],
         num_damaged=num_damaged,
         step_times=read_json(times) if times.is_file() else (),
-        sections=sections[0] if sections else (),
-        seconds=results[0].get("seconds") if results else None,
+        sections=sections,
+        seconds=seconds,
         starts=starts,
     )
