@@ -77,7 +77,7 @@ def export(
     """
     name = os.fspath(folder)
     path = Path(out).expanduser()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists():
         raise InputError(f"OUT {path} exists already: give a new folder")
     with about_arguments(name):
         start = find_model(name, model_revision)

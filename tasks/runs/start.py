@@ -178,9 +178,9 @@ def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Nee
         except InputError as error:
             raise InputError(f"--{flag} {named} is damaged: {error}") from None
     commit = hub.commit_of(source) if source is not None else None
-    reason = (
-        f"--{flag} {named}{f', commit {commit}' if commit else ''}" if named else "initial values"
-    )
+    reason = f"--{flag} {named}" if named else "initial values"
+    if commit:
+        reason += f", commit {commit}"
     bert_config, words = _configuration_and_tokenizer(config, source, say, needs)
     return Start(bert_config, words, source, reason=reason, commit=commit)
 
@@ -218,9 +218,11 @@ def _configuration_and_tokenizer(
     if not (needs.tokenizer or in_folder or tokens.vocab_file or tokens.spm_model_file):
         say("note: without --vocab_file or --model the model is saved without its vocabulary")
         return bert_config, None
+    if not in_folder and needs.tokenizer_folder:
+        folder = needs.tokenizer_folder
     words = tokenizer.load(
         tokens.vocab_file,
-        folder if in_folder or needs.tokenizer_folder is None else needs.tokenizer_folder,
+        folder,
         tokens.do_lower_case,
         config.init_checkpoint or config.model or "",
         tokens.spm_model_file,

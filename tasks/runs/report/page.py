@@ -26,7 +26,7 @@ from ringbase.files import write_text
 from tasks.runs import flags
 from tasks.runs.history import DAMAGED, DATA_FLAGS, NEW, duration
 from tasks.runs.report.charts import Curve, Points, chart, key, smoothed
-from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, Scores, date, is_score, read_runs
+from tasks.runs.report.files import Lines, RunFiles, Scores, date, is_score, read_runs
 from tasks.runs.report.sections import Best, section, table
 
 COMPARISON = "comparison.html"  # of several places
@@ -93,7 +93,6 @@ def page_of(places: Runs) -> str:
         number = color_of_group.setdefault(run.group or run.name, len(color_of_group))
         colors[run.name] = number % MOST_COLORS
     charts = "".join(charts_of(runs, colors))
-    they_were = "they were" if several else "it was"
     parts = [
         f"<header><h1>{title}</h1>{summary(runs, score)}</header>",
         score_table(places),
@@ -101,7 +100,7 @@ def page_of(places: Runs) -> str:
         step_bars(runs),
         differences(runs),
         *(sections_of(run, several) for run in runs),
-        f"<h2>How {they_were} run</h2>{facts_table(runs)}",
+        f"<h2>How it was run</h2>{facts_table(runs)}",
         *map(history_of, runs),
         *map(command_of, runs),
     ]
@@ -135,7 +134,7 @@ def summary(runs: Runs, score: str) -> str:
 def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
     """The last parts of the paths that these flags have."""
     for path in filter(None, map(run.config.get, names)):
-        yield str(path).rstrip("/").rsplit("/", 1)[-1]
+        yield Path(path).name
 
 
 # -- scores ----------------------------------------------------------------------------------------
@@ -150,9 +149,8 @@ def score_table(places: Runs) -> str:
         groups[f"{group}: mean ± deviation"] = means(members) if len(members) > 1 else {}
     rows = []
     for name in names:
-        if name not in NO_SCORES:
-            of_groups = (group.get(name, "") for group in groups.values())
-            rows.append([name, *cells_of(name, places), *of_groups])
+        of_groups = (group.get(name, "") for group in groups.values())
+        rows.append([name, *cells_of(name, places), *of_groups])
     if rows:
         heads = ["", *(place.name for place in places), *groups]
         return f"<h2>Scores</h2>{table(heads, rows)}"
@@ -205,11 +203,12 @@ def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
     several = len(runs) > 1
 
     def curves(key):
-        return [Curve(run.name * several, points(run.steps, key), colors[run.name]) for run in runs]
+        for run in runs:
+            yield Curve(run.name * several, points(run.steps, key), colors[run.name])
 
     marks = runs[0].best()
     breaks = [] if several else runs[0].interruptions()
-    raw = curves("loss")
+    raw = [*curves("loss")]
     # of several runs the raw curves would hide each other
     losses = [] if several else [Curve("training", raw[0].points, style="raw")]
     for name, values, color, _ in raw:
@@ -330,13 +329,13 @@ def facts_of(run: RunFiles) -> dict[str, str]:
         "warmup steps": "" if warmup is None else f"{warmup:,.0f}",
         "last loss": shown("loss", last),
         "examples/s (median)": f"{run.median('examples_per_s'):.1f}",
-        "precision": str(run.config.get("precision", "")),
+        "precision": run.config.get("precision", ""),
         "model": ", ".join(by_flags(run, MODEL_FLAGS)),
         "weights from": run.start,
         "data": ", ".join(by_flags(run, DATA_FLAGS)),
         "started": date(run.began_s),
         "took": duration(run.seconds),
-        "machine": str(run.environment.get("machine", "")),
+        "machine": run.environment.get("machine", ""),
         "packages": versions_of(run),
     }
 
@@ -347,18 +346,18 @@ def history_of(run: RunFiles) -> str:
         return ""
     rows = []
     for entry in run.starts:
-        what = ", ".join([str(entry["what"]), *entry.get("predicted", ())])
+        what = ", ".join([entry["what"], *entry.get("predicted", ())])
         changed = entry.get("changed", {})
         changes = [f"--{flag} {old} → {new}" for flag, (old, new) in changed.items()]
         row = [date(entry["began"]), what, entry["step"], entry["ranks"]]
-        row += [str(entry.get("machine", "")), duration(entry.get("seconds")), entry["from"]]
+        row += [entry.get("machine", ""), duration(entry.get("seconds")), entry["from"]]
         rows.append([*row, ", ".join(changes)])
     columns = ["started", "what", "step", "ranks", "machine", "took", "from", "flags that changed"]
     return f"<h2>Starts of {html.escape(run.name)}</h2>{table(columns, rows)}"
 
 
 def versions_of(run: RunFiles) -> str:
-    versions = dict(run.environment.get("packages") or {})
+    versions = dict(run.environment.get("packages", {}))
     versions["commit"] = run.environment.get("git_commit")
     names = ("ringbert", "tensorflow", "tensorflow-cpu", "keras", "commit")
     return ", ".join(f"{name} {versions[name]}" for name in names if versions.get(name))
@@ -370,7 +369,7 @@ def command_of(run: RunFiles) -> str:
     lines = [f"<code>{html.escape(command)}</code>"]
     launched = run.environment.get("launched_by")
     if launched:
-        lines = [f"<code>{html.escape(str(launched))}</code>", "on each rank:", *lines]
+        lines = [f"<code>{html.escape(launched)}</code>", "on each rank:", *lines]
     if run.num_damaged:
         lines.append(f"{run.num_damaged:,} damaged lines of metrics.jsonl are left out")
     return f"<p><b>{html.escape(run.name)}</b><br>{'<br>'.join(lines)}</p>"
