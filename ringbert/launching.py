@@ -79,16 +79,13 @@ class LaunchedJob:
 
     def _read(self, arguments: Mapping[str, Any]) -> None:
         """Makes the arguments flags."""
-        fields = fields_of(self.settings) if self.settings else ()
-        lists = [field.name for field in fields if field.is_list]
         values = {}
         for name, value in arguments.items():
             if name in TABLES and not isinstance(value, str | os.PathLike | None):
                 from ringbert.in_memory import file_of  # pyarrow takes 0.3 s, and most have files
 
                 value = file_of(value, name)
-            # the flags of a script are its own
-            elif isinstance(value, list | tuple | range) and (name in lists or not fields):
+            elif isinstance(value, list | tuple | range):
                 value = ",".join(map(str, value))
             values[name] = value
         self.argv = [

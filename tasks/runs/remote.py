@@ -4,7 +4,7 @@ run's folder is uploaded after each checkpoint and at its end. Most stores need 
 """
 
 import contextlib
-import re
+import glob
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -17,7 +17,6 @@ from ringbase.files import build_folder, digest, read_json, write_json
 from tasks.runs.environment import cache_folder, writing_cache
 from tasks.runs.trained import CHECKPOINTS
 
-URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
 # The flags of inputs: those that only rank 0 reads, and those that every machine reads.
 ON_FIRST = ("model", "init_checkpoint", "bert_config_file", "vocab_file", "spm_model_file")
 ON_EACH_MACHINE = (
@@ -48,7 +47,7 @@ def store_of(flag: str, url: str) -> Iterator[tuple[Any, str]]:
 
 
 def is_remote(value: object) -> bool:
-    return isinstance(value, str) and URL.fullmatch(value) is not None
+    return isinstance(value, str) and "://" in value
 
 
 def local_inputs(values: Mapping, world: World) -> dict[str, str]:
@@ -66,7 +65,7 @@ def fetched(flag: str, url: str) -> str:
     """The path of the local copy of a remote file or folder, or for a remote pattern the local one.
     What the store says of names, sizes and versions is the key of the copy."""
     with store_of(flag, url) as (store, path):
-        find = store.glob if re.search(r"[*?\[]", path) else store.find
+        find = store.glob if glob.has_magic(path) else store.find
         names = sorted(find(path))
         versions = [(name, store.size(name), store.ukey(name)) for name in names]
         folder = cache_folder() / "remote" / digest(url, versions)
