@@ -273,8 +273,6 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
     def _moments(self, inputs, mask):
         mean, variance = super()._moments(inputs, mask)
-        if current().world.size == 1:
-            return mean, variance
         mean_of_all = allreduce(mean, name="mean of a batch")
         # Not the mean of squares less the square of the mean, whose digits would cancel.
         spread = variance + tf.math.squared_difference(mean, mean_of_all)

@@ -17,16 +17,8 @@ from ringbase.files import build_folder, digest, read_json, write_json
 from tasks.runs.environment import cache_folder, writing_cache
 from tasks.runs.trained import CHECKPOINTS
 
-# The flags of inputs: those that only rank 0 reads, and those that every machine reads.
+# the flags of inputs that only rank 0 reads
 ON_FIRST = ("model", "init_checkpoint", "bert_config_file", "vocab_file", "spm_model_file")
-ON_EACH_MACHINE = (
-    "train_file",
-    "dev_file",
-    "predict_file",
-    "data_dir",
-    "input_file",
-    "eval_input_file",
-)
 # what says that the others are complete
 LAST = (manifest.NAME, "result.json", "predict_result.json")
 # a list of the files that the store has had: those that it lacks now were removed there
@@ -54,10 +46,10 @@ def local_inputs(values: Mapping, world: World) -> dict[str, str]:
     """The local copies of the remote inputs among the values of flags, on every rank. Raises
     InputError."""
     copies = {}
-    for name in (*ON_FIRST, *ON_EACH_MACHINE):
-        if is_remote(values.get(name)):
+    for name, value in values.items():
+        if is_remote(value) and name != "output_dir":
             call = world.on_first if name in ON_FIRST else world.on_each_machine
-            copies[name] = call(fetched, name, values[name])
+            copies[name] = call(fetched, name, value)
     return copies
 
 

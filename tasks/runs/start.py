@@ -250,13 +250,7 @@ def newest_checkpoint(resume: str, run: Run) -> tuple[Path, State] | None:
     names. Raises InputError: that one has none, or there are checkpoints but none is intact."""
     if resume == "never":
         return None
-    try:
-        own = newest_intact(run.folder / CHECKPOINTS, run.say)
-    except InputError as error:
-        raise InputError(
-            f"{error}: repair one, or give another --output_dir, or --resume never to start from"
-            " the beginning and keep them under another name"
-        ) from None
+    own = newest_intact(run.folder / CHECKPOINTS, run.say)
     if own is not None or resume == "auto":  # this run's own progress comes first
         return own
     other = Path(resume).expanduser()

@@ -212,7 +212,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(squad, squad_refused, cop
     for folder in older:
         truncate(folder / "state.json", 5)
     for folder, flag, named in (
-        (copy, "--learning_rate=2e-3", [newest.name, "--resume never"]),
+        (copy, "--learning_rate=2e-3", [newest.name, "model.safetensors"]),
         (other, f"--init_checkpoint={older[0]}", [older[0], "state.json"]),
         (other, f"--resume={copy}", ["none", "intact"]),
     ):

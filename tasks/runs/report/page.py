@@ -219,12 +219,12 @@ def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
         main = run.main_score(measured)
         for name in measured:
             if name.endswith("loss"):
-                shown_curves, number = losses, len(losses) - 1
+                shown_curves = losses
             elif name == main or (is_score(name) and not several):
-                shown_curves, number = scores, len(scores)
+                shown_curves = scores
             else:
                 continue
-            color, label = number % MOST_COLORS, name
+            color, label = len(shown_curves) % MOST_COLORS, name
             if several:
                 color, label = colors[run.name], f"{run.name} {name}"
             curve = Curve(label, points(run.evaluations, name), color, "dots")
@@ -320,13 +320,12 @@ def facts_table(runs: Runs) -> str:
 def facts_of(run: RunFiles) -> dict[str, str]:
     plan = run.plan
     last = run.steps[-1]
-    warmup = plan.get("warmup_steps")
     return {
         "steps": f"{last['step']:,} of {plan['steps']:,.0f}",
         "ranks": f"{plan['size']:.0f}",
         "global batch": f"{plan['global_batch_size']:.0f}",
         "learning rate": f"{plan['learning_rate']:.3g}",
-        "warmup steps": "" if warmup is None else f"{warmup:,.0f}",
+        "warmup steps": f"{plan.get('warmup_steps', 0):,.0f}",
         "last loss": shown("loss", last),
         "examples/s (median)": f"{run.median('examples_per_s'):.1f}",
         "precision": run.config.get("precision", ""),
@@ -359,8 +358,7 @@ def history_of(run: RunFiles) -> str:
 def versions_of(run: RunFiles) -> str:
     versions = dict(run.environment.get("packages", {}))
     versions["commit"] = run.environment.get("git_commit")
-    names = ("ringbert", "tensorflow", "tensorflow-cpu", "keras", "commit")
-    return ", ".join(f"{name} {versions[name]}" for name in names if versions.get(name))
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
 
 
 def command_of(run: RunFiles) -> str:
