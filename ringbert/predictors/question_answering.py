@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from bert.configuration import BertConfig
-from bert.heads import SPAN
 from ringbase.errors import InputError
 from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from tasks.squad.reading import Examples, Question
@@ -83,7 +82,6 @@ class QuestionAnswering(TrainedPredictor):
     version_2_with_negative: bool | None = None
     null_score_diff_threshold: float | None = None
 
-    head = SPAN
     settings_class = SpanSettings
     longest = 384
 

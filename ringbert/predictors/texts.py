@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from bert.configuration import BertConfig
-from bert.heads import CLASSIFIER, TAGGER
 from bert.text.characters import word_spans
 from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from tasks.classifier.named_tasks import is_on_pairs
@@ -140,7 +139,6 @@ class Classifier(TextPredictor[TextOrPair, Prediction]):
     ['text', 'label', 'probability', 'labels', 'probabilities_good', 'probabilities_bad']
     """
 
-    head = CLASSIFIER
     settings_class = LabelSettings
 
     def make_task(self, bert_config: BertConfig) -> LabelTask:
@@ -200,7 +198,6 @@ class Tagger(TextPredictor[str, list[Entity]]):
     doc_stride: int | None = None
     characters: bool | None = None
 
-    head = TAGGER
     takes_pairs, columns = False, Entity.__slots__
     settings_class = TaggingSettings
     longest = 128

@@ -154,7 +154,8 @@ def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[s
             exported.labels_file = tf.saved_model.Asset(str(path))
 
         def fill(new):
-            tf.saved_model.save(exported, str(new), exported.function)
+            signatures = dict.fromkeys(("serving_default", "ids"), exported.function)
+            tf.saved_model.save(exported, str(new), signatures)
             tokenizer.save(new / ASSETS, num_positions=exported.num_positions)
 
         replace_folder(folder, fill)

@@ -107,10 +107,9 @@ class Mirror:
         failed: they are kept."""
         with store_of("output_dir", self.url) as (store, path):
             sizes = {}
-            if store.exists(path):
-                for remote in store.find(path):
-                    name = str(PurePosixPath(remote).relative_to(path))
-                    sizes[name] = store.size(remote)
+            for remote, facts in store.find(path, detail=True).items():
+                name = str(PurePosixPath(remote).relative_to(path))
+                sizes[name] = facts["size"]
             files = visible_files(folder)
             changed = sizes.copy()
             record = folder / UPLOADED
