@@ -173,8 +173,12 @@ def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options) ->
         return total[starts[0] : starts[1]]
 
     what = "hvd.reducescatter"
-    own = [with_larger_gradient(_with_rows(tensor, what)) for tensor in tensors]
-    totals = grouped_allreduce(own, op=op, **{"name": what} | options)
+    own = []
+    for tensor in tensors:
+        value = _with_rows(tensor, what)
+        own.append(with_larger_gradient(value))
+    options = {"name": what} | options
+    totals = grouped_allreduce(own, op=op, **options)
     return [*map(part, totals)]
 
 

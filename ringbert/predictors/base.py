@@ -60,7 +60,8 @@ class TrainedPredictor:
             for source in (self.said_by(start), start.settings(), vars(self)):
                 options |= {name: each for name, each in source.items() if each is not None}
             self.options = options
-            self.settings: Any = self.settings_class(**self._checked_options(positions))
+            values = self._checked_options(positions)
+            self.settings: Any = self.settings_class(**values)
             self._job = alone()
             self._preparation = Preparation(self._job.world, self._job.run, start.words)
             self.task: Any = self.make_task(start.bert_config)

@@ -83,9 +83,13 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
 
     def rows_of(self, items: Items) -> DataSet:
         """The rows of texts. Warns when some are cut to `max_seq_length` tokens."""
-        first = [text for text, *_ in items]
-        second = [pair[0] if pair else None for _, *pair in items]
-        data = self.set_of(Texts(first, second, None, [""] * len(items)))
+        first = []
+        second = []
+        for text, *pair in items:
+            first.append(text)
+            second.append(pair[0] if pair else None)
+        ids = [""] * len(items)
+        data = self.set_of(Texts(first, second, None, ids))
         cut = data.prepared.facts["tokens_cut"]
         if cut:
             most = self.settings.max_seq_length

@@ -165,7 +165,8 @@ class Embedder(TrainedPredictor):
         pairs = Pairs(items)
         vectors = self.results(self.set_of(pairs))  # of each text once
         place_of = pairs.places()
-        vectors = vectors[[place_of[text] for (text,) in items]]
+        places = [place_of[text] for (text,) in items]
+        vectors = vectors[places]
         return vectors[0] if is_single else vectors
 
     def similarities(self, texts: Iterable[str], others: Iterable[str]) -> ndarray:

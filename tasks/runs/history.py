@@ -118,8 +118,8 @@ def read_metrics(path: Path) -> tuple[list[Figures], int]:
     metrics: list[Figures] = []
     num_damaged = 0
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    whole_lines = text.rpartition("\n")[0].split("\n")
-    for line in filter(str.strip, whole_lines):
+    whole_lines, _, _ = text.rpartition("\n")
+    for line in filter(str.strip, whole_lines.split("\n")):
         try:
             values = parse_json(line)
             metrics.append(figures(values) | {"step": int(values["step"])})

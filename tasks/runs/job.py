@@ -69,7 +69,8 @@ class Job:
             try:
                 if (self.run.folder / "model").is_dir():
                     self.run.write(CARD, card_of(self.run.folder))
-                self.run.say(f"report: {write_page([self.run.folder])}")
+                page = write_page([self.run.folder])
+                self.run.say(f"report: {page}")
             except Exception as error:  # the training is complete, whatever its page lacks
                 self.run.say(f"warning: no {CARD} or {PAGE}: {one_line(error)}")
 

@@ -101,7 +101,12 @@ class Start:
 
 def load_on_all(model: Bert, source: Path, world: World, run: Run) -> None:
     """Gives a model on every rank the weights in a folder or TensorFlow checkpoint."""
-    world.on_first(lambda: run.say(f"weights: {weights.load(model, source)}"))
+
+    def load():
+        loaded = weights.load(model, source)
+        run.say(f"weights: {loaded}")
+
+    world.on_first(load)
     broadcast_variables(model.trainable_variables, world)
 
 
@@ -188,8 +193,9 @@ def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Nee
 def models_in(folder: Path) -> str:
     """Where the folder of a run, or of runs with several seeds, has models; "" for other
     folders."""
-    files = [*folder.glob("model/config.json"), *sorted(folder.glob("seed-*/model/config.json"))]
-    return f", but models are in {shortened(str(file.parent) for file in files)}" if files else ""
+    of_seeds = sorted(folder.glob("seed-*/model/config.json"))
+    models = [str(file.parent) for file in (*folder.glob("model/config.json"), *of_seeds)]
+    return f", but models are in {shortened(models)}" if models else ""
 
 
 def _configuration_and_tokenizer(

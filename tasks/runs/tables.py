@@ -206,7 +206,8 @@ def of_data_set(data: Any, where: str, classes: Sequence[str] = ()) -> Table:
             names_of[column] = of_item.names
 
     def rows() -> Rows:
-        for place, row in _numbered(data.with_format("arrow").iter(ROWS_AT_ONCE)):
+        batches = data.with_format("arrow").iter(ROWS_AT_ONCE)
+        for place, row in _numbered(batches):
             for column, names in names_of.items():
                 row[column] = _named(row[column], names)
             yield place, row

@@ -139,9 +139,10 @@ def rows_of_texts(
     lengths = np.stack([one, first_kept, one, more_separators, second_kept, is_pair], 1)
     ids = pa.array(gather(source, starts.reshape(-1), lengths.reshape(-1)))
     offsets = pa.array(offsets_of(lengths.sum(1)))
-    input_ids = pa.LargeListArray.from_arrays(offsets, ids)
-    sentence_a = pa.array(first_kept + 2, pa.int32())
-    columns = {"input_ids": input_ids, "sentence_a_tokens": sentence_a}
+    columns = {
+        "input_ids": pa.LargeListArray.from_arrays(offsets, ids),
+        "sentence_a_tokens": pa.array(first_kept + 2, pa.int32()),
+    }
     facts = preparation.fit([first_ids, second_ids], [*first, *second_texts])
     num_cut = first_sizes + second_sizes - first_kept - second_kept
     facts["rows_cut"] = int((num_cut > 0).sum())

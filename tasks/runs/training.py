@@ -170,8 +170,9 @@ class Training:
         if step:
             job.run.say(f"continues at step {step:,} of {plan.steps:,}")
         self._say_warnings(job, plan, held_out)
-        tensors = self.model.named_tensors()
-        shapes = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
+        shapes = []
+        for name, tensor in self.model.named_tensors().items():
+            shapes.append((name, tuple(tensor.shape)))
         data = self._data.key, len(self._data.rows)
         self._world.agree({"the data": data, "the plan": plan, "the tensors": shapes})
 

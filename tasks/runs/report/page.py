@@ -83,7 +83,8 @@ def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
 def page_of(places: Runs) -> str:
     names = dict.fromkeys(place.group or place.name for place in places)
     title = html.escape(" · ".join(names))
-    score = next(filter(None, (place.main_score(place.measured) for place in places)), "")
+    main_scores = (place.main_score(place.measured) for place in places)
+    score = next(filter(None, main_scores), "")
     places = sorted(places, key=lambda place: -place.measured.get(score, -math.inf))
     runs = [place for place in places if place.steps]
     several = len(runs) > 1
@@ -142,7 +143,9 @@ def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
 
 def score_table(places: Runs) -> str:
     """A row for each score; columns for each run, and for the mean of several seeds."""
-    names = dict.fromkeys(itertools.chain(*(place.measured for place in places)))
+    names: dict = {}
+    for place in places:
+        names |= dict.fromkeys(place.measured)
     groups = {}
     for group in dict.fromkeys(place.group for place in places if place.group):
         members = [place.scores for place in places if place.group == group and place.scores]
@@ -215,7 +218,9 @@ def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
         losses.append(Curve(name or "training, smoothed", smoothed(values), color))
     scores = list[Curve]()
     for run in runs:
-        measured = dict.fromkeys(itertools.chain(*run.evaluations))
+        measured: dict = {}
+        for line in run.evaluations:
+            measured |= dict.fromkeys(line)
         main = run.main_score(measured)
         for name in measured:
             if name.endswith("loss"):
