@@ -243,21 +243,21 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
                 values["precision"] = field.name if value else "fp32"
         else:
             values[field.name] = value
-    for token in unknown:
-        _check_unknown(token, values.get("undefok", "").split(","), known)
+    _check_unknown(unknown, values.get("undefok", ""), known)
     if "config" in values:
         return _read_file(values["config"], fields) | values
     return values
 
 
-def _check_unknown(token: str, allowed: Sequence[str], known: Mapping[str, Field]) -> None:
+def _check_unknown(tokens: Sequence[str], undefok: str, known: Mapping[str, Field]) -> None:
     """Raises InputError for a word that is no flag's, unless it is one of `--undefok`."""
-    name, _ = _split(token)
-    if not name:
-        raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
-    if name not in allowed:
-        shown = token.partition("=")[0][:LONGEST_SHOWN]
-        raise InputError(f"unknown flag {shown}; {_hint(name[:LONGEST_SHOWN], known)}")
+    for token in tokens:
+        name, _ = _split(token)
+        if not name:
+            raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
+        if name not in undefok.split(","):
+            shown = token.partition("=")[0][:LONGEST_SHOWN]
+            raise InputError(f"unknown flag {shown}; {_hint(name[:LONGEST_SHOWN], known)}")
 
 
 def _lines_of(file: str) -> list[str]:
