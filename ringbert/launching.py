@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from distributed.launcher import TERMINAL, columns, launched_size
 from ringbase.errors import InputError
 from ringbase.files import read_object
-from ringbase.settings import fields_of, flat
+from ringbase.settings import fields_of, flat, shown
 from tasks.classifier.settings import ClassifierConfig
 from tasks.embedder.settings import EmbedderConfig
 from tasks.pretraining.settings import PretrainingConfig
@@ -79,14 +79,20 @@ class LaunchedJob:
 
     def _read(self, arguments: Mapping[str, Any]) -> None:
         """Makes the arguments flags."""
+        fields = fields_of(self.settings) if self.settings else ()
+        known = {name: field for field in fields for name in field.names}
         values = {}
         for name, value in arguments.items():
-            if name in TABLES and not isinstance(value, str | os.PathLike | None):
+            is_text = isinstance(value, str | os.PathLike | None)
+            takes_list = not fields or (name in known and known[name].is_list)
+            if name in TABLES and not is_text:
                 from ringbert.in_memory import file_of  # pyarrow takes 0.3 s, and most have files
 
                 value = file_of(value, name)
-            elif isinstance(value, list | tuple | range):
+            elif takes_list and isinstance(value, list | tuple | range):
                 value = ",".join(map(str, value))
+            elif hasattr(value, "__len__") and not is_text and (name in known or not fields):
+                raise InputError(f"{name} must be one value, got {shown(value)}")
             values[name] = value
         self.argv = [
             f"--{name}={'null' if value is None else value}" for name, value in values.items()

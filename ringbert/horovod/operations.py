@@ -30,7 +30,7 @@ WIDE = {tf.float16: tf.float32, tf.bfloat16: tf.float32, tf.bool: tf.int32}
 
 @dataclass(frozen=True)
 class Compressor:
-    """Makes tensors of numbers smaller."""
+    """Makes tensors of numbers smaller. Others with these methods may be given too."""
 
     half: tf.DType | None = None
 
@@ -49,6 +49,9 @@ class Compression:
     of float32, and add in float32. Within a machine nothing is sent, and so nothing is rounded."""
 
     none, fp16, bf16 = Compressor(), Compressor(tf.float16), Compressor(tf.bfloat16)
+
+
+OF_BACKEND = (Compression.fp16, Compression.bf16)  # which rounds, and only what it sends
 
 
 @as_written
@@ -75,8 +78,8 @@ def grouped_allreduce(
     op = op or (Sum if average is False else Average)
     if op not in MPI_NAMES:
         raise InputError(f"op must be hvd.Average, Sum, Min, Max or Product, got {op}")
-    # the backend rounds, and only what it sends
-    is_half = compression in (Compression.fp16, Compression.bf16)
+    is_half = compression in OF_BACKEND
+    compressor = Compression.none if is_half else compression
 
     def gradient(name, _, *upstream):
         if op not in SUMS:
@@ -85,13 +88,14 @@ def grouped_allreduce(
 
     results = list(tensors)
     own = []
-    dtypes = {}  # of each of these, by its place
+    sent = {}  # dtype and context of each of these, by its place
     for place, tensor in enumerate(tensors):
         if not isinstance(tensor, tf.IndexedSlices):
             value = tf.convert_to_tensor(tensor)
             if value.dtype == tf.string:
                 raise WrongValue("hvd.allreduce: tensors must hold numbers, got strings")
-            dtypes[place] = value.dtype
+            value, context = compressor.compress(value)
+            sent[place] = value.dtype, context
             wide = tf.cast(value, WIDE.get(value.dtype, value.dtype))
             value = _scaled(wide, prescale_factor)
             if postscale_factor != 1 and value.dtype.is_integer:
@@ -106,8 +110,9 @@ def grouped_allreduce(
     call = Call("hvd.allreduce", name, (op, is_half))
     reduce = functools.partial(_reduced, op, is_half)
     totals = collective(call, reduce, gradient, own)
-    for (place, dtype), total in zip(dtypes.items(), totals, strict=True):
-        results[place] = tf.cast(_scaled(total, postscale_factor), dtype)
+    for (place, (dtype, context)), total in zip(sent.items(), totals, strict=True):
+        total = tf.cast(_scaled(total, postscale_factor), dtype)
+        results[place] = compressor.decompress(total, context)
     return results
 
 

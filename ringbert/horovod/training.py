@@ -22,7 +22,14 @@ from keras.src.saving import object_registration
 from keras.src.trainers import trainer
 
 from ringbase.errors import InputError
-from ringbert.horovod.operations import Average, Compression, Sum, allreduce, grouped_allreduce
+from ringbert.horovod.operations import (
+    OF_BACKEND,
+    Average,
+    Compression,
+    Sum,
+    allreduce,
+    grouped_allreduce,
+)
 from ringbert.horovod.session import Unsupported, as_written, current, is_initialized
 
 # Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the
@@ -93,7 +100,8 @@ class GradientMean:
         session = current()
         is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
         is_on_host = tf.executing_eagerly() or session.collectives is session.host
-        if is_sparse or is_on_host or not own:
+        has_own_compressor = self.compression not in (Compression.none, *OF_BACKEND)
+        if is_sparse or is_on_host or has_own_compressor or not own:
             options = {"op": self.op, "compression": self.compression, "name": "gradients"}
             return grouped_allreduce(own, **options)
         dtypes = [value.dtype for value in own]

@@ -27,6 +27,7 @@ from ringbase.files import SMALL_BYTES, read_text
 from ringbase.settings import (
     BOOLEAN_WORDS,
     LONGEST_SHOWN,
+    TEXTS,
     Field,
     alternatives,
     fields_of,
@@ -60,7 +61,7 @@ REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precis
 FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 # mpirun ends the job when any rank fails: the others wait for the first one's error
 FIRST_RANK_S = 5.0
-PLACEHOLDERS = {int: "N", float: "X", str: "TEXT"}
+PLACEHOLDERS = {int: "N", float: "X", str: "TEXT", TEXTS: "TEXT"}
 VERSION = f"ringbert {ringbase.__version__}"
 EPILOG = f"""Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag,
 --flag=false or --flag false. The last value of a flag counts. Flags may have one dash or two, and
@@ -223,7 +224,9 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
         elif name in negated and text is None:
             field, text = negated[name], "false"
         elif not name and positional:
-            field, text = positional.pop(0), token
+            field, text = positional[0], token
+            if field.type != TEXTS:
+                positional.pop(0)
         else:
             unknown.append(token)
             continue
@@ -241,6 +244,8 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
         elif field.name in REDUCED_PRECISIONS:
             if value or values.get("precision") == field.name:
                 values["precision"] = field.name if value else "fp32"
+        elif field.type == TEXTS:
+            values[field.name] = (*values.get(field.name, ()), *value)
         else:
             values[field.name] = value
     _check_unknown(unknown, values.get("undefok", ""), known)

@@ -82,10 +82,13 @@ class Start:
             difference = f"{name} = {before}, this command has {now}"
             if name == DATA:
                 difference = f"other training data: {self._change_of_data(flags)}"
+            moments = ""
+            if "init_moments" in flags:  # which some programs have
+                moments = ", and --init_moments to keep the optimizer's moments"
             raise InputError(
                 f"{self.checkpoint} holds a run with {difference}: give the same value, or --resume"
                 " never to start from the beginning; to train on from its weights, give another"
-                " --output_dir and this checkpoint as --init_checkpoint"
+                f" --output_dir and this checkpoint as --init_checkpoint{moments}"
             )
 
     def _change_of_data(self, flags: Mapping) -> str:

@@ -260,9 +260,13 @@ class Training:
         return make_step("step" if is_whole else "gradient")
 
     def _compile(self, batches_of_shapes: Sequence[Batch], run: Run) -> None:
-        """Lets XLA compile the step for these batches, one of each shape. For BERT-base on an H200
-        each took about a minute."""
-        with run.progress(len(batches_of_shapes), "compiling", "shape") as bar:
+        """Lets XLA compile the step for these batches, one of each shape."""
+        count = len(batches_of_shapes)
+        run.say(
+            f"XLA compiles the step for {count} shape{'s' * (count > 1)} of batches; for BERT-base"
+            " on an H200 each took about a minute"
+        )
+        with run.progress(count, "compiling", "shape") as bar:
             for batch in batches_of_shapes:
                 self.step.compile(batch, self.plan.accumulation)
                 bar.update()
@@ -330,7 +334,18 @@ class Training:
         warning = None if self._task.head.reads_words else rate_warning(plan)
         if warning:
             say(warning)
+        if self._config.step.compression != "none" and not job.collectives.compresses:
+            say(
+                "note: --compression changes nothing with the backend"
+                f" {job.collectives.name} on these machines"
+            )
         if held_out:
             every = held_out.interval(plan)
             count = math.ceil(plan.steps / every)
             say(f"evaluation every {every:,} steps, {count:,} in all")
+            patience = held_out.patience
+            if patience is not None and count <= patience + 1:  # only after the last one
+                say(
+                    f"warning: with {count} evaluations --early_stopping_patience {patience} never"
+                    " stops early"
+                )

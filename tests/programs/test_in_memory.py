@@ -163,7 +163,9 @@ def test_data_in_memory_that_are_refused(data, named):
     assert line.startswith("train_file: ")
 
 
-def test_a_script_takes_tables_too():
+def test_tables_are_for_files():
+    refused(lambda: ringbert.Squad(output_dir=FRAME, train_file="a"), "output_dir", "one value")
+    refused(lambda: ringbert.Pretraining(output_dir="out", input_file=FRAME), "input_file")
     own = ringbert.Script(ROOT / "examples/own_task.py", output_dir="out", train_file=FRAME)
     assert own.argv[1].endswith(".parquet")
 

@@ -317,6 +317,7 @@ def test_other_settings_are_refused_with_the_ways_to_train_on(corpus, trained, t
         f"{first} holds a run with --num_train_steps = {STEPS}, this command has 30",
         "--output_dir",
         "this checkpoint as --init_checkpoint",
+        "--init_moments",
     )
     more = f"--init_checkpoint={first}", "--init_moments", "--num_warmup_steps=null"
     longer(tmp_path / "longer", *more)

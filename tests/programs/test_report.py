@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -173,13 +174,39 @@ def test_a_chart_shows_its_values_and_whole_labels(tmp_path):
     assert end == pytest.approx(float(ends[1]), abs=0.2)
 
 
+def test_what_was_measured_once_is_a_line_of_text(tmp_path):
+    folder = make_run(tmp_path / "run", evaluations=[(40, {"eval_f1": 0.25, "eval_accuracy": 0.5})])
+    tree = tree_of(page_of(folder))
+    assert len(tree.findall(".//figure")) == 4
+    (line,) = tree.findall(".//p[@class='once']")
+    text = "".join(line.itertext())
+    assert text == "scores on held-out data: eval_f1 0.25 (step 40), eval_accuracy 0.5 (step 40)"
+
+
+def test_curves_mark_changes_of_the_number_of_ranks(tmp_path):
+    """After deaths, and where the training was started again."""
+    folder = make_run(tmp_path / "run")
+    lines = [
+        {"step": step, "loss": 1.0, "ranks": ranks, "examples_per_s": 9.0}
+        for step, ranks in ((1, 4), (20, 4), (30, 3), (40, 2))
+    ]
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    first = {"began": 0, "what": "training", "ranks": 4, "from": "initial values", "step": 0}
+    write_json(folder / "history.json", [first, first | {"ranks": 2, "step": 32}])
+    page = page_of(folder)
+    for mark in (">3 ranks</text>", ">restart, 2 ranks</text>"):
+        assert page.count(mark) == 2  # on the curves of loss and speed
+    assert ">2 ranks</text>" not in page
+
+
 def test_one_rank_has_no_sum_over_ranks(tmp_path):
     for ranks in (1, 2):
         page = page_of(make_run(tmp_path / f"on {ranks}", ranks=ranks))
         assert ("sum over ranks" in page, "compute 100 ms" in page) == (ranks > 1, True)
 
 
-def test_the_main_scores_are_large_and_the_table_has_all(tmp_path):
+def test_the_main_scores_are_large_and_the_table_has_the_others(tmp_path):
     references = {"a": ["x y"], "b": ["z"], "c": []}
     answers, odds = {"a": "x", "b": "z", "c": "u"}, {"a": 0.0, "b": 0.0, "c": 1.0}
     both = squad_v2(references, answers, odds)[0]
@@ -194,7 +221,8 @@ def test_the_main_scores_are_large_and_the_table_has_all(tmp_path):
         tiles = tree_of(page).findall(".//div[@class='tile']/span")
         assert [tile.text for tile in tiles] == large
         in_table = {row[0] for row in rows_of(page)} & scores.keys()
-        assert in_table == scores.keys()
+        assert in_table == scores.keys() - {name.replace(" ", "_") for name in large}
+        assert ("<h2>Scores</h2>" in page) == bool(in_table)
 
 
 def test_a_comparison_has_the_best_run_first_and_marks_the_best_scores(tmp_path, monkeypatch):
@@ -263,6 +291,7 @@ def test_a_comparison_leaves_the_runs_own_pages_alone(tmp_path, monkeypatch, cap
         (["runs/a", "alone"], "comparison.html"),
         (["runs/a", "alone", "--output_file", "new.html"], "new.html"),
         (["alone", "--output_file=one.html"], "one.html"),
+        (["-output-file=dash.html", "alone"], "dash.html"),
         (["runs"], "runs/report.html"),
     ):
         with pytest.raises(SystemExit, match=r"^0$"):
@@ -272,8 +301,13 @@ def test_a_comparison_leaves_the_runs_own_pages_alone(tmp_path, monkeypatch, cap
     assert ["", "a", "b"] in rows_of(Path("runs/report.html").read_text())
     for name in ("runs/a", "runs/b", "alone"):
         assert Path(name, "report.html").read_text() == "its own page"
-    wrong = ["alone", "--output_file"]
-    refusal(capsys, "bert-report", lambda: report.main(wrong), "--output_file", status=2)
+    for words, message in (
+        (["alone", "--output"], "unknown flag --output; did you mean --output_file?"),
+        (["alone", "--output_file"], "--output_file needs a value: --output_file=VALUE"),
+        ([], "FOLDERS must be given"),
+    ):
+        call = partial(report.main, words)
+        refusal(capsys, "bert-report", call, message, status=2, is_alone=True)
     (tmp_path / "scores.json").write_text("{}")
     words = ["alone", "--output_file=scores.json"]
     refusal(capsys, "bert-report", lambda: report.main(words), "scores.json")

@@ -43,7 +43,8 @@ def chart(
     from_zero: bool = True,
 ) -> str:
     """A figure with a title, which names the unit, and a legend; `marks` are vertical lines with
-    names. Empty without points that are finite numbers."""
+    names. What was measured once is a line of text. Empty without points that are finite
+    numbers."""
     drawn = []
     for curve in curves:
         points = thinned(finite(curve.points), MOST_POINTS)
@@ -52,6 +53,9 @@ def chart(
     if not drawn:
         return ""
     title = html.escape(title)
+    if all(len(points) == 1 for _, points in drawn):
+        values = [f"{curve.name} {y:.4g} (step {x:.0f})" for curve, [(x, y)] in drawn]
+        return f'<p class="once">{title}: {html.escape(", ".join(values))}</p>'
     keys = [key(curve.name, curve.color, curve.style) for curve, _ in drawn if curve.name]
     legend = "".join(dict.fromkeys(keys))
     body = "".join(elements(drawn, marks, from_zero))

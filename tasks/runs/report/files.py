@@ -1,5 +1,6 @@
 """What the report reads: the files of runs, also while they go on, and scores of other programs."""
 
+import itertools
 import math
 import statistics
 import time
@@ -81,12 +82,18 @@ class RunFiles(NamedTuple):
         return [(best["step"], f"best {name}")]
 
     def interruptions(self) -> list[tuple[float, str]]:
-        """The steps at which the training was started again."""
-        marks = []
+        """The steps at which the training was started again, or went on with other ranks."""
+        marks = {}
         for entry in self.starts[1:]:
             if entry["what"] == history.TRAINING:
-                marks.append((entry["step"], f"restart, {entry['ranks']} ranks"))
-        return marks
+                marks[entry["step"]] = f"restart, {entry['ranks']} ranks"
+        restarts = list(marks)
+        counted = [line for line in self.steps if "ranks" in line]
+        for before, after in itertools.pairwise(counted):
+            is_restart = any(before["step"] <= step < after["step"] for step in restarts)
+            if before["ranks"] != after["ranks"] and not is_restart:
+                marks.setdefault(after["step"], f"{after['ranks']:.0f} ranks")
+        return sorted(marks.items())
 
 
 def date(seconds: float | None) -> str:

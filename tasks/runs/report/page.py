@@ -1,7 +1,5 @@
 """bert-report: one HTML file, without anything outside it, that shows how runs went.
 
-usage: bert-report OUTPUT_DIR [OUTPUT_DIR or FILE.json ...] [--output_file NEW.html]
-
     bert-report squad_output
     bert-report squad_output other_output other_program.json
 
@@ -12,7 +10,6 @@ needs neither TensorFlow nor MPI. It also works while a run is still going on. A
 {"scores": {"f1": 88.5}} is a column of scores of another program.
 """
 
-import argparse
 import html
 import itertools
 import math
@@ -23,6 +20,7 @@ from pathlib import Path
 
 from ringbase.errors import InputError
 from ringbase.files import write_text
+from ringbase.settings import Settings, setting
 from tasks.runs import flags
 from tasks.runs.history import DAMAGED, DATA_FLAGS, NEW, duration
 from tasks.runs.report.charts import Curve, Points, chart, key, smoothed
@@ -44,19 +42,24 @@ JSON_FILES = "run.json, history.json, result.json, step_times.json or the scores
 Runs = Sequence[RunFiles]
 
 
-def main(argv: list[str] | None = None) -> None:
-    # the usage stands above: so an error is one line
-    parser = argparse.ArgumentParser(
-        "bert-report",
-        usage=argparse.SUPPRESS,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+class ReportConfig(Settings):
+    """Draw how runs went as one HTML file. FOLDERS are output folders of runs, or folders of runs,
+    and after these JSON files {"scores": {"f1": 88.5}} of other programs."""
+
+    folders: tuple[str, ...] = setting(help="what the page shows", is_positional=True)
+    output_file: str | None = setting(
+        None,
+        "HTML file to write",
+        shown_default=f"{PAGE} in the folder, of several places {COMPARISON} here",
     )
-    parser.add_argument("places", metavar="OUTPUT_DIR", nargs="+", type=Path)
-    parser.add_argument("--output_file", metavar="NEW.html", type=Path)
-    arguments = parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    config = flags.parse(ReportConfig, argv, prog="bert-report")
+    places = [*map(Path, config.folders)]
+    output_file = None if config.output_file is None else Path(config.output_file)
     with flags.reporting("bert-report"):
-        path = write_page(arguments.places, arguments.output_file)
+        path = write_page(places, output_file)
     flags.stop(str(path), 0)
 
 
@@ -125,11 +128,15 @@ def summary(runs: Runs, score: str) -> str:
     facts = [date(run.began_s), *by_flags(run, MODEL_FLAGS), ranks, duration(run.seconds)]
     line = html.escape(" · ".join(filter(None, facts)))
     tiles = ""
-    # the main scores, which a task gives first, and losses if there is room
-    for name in sorted(run.measured, key=is_score, reverse=True)[:MOST_TILES]:
+    for name in tiles_of(run.measured):
         label = html.escape(name.replace("_", " "))
         tiles += f'<div class="tile"><b>{shown(name, run.measured)}</b><span>{label}</span></div>'
     return f'<p class="quiet">{line}</p><div class="tiles">{tiles}</div>'
+
+
+def tiles_of(scores: Scores) -> list[str]:
+    """The main scores, which a task gives first, and losses if there is room."""
+    return sorted(scores, key=is_score, reverse=True)[:MOST_TILES]
 
 
 def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
@@ -142,10 +149,14 @@ def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
 
 
 def score_table(places: Runs) -> str:
-    """A row for each score; columns for each run, and for the mean of several seeds."""
+    """A row for each score; columns for each run, and for the mean of several seeds. Of a single
+    run only what its tiles do not show."""
     names: dict = {}
     for place in places:
         names |= dict.fromkeys(place.measured)
+    if len(places) == 1:
+        for name in tiles_of(places[0].measured):
+            del names[name]
     groups = {}
     for group in dict.fromkeys(place.group for place in places if place.group):
         members = [place.scores for place in places if place.group == group and place.scores]
