@@ -24,6 +24,7 @@ MOST_ROWS = 1 << 20  # of a step or of a batch of predictions
 LONGEST_ROW = 1 << 16  # tokens
 MOST_STEPS = 1_000_000_000
 MOST = (1 << 63) - 1  # of any number
+TEXTS = tuple[str, ...]  # the type of a field that takes every value it is given
 LONGEST_SHOWN = 80  # characters of a value in a message
 # half of a pair: not UTF-8, but JSON or an argument may hold it
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -76,7 +77,7 @@ class Field:
     default: Any = None
     # what `--help` shows for a default of None, a value computed later
     shown_default: str | None = None
-    # set, in order, by the words of a command line that belong to no flag
+    # set, in order, by the words of a command line that belong to no flag; TEXTS takes all
     is_positional: bool = False
     at_least: float = -MOST  # of a number
     at_most: float = MOST
@@ -173,6 +174,8 @@ def of_type(value: Any, annotation: Any) -> Any:
 
 def from_text(text: str, annotation: Any) -> Any:
     """The value that `text` stands for: "null" is None if the type allows it. Raises ValueError."""
+    if annotation == TEXTS:
+        return (text,)
     for read in ({"null": None}.__getitem__, lambda text: BOOLEAN_WORDS[text.lower()], int, float):
         with contextlib.suppress(KeyError, ValueError):
             return of_type(read(text), annotation)

@@ -67,8 +67,7 @@ _MODULES = ("ringbase.errors", "ringbert.launching", "ringbert.predictors")
 def __getattr__(name: str) -> object:
     for module in map(importlib.import_module, _MODULES if name in __all__ else ()):
         if hasattr(module, name):
-            # from now on without this function
-            return globals().setdefault(name, getattr(module, name))
+            return getattr(module, name)
     raise AttributeError(f"module 'ringbert' has no attribute {name!r}")
 
 

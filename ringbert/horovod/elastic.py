@@ -12,7 +12,6 @@ from keras.callbacks import LambdaCallback
 
 from ringbase.errors import InputError
 from ringbert.horovod.operations import broadcast_, broadcast_object
-from ringbert.horovod.session import current
 
 
 class TensorFlowState:
@@ -59,11 +58,8 @@ class TensorFlowKerasState(TensorFlowState):
     def __init__(self, model: keras.Model, optimizer=None, backend=None, **attributes):
         if not model.built:
             raise InputError("the model must be built first: call model.build(input_shape)")
-        optimizer = optimizer or getattr(model, "optimizer", None)
-        if optimizer is None:
-            raise InputError("the model has no optimizer: call model.compile first, or give one")
-        self.model, self.optimizer = model, optimizer
-        super().__init__([*model.variables, *optimizer.variables], **attributes)
+        self.model, self.optimizer = model, optimizer or model.optimizer
+        super().__init__([*model.variables, *self.optimizer.variables], **attributes)
 
 
 State = ObjectState = TensorFlowState
@@ -75,10 +71,6 @@ def run(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def synchronized(state, *args, **options):
-        current().world.say(
-            "hvd.elastic replaces no ranks: bert-launch --restarts N starts a job again when one"
-            " dies"
-        )
         state.sync()
         return function(state, *args, **options)
 

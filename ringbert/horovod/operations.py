@@ -51,6 +51,9 @@ class Compression:
     none, fp16, bf16 = Compressor(), Compressor(tf.float16), Compressor(tf.bfloat16)
 
 
+OF_BACKEND = (Compression.fp16, Compression.bf16)  # which rounds, and only what it sends
+
+
 @as_written
 def grouped_allreduce(
     tensors: Sequence,
@@ -75,8 +78,7 @@ def grouped_allreduce(
     op = op or (Sum if average is False else Average)
     if op not in MPI_NAMES:
         raise InputError(f"op must be hvd.Average, Sum, Min, Max or Product, got {op}")
-    # the backend rounds, and only what it sends
-    is_half = compression in (Compression.fp16, Compression.bf16)
+    is_half = compression in OF_BACKEND
     compressor = Compression.none if is_half else compression
 
     def gradient(name, _, *upstream):
@@ -176,8 +178,12 @@ def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options) ->
         return total[starts[0] : starts[1]]
 
     what = "hvd.reducescatter"
-    own = [with_larger_gradient(_with_rows(tensor, what)) for tensor in tensors]
-    totals = grouped_allreduce(own, op=op, **{"name": what} | options)
+    own = []
+    for tensor in tensors:
+        value = _with_rows(tensor, what)
+        own.append(with_larger_gradient(value))
+    options = {"name": what} | options
+    totals = grouped_allreduce(own, op=op, **options)
     return [*map(part, totals)]
 
 
@@ -313,11 +319,8 @@ def barrier() -> None:
 @as_written
 def broadcast_object(obj, root_rank: int = 0, name: str | None = None):
     """The object of rank `root_rank` on every rank (pickled)."""
-    session = current()
-    root_rank = checked_root(root_rank)
-    sent = obj if session.world.rank == root_rank else None
-    with session.meeting(Call("hvd.broadcast_object", name, (root_rank,))):
-        objects = session.world.all_gather(sent)
+    sent = obj if current().world.rank == checked_root(root_rank) else None
+    objects = allgather_object(sent, f"{name or 'object'} from rank {root_rank}")
     return objects[root_rank]
 
 

@@ -170,16 +170,12 @@ def _started(comm) -> Session:
             "hvd.init() gives ranks their GPUs: call it before TensorFlow computes or makes"
             " datasets"
         )
-    stalls = StallSettings(  # as Horovod: a job ends only when this is asked for
-        stall_warning=float(os.environ.get("HOROVOD_STALL_CHECK_TIME_SECONDS", 60)),
-        stall_timeout=float(os.environ.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0)),
-    )
+    # as Horovod: a job ends only when this is asked for
+    warning_s = float(os.environ.get("HOROVOD_STALL_CHECK_TIME_SECONDS", 60))
+    timeout_s = float(os.environ.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0))
+    stalls = StallSettings(stall_warning=warning_s, stall_timeout=timeout_s)
     device = None if is_late else DeviceSettings()
     world = World.join(device, None, stalls, is_script=True, comm=comm)
-    if is_late and world.size > 1:
-        world.say(
-            "note: TensorFlow was used before hvd.init(), so each rank has a thread for every core"
-        )
     atexit.register(_at_exit, world)
     collectives = host = open_collectives(world, os.environ.get("RINGBERT_BACKEND", "auto"))
     if collectives.name not in ("mpi", "local"):

@@ -22,7 +22,14 @@ from keras.src.saving import object_registration
 from keras.src.trainers import trainer
 
 from ringbase.errors import InputError
-from ringbert.horovod.operations import Average, Compression, Sum, allreduce, grouped_allreduce
+from ringbert.horovod.operations import (
+    OF_BACKEND,
+    Average,
+    Compression,
+    Sum,
+    allreduce,
+    grouped_allreduce,
+)
 from ringbert.horovod.session import Unsupported, as_written, current, is_initialized
 
 # Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the
@@ -62,10 +69,8 @@ class GradientMean:
                 f"gradients can be averaged or summed (op=hvd.Average or hvd.Sum), got op={self.op}"
             )
         for layer in () if self.local_layers is None else tf.nest.flatten(self.local_layers):
-            if not isinstance(layer, keras.layers.Layer) or not layer.built:
-                raise InputError(
-                    f"local_layers must be layers of Keras that are built, got {layer!r:.100}"
-                )
+            if not layer.built:
+                raise InputError(f"local_layers must be built, got {layer!r:.100}")
             self.local |= {id(variable): variable for variable in layer.trainable_weights}
 
     def __call__(self, gradients: Sequence, variables: Sequence) -> list:
@@ -95,7 +100,8 @@ class GradientMean:
         session = current()
         is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
         is_on_host = tf.executing_eagerly() or session.collectives is session.host
-        if is_sparse or is_on_host or not own:
+        has_own_compressor = self.compression not in (Compression.none, *OF_BACKEND)
+        if is_sparse or is_on_host or has_own_compressor or not own:
             options = {"op": self.op, "compression": self.compression, "name": "gradients"}
             return grouped_allreduce(own, **options)
         dtypes = [value.dtype for value in own]
@@ -275,8 +281,6 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
     def _moments(self, inputs, mask):
         mean, variance = super()._moments(inputs, mask)
-        if current().world.size == 1:
-            return mean, variance
         mean_of_all = allreduce(mean, name="mean of a batch")
         # Not the mean of squares less the square of the mean, whose digits would cancel.
         spread = variance + tf.math.squared_difference(mean, mean_of_all)

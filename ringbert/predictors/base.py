@@ -4,10 +4,9 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from bert.configuration import BertConfig
-from bert.heads import Head
 from bert.text.tokenizer import MOST_UNKNOWN_SHARE
 from ringbase.errors import InputError
 from ringbase.settings import (
@@ -48,8 +47,6 @@ class TrainedPredictor:
     max_seq_length: int | None = None
     model_revision: str | None = None
 
-    head: ClassVar[Any]
-    trained_by: ClassVar[str | None] = None  # the program that trains such a model
     settings_class = LoadSettings
     # of `max_seq_length` by default; never more than the model's positions
     longest = LONGEST_ROW
@@ -64,12 +61,11 @@ class TrainedPredictor:
                 options |= {name: each for name, each in source.items() if each is not None}
             self.options = options
             values = self._checked_options(positions)
-            # before the settings are made: the folder may be another program's
-            self._model = load_model(start, self.head, self.precision, self.trained_by)
             self.settings: Any = self.settings_class(**values)
             self._job = alone()
             self._preparation = Preparation(self._job.world, self._job.run, start.words)
             self.task: Any = self.make_task(start.bert_config)
+            self._model = load_model(start, self.task.head, self.precision)
         self.labels: tuple[str, ...] = tuple(self.task.labels or ())
         forward = self.forward()
         self._predictor = Predictor(self._model, self.task, self._job, forward, compiles=False)
@@ -137,10 +133,6 @@ class TaskPredictor(TrainedPredictor):
     """
 
     task_of: Callable[[Mapping[str, Any]], Task] = field(kw_only=False)
-
-    @property
-    def head(self) -> Head:
-        return self.task_of(self.options).head
 
     def make_task(self, bert_config: BertConfig) -> Task:
         return self.task_of(self.options)

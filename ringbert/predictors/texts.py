@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from bert.configuration import BertConfig
-from bert.heads import CLASSIFIER, TAGGER
 from bert.text.characters import word_spans
-from ringbase.errors import InputError
 from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.reading import Texts
@@ -61,11 +59,9 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
         `Tagger` an entity.
 
         The index says to which text a row belongs: it is that of `texts` if they are a series of
-        pandas, else the number of the text. Raises InputError also if pandas is not installed."""
-        try:
-            import pandas
-        except ImportError:
-            raise InputError("a frame needs pandas: pip install pandas") from None
+        pandas, else the number of the text. pandas must be installed."""
+        import pandas
+
         items, _ = checked_texts(texts, "texts", self.takes_pairs, takes_empty=True)
         results: list = self.results_of(items, self.rows_of(items))
         rows = []
@@ -87,9 +83,13 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
 
     def rows_of(self, items: Items) -> DataSet:
         """The rows of texts. Warns when some are cut to `max_seq_length` tokens."""
-        first = [text for text, *_ in items]
-        second = [pair[0] if pair else None for _, *pair in items]
-        data = self.set_of(Texts(first, second, None, [""] * len(items)))
+        first = []
+        second = []
+        for text, *pair in items:
+            first.append(text)
+            second.append(pair[0] if pair else None)
+        ids = [""] * len(items)
+        data = self.set_of(Texts(first, second, None, ids))
         cut = data.prepared.facts["tokens_cut"]
         if cut:
             most = self.settings.max_seq_length
@@ -143,7 +143,6 @@ class Classifier(TextPredictor[TextOrPair, Prediction]):
     ['text', 'label', 'probability', 'labels', 'probabilities_good', 'probabilities_bad']
     """
 
-    head, trained_by = CLASSIFIER, "bert-classifier"
     settings_class = LabelSettings
 
     def make_task(self, bert_config: BertConfig) -> LabelTask:
@@ -203,7 +202,6 @@ class Tagger(TextPredictor[str, list[Entity]]):
     doc_stride: int | None = None
     characters: bool | None = None
 
-    head, trained_by = TAGGER, "bert-tagger"
     takes_pairs, columns = False, Entity.__slots__
     settings_class = TaggingSettings
     longest = 128

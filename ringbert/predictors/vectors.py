@@ -9,14 +9,13 @@ import numpy as np
 from numpy import ndarray
 
 from bert.configuration import BertConfig
-from bert.heads import EMBEDDINGS, FEATURES, Head
 from ringbase.errors import InputError
 from ringbase.settings import setting
 from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from ringbert.predictors.texts import LabelSettings, TextOrPair, TextPredictor
 from tasks.embedder.pooling import said_by
 from tasks.embedder.reading import Pairs
-from tasks.embedder.settings import DEFAULTS, Pooling, VectorSettings
+from tasks.embedder.settings import Pooling, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.features.task import FeaturesTask, states_of
 from tasks.runs.start import Start
@@ -75,7 +74,6 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
     layer: int = -1
     pooling: Pooling = "mean"
 
-    head = FEATURES
     settings_class = FeatureSettings
 
     def make_task(self, bert_config: BertConfig) -> FeaturesTask:
@@ -158,11 +156,6 @@ class Embedder(TrainedPredictor):
     def said_by(self, start: Start) -> Mapping[str, Any]:
         return said_by(start.weights, start.bert_config.num_positions, self.pooling)
 
-    @property
-    def head(self) -> Head:
-        settings = {**DEFAULTS, **self.options}
-        return EMBEDDINGS[settings["pooling"], settings["normalize"]]
-
     def make_task(self, bert_config: BertConfig) -> EmbedTask:
         return EmbedTask(self.settings)
 
@@ -172,7 +165,8 @@ class Embedder(TrainedPredictor):
         pairs = Pairs(items)
         vectors = self.results(self.set_of(pairs))  # of each text once
         place_of = pairs.places()
-        vectors = vectors[[place_of[text] for (text,) in items]]
+        places = [place_of[text] for (text,) in items]
+        vectors = vectors[places]
         return vectors[0] if is_single else vectors
 
     def similarities(self, texts: Iterable[str], others: Iterable[str]) -> ndarray:

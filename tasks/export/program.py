@@ -77,7 +77,7 @@ def export(
     """
     name = os.fspath(folder)
     path = Path(out).expanduser()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists():
         raise InputError(f"OUT {path} exists already: give a new folder")
     with about_arguments(name):
         start = find_model(name, model_revision)
@@ -110,9 +110,7 @@ class Exported(tf.Module):
         self.num_positions = model.config.num_positions
         # keeps them in the file
         self.weights = [variable.value for variable in model.trainable_variables]
-        self.pooler = []
-        if model.head is FEATURES:
-            self.pooler += [tf.Variable(value) for value in pooler]
+        self.pooler = [tf.Variable(value) for value in pooler if model.head is FEATURES]
         outputs = tf.function(self.outputs, autograph=False)
         specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS}
         self.function = outputs.get_concrete_function(**specs)

@@ -5,10 +5,10 @@ A line of the input is a text, or a pair `text ||| text`. The output is JSON lin
 or Parquet.
 """
 
-import contextlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from bert.text.tokenizer import check_unknown
 from distributed.rows import Rows
+from distributed.run import replaced
 from ringbase.errors import InputError
 from ringbase.files import read_text, replacing
 from tasks.features.__main__ import FeaturesConfig
@@ -68,7 +69,8 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
             bar.update(len(rows))
 
     if run.is_writer:
-        write(config, list(layers), vectors())
+        path = Path(config.output_file).expanduser()
+        replaced(path, partial(write, layers), vectors())
     else:
         list(vectors())  # only computes
     bar.close()
@@ -106,21 +108,15 @@ def tokenize(config: FeaturesConfig, preparation: Preparation) -> pa.Table:
     return data.rows.table
 
 
-def write(config: FeaturesConfig, layers: Sequence[int], vectors: Iterator[Vectors]) -> None:
-    path = Path(config.output_file).expanduser()
-    try:
-        with replacing(path) as file:
-            if path.suffix == ".parquet":
-                write_parquet(file, layers, vectors)
-            else:
-                file.writelines(json_line(layers, *line) for line in vectors)
-    except OSError as error:
-        raise InputError(
-            f"--output_file {path} cannot be written: {error.strerror or error}"
-        ) from error
+def write(layers: Collection[int], path: Path, vectors: Iterator[Vectors]) -> None:
+    with replacing(path) as file:
+        if path.suffix == ".parquet":
+            write_parquet(file, layers, vectors)
+        else:
+            file.writelines(json_line(layers, *line) for line in vectors)
 
 
-def json_line(layers: Sequence[int], number: int, tokens: list[str], states: np.ndarray) -> bytes:
+def json_line(layers: Collection[int], number: int, tokens: list[str], states: np.ndarray) -> bytes:
     """A line as extract_features.py writes it."""
     features = []
     vectors_of_tokens = states.astype(float).round(6).tolist()
@@ -133,23 +129,23 @@ def json_line(layers: Sequence[int], number: int, tokens: list[str], states: np.
     return f"{line}\n".encode()
 
 
-def write_parquet(file: BinaryIO, layers: Sequence[int], vectors: Iterator[Vectors]) -> None:
+def write_parquet(file: BinaryIO, layers: Collection[int], vectors: Iterator[Vectors]) -> None:
     """Columns linex_index, tokens, and one per layer: layer_-1, a list of vectors (float32), one
     per token."""
-    with contextlib.ExitStack() as stack:
-        writer = None
-        while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
-            numbers, tokens, states = zip(*lines, strict=True)
-            columns = {"linex_index": pa.array(numbers)}
-            columns["tokens"] = pa.array(tokens, pa.list_(pa.string()))
-            offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
-            by_layer = np.concatenate(states).swapaxes(0, 1)
-            for layer, vectors_TH in zip(layers, by_layer, strict=True):
-                width = vectors_TH.shape[1]
-                values = pa.array(vectors_TH.reshape(-1))
-                rows = pa.FixedSizeListArray.from_arrays(values, width)
-                columns[f"layer_{layer}"] = pa.ListArray.from_arrays(offsets, rows)
-            table = pa.table(columns)
-            if writer is None:
-                writer = stack.enter_context(pq.ParquetWriter(file, table.schema))
-            writer.write_table(table)
+    writer = None
+    while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
+        numbers, tokens, states = zip(*lines, strict=True)
+        columns = {"linex_index": pa.array(numbers)}
+        columns["tokens"] = pa.array(tokens, pa.list_(pa.string()))
+        offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
+        by_layer = np.concatenate(states).swapaxes(0, 1)
+        for layer, vectors_TH in zip(layers, by_layer, strict=True):
+            width = vectors_TH.shape[1]
+            values = pa.array(vectors_TH.reshape(-1))
+            rows = pa.FixedSizeListArray.from_arrays(values, width)
+            columns[f"layer_{layer}"] = pa.ListArray.from_arrays(offsets, rows)
+        table = pa.table(columns)
+        writer = writer or pq.ParquetWriter(file, table.schema)
+        writer.write_table(table)
+    if writer:
+        writer.close()

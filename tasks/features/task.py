@@ -4,8 +4,8 @@ and is not trained.
 Tensors have their shape as a suffix: B rows, T tokens, R of the hidden state, H hidden size.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -22,7 +22,6 @@ class FeaturesTask(Task[Pairs, Sequence]):
     """Texts and pairs of texts."""
 
     max_seq_length: int
-    settings: Mapping = field(default_factory=dict)
     name, head = "features", FEATURES
 
     def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:

@@ -46,7 +46,10 @@ def prepared(recipe: Callable[[], Recipe], name: str, world: World, run: Run) ->
     Raises InputError: the recipe does, or the ranks have different data.
     """
     folder, is_new = world.on_each_machine(build, recipe, run)
-    rows = Prepared({path.stem: Rows.open(path) for path in sorted(folder.glob("*.arrow"))}, is_new)
+    tables = {}
+    for path in sorted(folder.glob("*.arrow")):
+        tables[path.stem] = Rows.open(path)
+    rows = Prepared(tables, is_new)
     world.agree({f"the content of {name}": rows.facts["digest"]})
     return rows
 

@@ -11,7 +11,6 @@ from tasks.runs import history
 from tasks.runs.environment import result_file
 
 CARD = "model/README.md"
-DATA_FLAGS = ("task_name", "dataset_name", "train_file", "input_file", "data_dir")
 
 
 def card_of(folder: Path) -> str:
@@ -63,7 +62,7 @@ def _training(folder: Path, run: Mapping, result: Mapping) -> Iterator[str]:
     starts = history.read(folder)
     origin = starts[0]["from"] if starts else run["start"]
     yield f"- weights from: {origin}"
-    data = [f"--{flag} {config[flag]}" for flag in DATA_FLAGS if config.get(flag)]
+    data = [f"--{flag} {config[flag]}" for flag in history.DATA_FLAGS if config.get(flag)]
     yield f"- data: {', '.join(data)}"
     batch = f"{plan['steps']:,} steps of {plan['global_batch_size']:,} rows"
     rate = f"learning rate {plan['learning_rate']:g}"

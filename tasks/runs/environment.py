@@ -4,7 +4,6 @@ TensorFlow is imported only when a program starts: `--help` answers at once.
 """
 
 import contextlib
-import errno
 import gc
 import importlib
 import os
@@ -22,7 +21,6 @@ from tasks.runs import flags
 # Keras imports these where they are installed, for features that no program uses. They take as long
 # as TensorFlow.
 OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def run_command(prog: str, config_class: type, argv: Sequence[str] | None = None) -> None:
@@ -40,10 +38,8 @@ def start(prog: str, module: str, config: Any) -> None:
     set_environment()
     hidden = [name for name in OPTIONAL_IN_KERAS if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not found
-    try:
+    with flags.reporting(prog):
         imported_tensorflow()
-    except InputError as error:
-        flags.stop(f"{prog}: error: {error}", 1)
     for name in hidden:
         del sys.modules[name]
     program = importlib.import_module(module)
@@ -85,12 +81,7 @@ def writing_cache() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        cache = cache_folder().absolute()
-        file = Path(str(error.filename)).absolute()
-        is_of_cache = cache in (file, *file.parents) or file in cache.parents
-        if not is_of_cache and error.errno not in FULL:  # of which some libraries tell no file
-            raise
         raise InputError(
             f"{one_line(error)}: set RINGBERT_CACHE to a folder that can be written and has room"
-            f" (now {cache})"
+            f" (now {cache_folder().absolute()})"
         ) from error

@@ -27,6 +27,7 @@ from ringbase.files import SMALL_BYTES, read_text
 from ringbase.settings import (
     BOOLEAN_WORDS,
     LONGEST_SHOWN,
+    TEXTS,
     Field,
     alternatives,
     fields_of,
@@ -60,7 +61,7 @@ REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precis
 FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 # mpirun ends the job when any rank fails: the others wait for the first one's error
 FIRST_RANK_S = 5.0
-PLACEHOLDERS = {int: "N", float: "X", str: "TEXT"}
+PLACEHOLDERS = {int: "N", float: "X", str: "TEXT", TEXTS: "TEXT"}
 VERSION = f"ringbert {ringbase.__version__}"
 EPILOG = f"""Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag,
 --flag=false or --flag false. The last value of a flag counts. Flags may have one dash or two, and
@@ -223,7 +224,9 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
         elif name in negated and text is None:
             field, text = negated[name], "false"
         elif not name and positional:
-            field, text = positional.pop(0), token
+            field, text = positional[0], token
+            if field.type != TEXTS:
+                positional.pop(0)
         else:
             unknown.append(token)
             continue
@@ -241,23 +244,25 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
         elif field.name in REDUCED_PRECISIONS:
             if value or values.get("precision") == field.name:
                 values["precision"] = field.name if value else "fp32"
+        elif field.type == TEXTS:
+            values[field.name] = (*values.get(field.name, ()), *value)
         else:
             values[field.name] = value
-    for token in unknown:
-        _check_unknown(token, values.get("undefok", "").split(","), known)
+    _check_unknown(unknown, values.get("undefok", ""), known)
     if "config" in values:
         return _read_file(values["config"], fields) | values
     return values
 
 
-def _check_unknown(token: str, allowed: Sequence[str], known: Mapping[str, Field]) -> None:
+def _check_unknown(tokens: Sequence[str], undefok: str, known: Mapping[str, Field]) -> None:
     """Raises InputError for a word that is no flag's, unless it is one of `--undefok`."""
-    name, _ = _split(token)
-    if not name:
-        raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
-    if name not in allowed:
-        shown = token.partition("=")[0][:LONGEST_SHOWN]
-        raise InputError(f"unknown flag {shown}; {_hint(name[:LONGEST_SHOWN], known)}")
+    for token in tokens:
+        name, _ = _split(token)
+        if not name:
+            raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
+        if name not in undefok.split(","):
+            shown = token.partition("=")[0][:LONGEST_SHOWN]
+            raise InputError(f"unknown flag {shown}; {_hint(name[:LONGEST_SHOWN], known)}")
 
 
 def _lines_of(file: str) -> list[str]:
@@ -283,10 +288,6 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict:
     text = read_text(Path(path), where, SMALL_BYTES)
     try:
         table = tomllib.loads(text)
-        for key, value in table.items():
-            if not isinstance(value, str | int | float):
-                name = key[:LONGEST_SHOWN]
-                raise InputError(f"{name}: tables, lists and dates are not supported")
         argv = [f"--{key}={value}" for key, value in table.items()]
         return read_command_line(argv, fields)
     except (ValueError, RecursionError) as error:  # an integer of too many digits, too many levels
@@ -294,13 +295,11 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict:
 
 
 def _hint(name: str, known: Mapping[str, Field]) -> str:
-    """What the user may have meant: the first known name that begins with this one, else the most
-    similar."""
+    """What the user may have meant: the most similar name."""
     if name in INSTEAD:
         return INSTEAD[name]
-    names = [other for other in known if other not in IGNORED]
-    longer = [other for other in names if len(name) > 2 and other.startswith(name)]
-    near = longer or difflib.get_close_matches(name, names, 1)
+    names = known.keys() - IGNORED.keys()
+    near = difflib.get_close_matches(name, sorted(names), 1)
     return f"did you mean --{near[0]}?" if near else "--help lists all flags"
 
 

@@ -5,6 +5,7 @@ what it started `from` and at which `step`, the flags that have `changed` since 
 what was `predicted`, and its `seconds`. All of it stands on rank 0.
 """
 
+import math
 import os
 import platform
 import time
@@ -13,15 +14,20 @@ from pathlib import Path
 
 from distributed.run import Run
 from distributed.world import World
-from ringbase.errors import InputError
-from ringbase.files import lines_of, parse_json, read_json, read_object
+from ringbase.files import parse_json, read_json
+from tasks.runs.trained import config_of
 
 FILE = "history.json"
 TRAINING = "training"
 NEW = ("output_dir", "seeds")  # flags that say nothing about a change
-NEEDED = {"began", "what", "ranks", "from", "step"}  # of every entry
+# what is trained on
+DATA_FLAGS = ("task_name", "dataset_name", "train_file", "input_file", "data_dir")
+LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, and becomes NaN
+# What reading a value raises that is missing, or not what it should be.
+DAMAGED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
 
 Entry = dict
+Figures = dict[str, float]
 
 
 def begin(run: Run, world: World, what: str, origin: str, step: int, config: Mapping) -> None:
@@ -30,8 +36,9 @@ def begin(run: Run, world: World, what: str, origin: str, step: int, config: Map
     entries = read(run.folder)
     if entries and "seconds" not in entries[-1]:
         broken_off = entries[-1]
-        lasted_s = _last_sign(run.folder) - broken_off["began"]
-        broken_off["seconds"] = round(max(0.0, lasted_s), 1)
+        logged, _ = read_metrics(run.folder / "metrics.jsonl")
+        last_sign = logged[-1].get("time", 0.0) if logged else 0.0
+        broken_off["seconds"] = round(max(0.0, last_sign - broken_off["began"]), 1)
     since_start_s = time.monotonic() - run.began_s
     entry = {
         "began": round(time.time() - since_start_s, 1),
@@ -42,12 +49,18 @@ def begin(run: Run, world: World, what: str, origin: str, step: int, config: Map
         "step": step,
     }
     if what == TRAINING:
-        old = config_of(run.folder)
-        changed = entry["changed"] = {}
-        for name, value in config.items():
-            if name not in NEW and old.get(name, value) != value:
-                changed[name] = [old[name], value]
+        entry["changed"] = changes(run.folder, config)
     run.write_json(FILE, [*entries, entry])
+
+
+def changes(folder: Path, config: Mapping) -> dict[str, list]:
+    """The flags with other values than in the training before: [old, new] by name."""
+    old = config_of(folder)
+    changed = {}
+    for name, value in config.items():
+        if name not in NEW and old.get(name, value) != value:
+            changed[name] = [old[name], value]
+    return changed
 
 
 def predicted(run: Run, sources: list[str]) -> str | None:
@@ -91,31 +104,34 @@ def duration(seconds: float | None) -> str:
 
 
 def read(folder: Path) -> list[Entry]:
-    """The entries of a run's folder; none if it has none, or the file is damaged."""
-    try:
-        entries = read_json(folder / FILE)
-        for entry in entries:
-            assert entry.keys() >= NEEDED
-    except (InputError, OSError, AssertionError, AttributeError, TypeError):
-        return []
-    return entries
+    """The entries of a run's folder."""
+    path = folder / FILE
+    return read_json(path) if path.is_file() else []
 
 
-def _last_sign(folder: Path) -> float:
-    """When the last step was logged; 0 if none was."""
-    path = folder / "metrics.jsonl"
+def read_metrics(path: Path) -> tuple[list[Figures], int]:
+    """The lines of a metrics.jsonl, each a step and its figures, and how many others it has.
+
+    A full disk or a kill may leave a part of a line. The last one, without its end, is being
+    written.
+    """
+    metrics: list[Figures] = []
+    num_damaged = 0
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in reversed(lines_of(text)):
+    whole_lines, _, _ = text.rpartition("\n")
+    for line in filter(str.strip, whole_lines.split("\n")):
         try:
-            return float(parse_json(line)["time"])
-        except (InputError, KeyError, TypeError, ValueError):
-            continue
-    return 0.0
+            values = parse_json(line)
+            metrics.append(figures(values) | {"step": int(values["step"])})
+        except DAMAGED:
+            num_damaged += 1
+    return metrics, num_damaged
 
 
-def config_of(folder: Path) -> dict:
-    """The flags of the training that wrote a run's folder; none if nobody knows."""
-    try:
-        return dict(read_object(folder / "run.json")["config"])
-    except (InputError, KeyError, TypeError, ValueError):
-        return {}
+def figures(values: Mapping) -> Figures:
+    """Numbers by name. Raises errors of many kinds: they are none."""
+    numbers = {}
+    for name, value in values.items():
+        number = float(value)
+        numbers[name] = number if abs(number) < LARGEST else math.nan
+    return numbers

@@ -17,7 +17,7 @@ from distributed.train import NoTargets, NotFinite
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, one_line
-from ringbase.settings import Settings, fields_of, flat, made
+from ringbase.settings import flat, made
 from tasks.runs import history
 from tasks.runs.card import CARD, card_of
 from tasks.runs.environment import result_file
@@ -47,7 +47,6 @@ class Job:
     collectives: Collectives
     run: Run
     config: Mapping = field(default_factory=dict)  # the program's flags, for run.json
-    flags_of_data: Mapping = field(default_factory=dict)  # those of them that say what is read
     goes_on: bool = False  # after a restart or a death the run continues what this job has saved
     # set once a training has begun: a death then makes it go on
     has_trained: Event = field(default_factory=Event)
@@ -69,7 +68,8 @@ class Job:
             try:
                 if (self.run.folder / "model").is_dir():
                     self.run.write(CARD, card_of(self.run.folder))
-                self.run.say(f"report: {write_page([self.run.folder])}")
+                page = write_page([self.run.folder])
+                self.run.say(f"report: {page}")
             except Exception as error:  # the training is complete, whatever its page lacks
                 self.run.say(f"warning: no {CARD} or {PAGE}: {one_line(error)}")
 
@@ -86,7 +86,6 @@ def run_on_ranks(
     machine = config.machine
     has_trained = Event()
     values = flat(config)
-    of_data = flags_of_data(config)
     if os.environ.get(launcher.HAS_SAVED) == "1":
         has_trained.set()
 
@@ -95,8 +94,7 @@ def run_on_ranks(
         products = set_precision(machine.precision, machine.tf32)
         collectives = open_collectives(world, machine.collectives.backend)
         world.agree({"the configuration": values, "the versions of packages": versions()})
-        inputs = local_inputs(values, world)
-        local = made(type(config), values | inputs) if inputs else config
+        local = made(type(config), values | local_inputs(values, world))
         mirror = Mirror(folder) if is_remote(folder) else None
         upload = mirror.upload if mirror else None
         with contextlib.closing(Run(local_folder(folder), world, upload)) as run:
@@ -113,7 +111,7 @@ def run_on_ranks(
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
-            work(local, Job(world, collectives, run, values, of_data, goes_on, has_trained))
+            work(local, Job(world, collectives, run, values, goes_on, has_trained))
             # nobody leaves while another may need to repeat the work
             world.on_first(run.publish, True)
             if mirror:
@@ -127,13 +125,6 @@ def run_on_ranks(
             raise InputError(OUT_OF_MEMORY) from error
         except (NotFinite, NoTargets) as error:
             raise InputError(f"{error}: {ADVICE[type(error)]}") from error
-
-
-def flags_of_data(config: Settings) -> dict:
-    """The flags that say what is read."""
-    values = flat(config)
-    fields = fields_of(type(config))
-    return {field.name: values[field.name] for field in fields if field.group == "data"}
 
 
 def set_precision(precision: str, tf32: bool = False) -> str | None:

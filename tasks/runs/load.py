@@ -8,7 +8,7 @@ from pathlib import Path
 
 import keras
 
-from bert import hub, weights
+from bert import weights
 from bert.heads import Head
 from bert.model import Bert
 from distributed.collectives import Collectives
@@ -19,10 +19,9 @@ from ringbase.settings import made
 from tasks.runs.job import POLICIES, Job
 from tasks.runs.remote import fetched_model, is_remote
 from tasks.runs.settings import ModelSettings, Precision
-from tasks.runs.start import TOKENIZER_FILES, Needs, Start, find_start, start_of_model
+from tasks.runs.start import Needs, Start, find_start, start_of_model
 from tasks.runs.trained import CHECKPOINTS
 
-CONFIG_FILES = ("config.json", "bert_config.json")
 FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
 
 
@@ -44,19 +43,12 @@ def find_model(name: str, revision: str | None) -> Start:
         name = fetched_model(name)
     path = Path(name).expanduser()
     needs = Needs(max_seq_length=1)
-    run = Session(path)
+    run = Session()
     is_complete = (path / "model/config.json").is_file()
     source = str(path / "model") if is_complete else name
     settings = made(ModelSettings, {"model": source, "model_revision": revision})
     if (path / CHECKPOINTS).is_dir() and not is_complete:
-        return find_start(settings, "auto", run, trains=False, needs=needs)
-    place = hub.find(source, revision)
-    folder = place if place.is_dir() else place.parent
-    for files in (CONFIG_FILES, TOKENIZER_FILES):
-        if not any(any(folder.glob(file)) for file in files):
-            raise InputError(
-                f"folder {name} has no {' or '.join(files)}: it is no model, nor a run with one"
-            )
+        return find_start(settings, "auto", Session(path), trains=False, needs=needs)
     return start_of_model(settings, run.say, needs)
 
 
@@ -65,9 +57,7 @@ def alone() -> Job:
     return Job(World(), Collectives(), Session())
 
 
-def load_model(
-    start: Start, head: Head, precision: Precision = "fp32", trained_by: str | None = None
-) -> Bert:
+def load_model(start: Start, head: Head, precision: Precision = "fp32") -> Bert:
     """The trained model. Raises InputError: its weights have no such head."""
     before = keras.config.dtype_policy()  # the process's, which is restored
     keras.config.set_dtype_policy(POLICIES[precision])
@@ -76,11 +66,7 @@ def load_model(
     finally:
         keras.config.set_dtype_policy(before)
     assert start.weights is not None
-    try:
-        weights.load(model, start.weights)
-    except weights.MissingTensors as error:
-        advice = f"; {trained_by} trains such a model" if trained_by else ""
-        raise InputError(f"{error}{advice}") from error
+    weights.load(model, start.weights)
     return model
 
 
@@ -90,13 +76,9 @@ def about_arguments(name: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        text = without_dashes(one_line(error))
-        raise InputError(text if name in text else f"folder {name}: {text}") from error
+        raise InputError(f"folder {name}: {without_dashes(one_line(error))}") from error
 
 
 def without_dashes(message: str) -> str:
-    """A message with arguments for flags: `--max_seq_length` is `max_seq_length`, `--model` is
-    `folder`."""
-    message = re.sub(r" \((--\w+(, )?)+\)", "", message)
-    message = re.sub(r"(?<![\w-])--(model|init_checkpoint)\b", "folder", message)
+    """A message with arguments for flags: `--max_seq_length` is `max_seq_length`."""
     return re.sub(r"(?<![\w-])--(?=[a-z])", "", message)

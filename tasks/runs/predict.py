@@ -116,5 +116,6 @@ class Predictor:
         if kept is None:
             return None
         order = np.concatenate(batches).tolist()
-        by_row = dict(zip(order, itertools.chain(*kept), strict=True))
+        kept_in_order = itertools.chain(*kept)
+        by_row = dict(zip(order, kept_in_order, strict=True))
         return [by_row[row] for row in range(len(rows))]

@@ -4,7 +4,7 @@ run's folder is uploaded after each checkpoint and at its end. Most stores need 
 """
 
 import contextlib
-import re
+import glob
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -17,17 +17,8 @@ from ringbase.files import build_folder, digest, read_json, write_json
 from tasks.runs.environment import cache_folder, writing_cache
 from tasks.runs.trained import CHECKPOINTS
 
-URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
-# The flags of inputs: those that only rank 0 reads, and those that every machine reads.
+# the flags of inputs that only rank 0 reads
 ON_FIRST = ("model", "init_checkpoint", "bert_config_file", "vocab_file", "spm_model_file")
-ON_EACH_MACHINE = (
-    "train_file",
-    "dev_file",
-    "predict_file",
-    "data_dir",
-    "input_file",
-    "eval_input_file",
-)
 # what says that the others are complete
 LAST = (manifest.NAME, "result.json", "predict_result.json")
 # a list of the files that the store has had: those that it lacks now were removed there
@@ -48,17 +39,17 @@ def store_of(flag: str, url: str) -> Iterator[tuple[Any, str]]:
 
 
 def is_remote(value: object) -> bool:
-    return isinstance(value, str) and URL.fullmatch(value) is not None
+    return isinstance(value, str) and "://" in value
 
 
 def local_inputs(values: Mapping, world: World) -> dict[str, str]:
     """The local copies of the remote inputs among the values of flags, on every rank. Raises
     InputError."""
     copies = {}
-    for name in (*ON_FIRST, *ON_EACH_MACHINE):
-        if is_remote(values.get(name)):
+    for name, value in values.items():
+        if is_remote(value) and name != "output_dir":
             call = world.on_first if name in ON_FIRST else world.on_each_machine
-            copies[name] = call(fetched, name, values[name])
+            copies[name] = call(fetched, name, value)
     return copies
 
 
@@ -66,7 +57,7 @@ def fetched(flag: str, url: str) -> str:
     """The path of the local copy of a remote file or folder, or for a remote pattern the local one.
     What the store says of names, sizes and versions is the key of the copy."""
     with store_of(flag, url) as (store, path):
-        find = store.glob if re.search(r"[*?\[]", path) else store.find
+        find = store.glob if glob.has_magic(path) else store.find
         names = sorted(find(path))
         versions = [(name, store.size(name), store.ukey(name)) for name in names]
         folder = cache_folder() / "remote" / digest(url, versions)
@@ -116,10 +107,9 @@ class Mirror:
         failed: they are kept."""
         with store_of("output_dir", self.url) as (store, path):
             sizes = {}
-            if store.exists(path):
-                for remote in store.find(path):
-                    name = str(PurePosixPath(remote).relative_to(path))
-                    sizes[name] = store.size(remote)
+            for remote, facts in store.find(path, detail=True).items():
+                name = str(PurePosixPath(remote).relative_to(path))
+                sizes[name] = facts["size"]
             files = visible_files(folder)
             changed = sizes.copy()
             record = folder / UPLOADED

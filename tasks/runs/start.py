@@ -27,9 +27,6 @@ from tasks.runs.settings import ModelSettings, ProgramConfig
 from tasks.runs.trained import CHECKPOINTS, settings_of
 
 DATA = "training data (digest)"  # among the settings of a checkpoint
-SOURCES = ("train_file", "input_file", "data_dir", "dataset_name")  # flags
-# how flags begin
-NOT_TRAINED_ON = ("output_", "predict_", "dev_", "eval_", "max_predict_", "allow_")
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 
 
@@ -73,7 +70,7 @@ class Start:
         load_on_all(model, self.weights, world, run)
         return steps
 
-    def check_settings(self, settings: Mapping, job: Job) -> None:
+    def check_settings(self, settings: Mapping, flags: Mapping) -> None:
         """Raises InputError for the first setting that differs from the checkpoint's, with both
         values, or for other training data with what made them so; and how to train on. On rank
         0."""
@@ -84,9 +81,10 @@ class Start:
                 continue
             difference = f"{name} = {before}, this command has {now}"
             if name == DATA:
-                difference = f"other training data: {self._change_of_data(job.flags_of_data)}"
-            with_moments = ", and --init_moments to keep the optimizer's moments"
-            moments = with_moments * ("init_moments" in job.config)  # a flag of some programs
+                difference = f"other training data: {self._change_of_data(flags)}"
+            moments = ""
+            if "init_moments" in flags:  # which some programs have
+                moments = ", and --init_moments to keep the optimizer's moments"
             raise InputError(
                 f"{self.checkpoint} holds a run with {difference}: give the same value, or --resume"
                 " never to start from the beginning; to train on from its weights, give another"
@@ -94,34 +92,24 @@ class Start:
             )
 
     def _change_of_data(self, flags: Mapping) -> str:
-        """What has changed since the checkpoint: the tokenizer, flags, or files."""
+        """What may have changed since the checkpoint: flags, or files."""
         assert self.checkpoint is not None
-        if self.tokenizer:
-            saved, own = tokenizer.load(folder=self.checkpoint), self.tokenizer
-            if saved.lower_case != own.lower_case:
-                return f"--do_lower_case was {saved.lower_case}, now it is {own.lower_case}"
-            if saved.digest != own.digest:
-                return (
-                    f"{own.source} is another vocabulary than the run's (--vocab_file,"
-                    " --spm_model_file)"
-                )
-        old = history.config_of(self.checkpoint.parent.parent)
-        changes = [
-            f"--{name} was {old[name]}, now it is {value}"
-            for name, value in flags.items()
-            if not name.startswith(NOT_TRAINED_ON) and old.get(name, value) != value
-        ]
-        if changes:
-            return ", ".join(changes)
-        files = [f"--{name} {flags[name]}" for name in SOURCES if flags.get(name)]
-        return (
-            f"the content of {', '.join(files)} has changed, or another version of RingBERT read it"
-        )
+        data = [f"--{name} {flags[name]}" for name in history.DATA_FLAGS if flags.get(name)]
+        content = f"the content of {', '.join(data)}, the vocabulary, or RingBERT's version"
+        changed = []
+        for name, (old, new) in history.changes(self.checkpoint.parent.parent, flags).items():
+            changed.append(f"--{name} was {old}, now it is {new}")
+        return f"{', '.join(changed)}; or {content}" if changed else content
 
 
 def load_on_all(model: Bert, source: Path, world: World, run: Run) -> None:
     """Gives a model on every rank the weights in a folder or TensorFlow checkpoint."""
-    world.on_first(lambda: run.say(f"weights: {weights.load(model, source)}"))
+
+    def load():
+        loaded = weights.load(model, source)
+        run.say(f"weights: {loaded}")
+
+    world.on_first(load)
     broadcast_variables(model.trainable_variables, world)
 
 
@@ -198,9 +186,9 @@ def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Nee
         except InputError as error:
             raise InputError(f"--{flag} {named} is damaged: {error}") from None
     commit = hub.commit_of(source) if source is not None else None
-    reason = (
-        f"--{flag} {named}{f', commit {commit}' if commit else ''}" if named else "initial values"
-    )
+    reason = f"--{flag} {named}" if named else "initial values"
+    if commit:
+        reason += f", commit {commit}"
     bert_config, words = _configuration_and_tokenizer(config, source, say, needs)
     return Start(bert_config, words, source, reason=reason, commit=commit)
 
@@ -208,8 +196,9 @@ def start_of_model(config: ModelSettings, say: Callable[[str], None], needs: Nee
 def models_in(folder: Path) -> str:
     """Where the folder of a run, or of runs with several seeds, has models; "" for other
     folders."""
-    files = [*folder.glob("model/config.json"), *sorted(folder.glob("seed-*/model/config.json"))]
-    return f", but models are in {shortened(str(file.parent) for file in files)}" if files else ""
+    of_seeds = sorted(folder.glob("seed-*/model/config.json"))
+    models = [str(file.parent) for file in (*folder.glob("model/config.json"), *of_seeds)]
+    return f", but models are in {shortened(models)}" if models else ""
 
 
 def _configuration_and_tokenizer(
@@ -238,9 +227,11 @@ def _configuration_and_tokenizer(
     if not (needs.tokenizer or in_folder or tokens.vocab_file or tokens.spm_model_file):
         say("note: without --vocab_file or --model the model is saved without its vocabulary")
         return bert_config, None
+    if not in_folder and needs.tokenizer_folder:
+        folder = needs.tokenizer_folder
     words = tokenizer.load(
         tokens.vocab_file,
-        folder if in_folder or needs.tokenizer_folder is None else needs.tokenizer_folder,
+        folder,
         tokens.do_lower_case,
         config.init_checkpoint or config.model or "",
         tokens.spm_model_file,
@@ -268,13 +259,7 @@ def newest_checkpoint(resume: str, run: Run) -> tuple[Path, State] | None:
     names. Raises InputError: that one has none, or there are checkpoints but none is intact."""
     if resume == "never":
         return None
-    try:
-        own = newest_intact(run.folder / CHECKPOINTS, run.say)
-    except InputError as error:
-        raise InputError(
-            f"{error}: repair one, or give another --output_dir, or --resume never to start from"
-            " the beginning and keep them under another name"
-        ) from None
+    own = newest_intact(run.folder / CHECKPOINTS, run.say)
     if own is not None or resume == "auto":  # this run's own progress comes first
         return own
     other = Path(resume).expanduser()

@@ -35,7 +35,6 @@ TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".json")  # also with .gz
 # A cell that another program has quoted as in CSV: with each quote doubled.
 QUOTED = re.compile('"(?:[^"]|"")*""(?:[^"]|"")*"')
 IN_QUOTES = "with quotes doubled as in CSV, which .tsv does not undo (save it as .csv)"
-NO_QUOTES = ": quotes do not join lines or columns in .tsv: save it as .csv or .jsonl"
 SHORT_ROWS = "rows with too few columns left out"
 ROWS_AT_ONCE = 1000  # of a data set of the hub
 
@@ -76,8 +75,6 @@ class Table(NamedTuple):
                     f"{names!r}; {mark!r} separates no columns here: save it with commas, or as"
                     " .tsv with tabs"
                 )
-        if "," in column:
-            return f"{names}; several columns of labels need --multi_label"
         near = get_close_matches(column, self.header, 1)
         return names + (f"; did you mean {near[0]!r}?" if near else "")
 
@@ -118,8 +115,10 @@ def open_table(
     if ending in (".jsonl", ".json"):
         return _of_json(text, where)
     counts = Counter[str]()
-    is_csv = ending == ".csv"
-    lines = _csv_lines(text, where, counts) if is_csv else _tsv_lines(text, len(header), counts)
+    if ending == ".csv":
+        lines = _csv_lines(text, where, counts)
+    else:
+        lines = _tsv_lines(text, len(header), counts)
     if not header:
         _, header = next(lines, ("", ()))
 
@@ -131,9 +130,7 @@ def open_table(
                 counts[SHORT_ROWS] += 1
             else:
                 size = f"{len(cells)} columns, {len(header)} are needed"
-                is_open = any(cell.count('"') % 2 for cell in cells)
-                advice = NO_QUOTES if is_open and not is_csv else ""
-                raise InputError(f"{where}: {place} has {size}{advice}")
+                raise InputError(f"{where}: {place} has {size}")
 
     return Table(where, header, rows(), counts)
 
@@ -210,7 +207,8 @@ def of_data_set(data: Any, where: str, classes: Sequence[str] = ()) -> Table:
             names_of[column] = of_item.names
 
     def rows() -> Rows:
-        for place, row in _numbered(data.with_format("arrow").iter(ROWS_AT_ONCE)):
+        batches = data.with_format("arrow").iter(ROWS_AT_ONCE)
+        for place, row in _numbered(batches):
             for column, names in names_of.items():
                 row[column] = _named(row[column], names)
             yield place, row

@@ -31,13 +31,13 @@ def settings_of(place: Path) -> Mapping:
     for file in (place / TASK_FILE, folder / "model" / TASK_FILE):
         if file.is_file():
             return read_object(file)
+    return config_of(folder)
+
+
+def config_of(folder: Path) -> Mapping:
+    """The flags of the training that wrote a run's folder; none if nobody knows."""
     run = folder / "run.json"
-    if not run.is_file():
-        return {}
-    config = read_object(run).get("config")
-    if not isinstance(config, dict):
-        raise InputError(f"{run}: damaged: there is no object 'config' in it")
-    return config
+    return read_object(run).get("config", {}) if run.is_file() else {}
 
 
 def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dict, list[str]]:
@@ -46,23 +46,18 @@ def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dic
     model's settings are damaged."""
     values = dict(given)
     notes = []
-    saved: Mapping = {}
-    wanted = []
+    models = filter(None, map(given.get, ("output_dir", "init_checkpoint", "model")))
+    all_saved = (settings_of(Path(model).expanduser()) for model in models)
+    saved = next(filter(None, all_saved), {})
     for field in fields:
-        if field.is_saved and (not field.needs or given.keys() & set(field.needs)):
-            wanted.append(field)
-    for flag in ("output_dir", "init_checkpoint", "model"):
-        if wanted and given.get(flag) and not saved:
-            place = Path(given[flag]).expanduser()
-            saved = settings_of(place)
-    for field in wanted:
         value = saved.get(field.name)
-        if value is None:
+        is_wanted = field.is_saved and (not field.needs or given.keys() & set(field.needs))
+        if value is None or not is_wanted:
             continue
         try:
             value = of_type(value, field.type)
         except ValueError as error:
-            raise InputError(f"{place}: --{field.name} {error}") from None
+            raise InputError(f"the model's settings: --{field.name} {error}") from None
         if values.setdefault(field.name, value) != value:
             notes.append(
                 f"note: --{field.name} {values[field.name]}: the model was trained with {value}"

@@ -139,7 +139,8 @@ class Training:
             if not is_complete:
                 run.remove(result_file(trains=False))  # of an older model
                 self._describe(start, job, plan)
-                self._compile([*feed.batches_of_shapes()], run)
+                if self._layouts:
+                    self._compile([*feed.batches_of_shapes()], run)
             job.has_trained.set()
             training = partial(train, self.step, feed, plan, checkpoints, run, loop, held_out)
             state = surviving(world, f"the training in {run.folder}", training)
@@ -160,7 +161,7 @@ class Training:
         settings = {f"--{name}": value for name, value in values.items()}
         settings["--seed"] = seed
         settings[DATA] = self._data.key
-        self._world.on_first(start.check_settings, settings, job)
+        self._world.on_first(start.check_settings, settings, job.config)
         return first_state(self.plan, settings, start.state, continues)
 
     def _announce(self, job: Job, plan: Plan, step: int, held_out: HeldOut | None) -> None:
@@ -169,8 +170,9 @@ class Training:
         if step:
             job.run.say(f"continues at step {step:,} of {plan.steps:,}")
         self._say_warnings(job, plan, held_out)
-        tensors = self.model.named_tensors()
-        shapes = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
+        shapes = []
+        for name, tensor in self.model.named_tensors().items():
+            shapes.append((name, tuple(tensor.shape)))
         data = self._data.key, len(self._data.rows)
         self._world.agree({"the data": data, "the plan": plan, "the tensors": shapes})
 
@@ -258,10 +260,8 @@ class Training:
         return make_step("step" if is_whole else "gradient")
 
     def _compile(self, batches_of_shapes: Sequence[Batch], run: Run) -> None:
-        """Lets XLA compile the step for these batches, if any: one of each shape."""
+        """Lets XLA compile the step for these batches, one of each shape."""
         count = len(batches_of_shapes)
-        if not count:
-            return
         run.say(
             f"XLA compiles the step for {count} shape{'s' * (count > 1)} of batches; for BERT-base"
             " on an H200 each took about a minute"
@@ -331,11 +331,6 @@ class Training:
                 f" rows; --global_batch_size {plan.global_batch_size // size} keeps one rank's"
                 " steps and rate"
             )
-        if plan.warmup_steps >= plan.steps:
-            say(
-                f"warning: the warmup of {plan.warmup_steps:,} steps does not end within"
-                f" {plan.steps:,} steps"
-            )
         warning = None if self._task.head.reads_words else rate_warning(plan)
         if warning:
             say(warning)
@@ -346,9 +341,9 @@ class Training:
             )
         if held_out:
             every = held_out.interval(plan)
-            patience = held_out.patience
             count = math.ceil(plan.steps / every)
             say(f"evaluation every {every:,} steps, {count:,} in all")
+            patience = held_out.patience
             if patience is not None and count <= patience + 1:  # only after the last one
                 say(
                     f"warning: with {count} evaluations --early_stopping_patience {patience} never"

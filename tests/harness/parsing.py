@@ -47,6 +47,7 @@ COMMANDS = {
     "bert-export": ("tasks.export.__main__:ExportConfig", "folder out"),
     "bert-doctor": ("tasks.doctor.__main__:DoctorConfig", ""),
     "bert-bench step": ("tasks.bench.settings:StepConfig", ""),
+    "bert-report": ("tasks.runs.report.page:ReportConfig", "folder other"),
 }
 SETTINGS = {command: settings for command, (settings, _) in COMMANDS.items()}
 LEAST = {command: tuple(flags.split()) for command, (_, flags) in COMMANDS.items()}

@@ -100,7 +100,7 @@ def test_quotes_and_blank_lines_that_another_program_wrote_are_counted(tmp_path)
         path = tmp_path / "c.tsv"
         write_rows(path, ["text", "n"], [["a", 1], [text, 2]])
         call = partial(read_own, path, split="test")
-        refused(call, "c.tsv: line 3", "columns", "quotes", ".csv")
+        refused(call, "c.tsv: line 3", "columns")
 
 
 NO_LABELS = ["", "?", "-1", None, -1, float("nan")]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -182,6 +183,23 @@ def test_what_was_measured_once_is_a_line_of_text(tmp_path):
     assert text == "scores on held-out data: eval_f1 0.25 (step 40), eval_accuracy 0.5 (step 40)"
 
 
+def test_curves_mark_changes_of_the_number_of_ranks(tmp_path):
+    """After deaths, and where the training was started again."""
+    folder = make_run(tmp_path / "run")
+    lines = [
+        {"step": step, "loss": 1.0, "ranks": ranks, "examples_per_s": 9.0}
+        for step, ranks in ((1, 4), (20, 4), (30, 3), (40, 2))
+    ]
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    first = {"began": 0, "what": "training", "ranks": 4, "from": "initial values", "step": 0}
+    write_json(folder / "history.json", [first, first | {"ranks": 2, "step": 32}])
+    page = page_of(folder)
+    for mark in (">3 ranks</text>", ">restart, 2 ranks</text>"):
+        assert page.count(mark) == 2  # on the curves of loss and speed
+    assert ">2 ranks</text>" not in page
+
+
 def test_one_rank_has_no_sum_over_ranks(tmp_path):
     for ranks in (1, 2):
         page = page_of(make_run(tmp_path / f"on {ranks}", ranks=ranks))
@@ -273,6 +291,7 @@ def test_a_comparison_leaves_the_runs_own_pages_alone(tmp_path, monkeypatch, cap
         (["runs/a", "alone"], "comparison.html"),
         (["runs/a", "alone", "--output_file", "new.html"], "new.html"),
         (["alone", "--output_file=one.html"], "one.html"),
+        (["-output-file=dash.html", "alone"], "dash.html"),
         (["runs"], "runs/report.html"),
     ):
         with pytest.raises(SystemExit, match=r"^0$"):
@@ -282,7 +301,13 @@ def test_a_comparison_leaves_the_runs_own_pages_alone(tmp_path, monkeypatch, cap
     assert ["", "a", "b"] in rows_of(Path("runs/report.html").read_text())
     for name in ("runs/a", "runs/b", "alone"):
         assert Path(name, "report.html").read_text() == "its own page"
-    refusal(capsys, "bert-report", lambda: report.main(["alone", "--output"]), "--output_file")
+    for words, message in (
+        (["alone", "--output"], "unknown flag --output; did you mean --output_file?"),
+        (["alone", "--output_file"], "--output_file needs a value: --output_file=VALUE"),
+        ([], "FOLDERS must be given"),
+    ):
+        call = partial(report.main, words)
+        refusal(capsys, "bert-report", call, message, status=2, is_alone=True)
     (tmp_path / "scores.json").write_text("{}")
     words = ["alone", "--output_file=scores.json"]
     refusal(capsys, "bert-report", lambda: report.main(words), "scores.json")

@@ -74,6 +74,35 @@ def test_one_overflow_halves_the_loss_scale_of_all_ranks(is_inside, hvd):
     assert float(optimizer.dynamic_scale) == 2.0**14
 
 
+class Rounding:
+    """A compressor of one's own, with the two functions that Horovod's have."""
+
+    @staticmethod
+    def compress(tensor):
+        return tf.cast(tf.round(tensor), tf.int32), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor, dtype):
+        return tf.cast(tensor, dtype) / 2
+
+
+def test_a_compressor_of_ones_own_is_used_for_tensors_and_gradients(hvd):
+    start = hvd.rank() + 1.4
+    exact = sum(range(1, hvd.size() + 1)) / 2  # of 1.4, 2.4 … the whole numbers
+    total = hvd.allreduce(start, op=hvd.Sum, compression=Rounding)
+    assert float(total) == exact
+    variable = tf.Variable(1.0)
+
+    @tf.function
+    def gradient():
+        with tf.GradientTape() as tape:
+            loss = start * variable
+        tape = hvd.DistributedGradientTape(tape, op=hvd.Sum, compression=Rounding)
+        return tape.gradient(loss, variable)
+
+    assert float(gradient()) == exact
+
+
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("mean", [0.0, 1.0, 100.0, 1e3, 1e4])
 @pytest.mark.parametrize("shape", [[6], [3, 5, 6]])

@@ -2,28 +2,23 @@
 
 import itertools
 import math
-import os
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ringbase.errors import InputError
-from ringbase.files import parse_json, read_json, read_object, read_text
+from ringbase.files import read_json, read_object
 from tasks.runs import history
 from tasks.runs.details import REPORT, Section
 from tasks.runs.environment import result_file
 
 FILES = ("run.json", "metrics.jsonl", "step_times.json")
 NO_SCORES = ("step", "time", "rows")  # of a line in metrics.jsonl
-LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, and becomes NaN
-
-# What reading a value raises that is missing, or not what it should be.
-DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 
 Scores = Mapping[str, float]
-Lines = Sequence[dict[str, float]]
+Lines = Sequence[history.Figures]
 
 
 class RunFiles(NamedTuple):
@@ -93,10 +88,11 @@ class RunFiles(NamedTuple):
             if entry["what"] == history.TRAINING:
                 marks[entry["step"]] = f"restart, {entry['ranks']} ranks"
         restarts = list(marks)
-        for before, after in itertools.pairwise(self.steps):
-            is_other = "ranks" in before and before["ranks"] != after.get("ranks")
-            if is_other and not any(before["step"] <= step < after["step"] for step in restarts):
-                marks[after["step"]] = f"{after['ranks']:.0f} ranks"
+        counted = [line for line in self.steps if "ranks" in line]
+        for before, after in itertools.pairwise(counted):
+            is_restart = any(before["step"] <= step < after["step"] for step in restarts)
+            if before["ranks"] != after["ranks"] and not is_restart:
+                marks.setdefault(after["step"], f"{after['ranks']:.0f} ranks")
         return sorted(marks.items())
 
 
@@ -119,10 +115,9 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
     names = [place.resolve().name.removesuffix(".json") for place in places]
     shown = names if len(set(names)) == len(names) else map(str, places)
     runs = []
-    for place, given in zip(places, shown, strict=True):
-        name = os.fsencode(given).decode(errors="replace")
+    for place, name in zip(places, shown, strict=True):
         if place.suffix == ".json" and place.is_file():
-            runs.append(RunFiles(name, scores_in(place)))
+            runs.append(RunFiles(name, history.figures(read_object(place)["scores"])))
             continue
         parts = [] if (place / "run.json").is_file() else runs_in(place)
         if not parts:
@@ -145,96 +140,44 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
-    """The run in a folder. Raises InputError: there is none, nothing is logged yet, or a file is
-    damaged."""
+    """The run in a folder. Raises InputError: there is none, or nothing is logged yet; other errors
+    if a file is damaged."""
     path, logged, times = (folder / file for file in FILES)
     for needed in (path, logged):
         if not needed.is_file():
             raise InputError(f"{folder}: no run of RingBERT here ({needed.name} is missing)")
-    metrics, num_damaged = read_metrics(logged)
+    metrics, num_damaged = history.read_metrics(logged)
     steps = [line for line in metrics if "loss" in line]
     if not steps:
         raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
     run = read_object(path)
     starts = history.read(folder)
-    candidates = [folder / result_file(trains) for trains in (True, False)]
-    files = [file for file in candidates if file.is_file()]
-    all_scores = [scores_in(file) for file in files]
-    results = [read_object(file) for file in files]
-    try:
-        origin, began_s = run.get("start", ""), steps[0].get("time")
-        if starts:
-            origin, began_s = starts[0]["from"], starts[0]["began"]
-        environment = dict(run["environment"])
-        environment["command"] = [*map(str, environment["command"])]
-        sections: list[Section] = []
-        for result in results:
-            sections = sections or list(result.get(REPORT) or ())
-        step_times = read_json(times) if times.is_file() else ()
-        return RunFiles(
-            name,
-            next(filter(None, all_scores), {}) if files else None,
-            group,
-            metric=run.get("metric"),
-            plan=plan_in(run["plan"]),
-            config=dict(run.get("config", {})),
-            environment=environment,
-            start=str(origin),
-            began_s=began_s,
-            steps=steps,
-            evaluations=[line for line in metrics if "loss" not in line],
-            num_damaged=num_damaged,
-            step_times=[*map(dict, step_times)],
-            sections=sections,
-            seconds=results[0].get("seconds") if results else None,
-            starts=starts,
-        )
-    except DAMAGED as error:
-        places = ", ".join(map(str, [path, *files, times]))
-        raise InputError(f"{places}: damaged: {error!r:.200}") from error
-
-
-def plan_in(values: Mapping) -> Scores:
-    """The figures of a plan. Raises KeyError: one is missing."""
-    plan = {key: _figure(value) for key, value in values.items() if type(value) in (int, float)}
-    for needed in ("steps", "size", "global_batch_size", "learning_rate"):
-        if needed not in plan:
-            raise KeyError(needed)
-    return plan
-
-
-def scores_in(file: Path) -> Scores:
-    """The scores in a result file. Raises InputError: it has none, or what are no numbers."""
-    try:
-        scores = read_object(file)["scores"]
-        return {name: _figure(value) for name, value in scores.items()}
-    except DAMAGED as error:
-        raise InputError(
-            f"{file}: no object 'scores' with numbers in it: {error!r:.200}"
-        ) from error
-
-
-def read_metrics(path: Path) -> tuple[Lines, int]:
-    """The lines of a metrics.jsonl, each a step and its figures, and how many others it has.
-
-    A full disk or a kill may leave a part of a line. The last one, without its end, is being
-    written.
-    """
-    metrics = []
-    num_damaged = 0
-    lines = read_text(path).split("\n")
-    for number, line in enumerate(lines, 1):
-        try:
-            figures = parse_json(line)
-            step = int(figures["step"])
-            values = {name: _figure(value) for name, value in figures.items()}
-            values["step"] = step
-            metrics.append(values)
-        except DAMAGED:
-            num_damaged += bool(line.strip()) and number < len(lines)
-    return metrics, num_damaged
-
-
-def _figure(value: Any) -> float:
-    number = float(value)
-    return number if abs(number) < LARGEST else math.nan
+    origin, began_s = run.get("start", ""), steps[0].get("time")
+    if starts:
+        origin, began_s = starts[0]["from"], starts[0]["began"]
+    files = [folder / result_file(trains) for trains in (True, False)]
+    results = [read_object(file) for file in files if file.is_file()]
+    scores = seconds = None
+    sections: Sequence[Section] = ()
+    for result in reversed(results):  # a training's come first
+        seconds = result.get("seconds")
+        scores = history.figures(result["scores"]) or scores or {}
+        sections = result.get(REPORT) or sections
+    return RunFiles(
+        name,
+        scores,
+        group,
+        metric=run.get("metric"),
+        plan=run["plan"],
+        config=run.get("config", {}),
+        environment=run["environment"],
+        start=origin,
+        began_s=began_s,
+        steps=steps,
+        evaluations=[line for line in metrics if "loss" not in line],
+        num_damaged=num_damaged,
+        step_times=read_json(times) if times.is_file() else (),
+        sections=sections,
+        seconds=seconds,
+        starts=starts,
+    )

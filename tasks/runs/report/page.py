@@ -1,7 +1,7 @@
 """bert-report: one HTML file, without anything outside it, that shows how runs went.
 
     bert-report squad_output
-    bert-report squad_output other_output … [other_program.json …] [--output_file NEW.html]
+    bert-report squad_output other_output other_program.json
 
 The page of one run, of its seeds, or of a folder of runs is report.html in that folder; every run
 writes its own at its end. That of several is comparison.html in the working directory. It reads
@@ -15,17 +15,16 @@ import itertools
 import math
 import shlex
 import statistics
-import sys
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ringbase.errors import InputError
 from ringbase.files import write_text
+from ringbase.settings import Settings, setting
 from tasks.runs import flags
-from tasks.runs.history import NEW, duration
+from tasks.runs.history import DAMAGED, DATA_FLAGS, NEW, duration
 from tasks.runs.report.charts import Curve, Points, chart, key, smoothed
-from tasks.runs.report.files import NO_SCORES, Lines, RunFiles, Scores, date, is_score, read_runs
+from tasks.runs.report.files import Lines, RunFiles, Scores, date, is_score, read_runs
 from tasks.runs.report.sections import Best, section, table
 
 COMPARISON = "comparison.html"  # of several places
@@ -38,37 +37,28 @@ PARTS = {
 }
 MOST_COLORS, MOST_TILES = 6, 4
 MODEL_FLAGS = "model", "init_checkpoint", "bert_config_file"
-DATA_FLAGS = (
-    "task_name",
-    "data_dir",
-    "dataset_name",
-    "train_file",
-    "input_file",
-    "dev_file",
-    "predict_file",
-)
-USAGE = "usage: bert-report OUTPUT_DIR [OUTPUT_DIR or FILE.json ...] [--output_file FILE]"
+JSON_FILES = "run.json, history.json, result.json, step_times.json or the scores of another program"
 
 Runs = Sequence[RunFiles]
 
 
+class ReportConfig(Settings):
+    """Draw how runs went as one HTML file. FOLDERS are output folders of runs, or folders of runs,
+    and after these JSON files {"scores": {"f1": 88.5}} of other programs."""
+
+    folders: tuple[str, ...] = setting(help="what the page shows", is_positional=True)
+    output_file: str | None = setting(
+        None,
+        "HTML file to write",
+        shown_default=f"{PAGE} in the folder, of several places {COMPARISON} here",
+    )
+
+
 def main(argv: list[str] | None = None) -> None:
-    words = deque(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in ("-h", "--help"):
-        flags.stop(f"{USAGE}\n\n{__doc__}", 0 if words else 2)
-    places = []
-    output_file = None
+    config = flags.parse(ReportConfig, argv, prog="bert-report")
+    places = [*map(Path, config.folders)]
+    output_file = None if config.output_file is None else Path(config.output_file)
     with flags.reporting("bert-report"):
-        while words:
-            name, equals, value = words.popleft().partition("=")
-            if name in ("--output_file", "-output_file"):
-                if words and not equals:
-                    value = words.popleft()
-                output_file = Path(value)
-            elif name.startswith("-"):
-                raise InputError(f"unknown flag {name[:80]}: the only one is --output_file")
-            else:
-                places.append(Path(name + equals + value))
         path = write_page(places, output_file)
     flags.stop(str(path), 0)
 
@@ -76,21 +66,28 @@ def main(argv: list[str] | None = None) -> None:
 def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
     """Writes the page of these runs, of one into its folder. Raises InputError: a file is missing
     or damaged."""
-    if not places or not places[0].is_dir():
-        name = places[0] if places else "OUTPUT_DIR"
-        raise InputError(f"{name}: no such folder of a run")
+    if not places[0].is_dir():
+        raise InputError(f"{places[0]}: no such folder of a run")
     default = places[0] / PAGE if len(places) == 1 else Path(COMPARISON)
     path = output_file or default
     if path.exists() and path.suffix != ".html":
         raise InputError(f"--output_file {path} must be an HTML file")
-    write_text(path, page_of(read_runs(places)))
+    try:
+        page = page_of(read_runs(places))
+    except InputError:
+        raise
+    except DAMAGED as error:
+        names = ", ".join(map(str, places))
+        raise InputError(f"{names}: {JSON_FILES}: damaged: {error!r:.200}") from error
+    write_text(path, page)
     return path
 
 
 def page_of(places: Runs) -> str:
     names = dict.fromkeys(place.group or place.name for place in places)
     title = html.escape(" · ".join(names))
-    score = next(filter(None, (place.main_score(place.measured) for place in places)), "")
+    main_scores = (place.main_score(place.measured) for place in places)
+    score = next(filter(None, main_scores), "")
     places = sorted(places, key=lambda place: -place.measured.get(score, -math.inf))
     runs = [place for place in places if place.steps]
     several = len(runs) > 1
@@ -100,7 +97,6 @@ def page_of(places: Runs) -> str:
         number = color_of_group.setdefault(run.group or run.name, len(color_of_group))
         colors[run.name] = number % MOST_COLORS
     charts = "".join(charts_of(runs, colors))
-    they_were = "they were" if several else "it was"
     parts = [
         f"<header><h1>{title}</h1>{summary(runs, score)}</header>",
         score_table(places),
@@ -108,7 +104,7 @@ def page_of(places: Runs) -> str:
         step_bars(runs),
         differences(runs),
         *(sections_of(run, several) for run in runs),
-        f"<h2>How {they_were} run</h2>{facts_table(runs)}",
+        f"<h2>How it was run</h2>{facts_table(runs)}",
         *map(history_of, runs),
         *map(command_of, runs),
     ]
@@ -146,7 +142,7 @@ def tiles_of(scores: Scores) -> list[str]:
 def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
     """The last parts of the paths that these flags have."""
     for path in filter(None, map(run.config.get, names)):
-        yield str(path).rstrip("/").rsplit("/", 1)[-1]
+        yield Path(path).name
 
 
 # -- scores ----------------------------------------------------------------------------------------
@@ -155,20 +151,20 @@ def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
 def score_table(places: Runs) -> str:
     """A row for each score; columns for each run, and for the mean of several seeds. Of a single
     run only what its tiles do not show."""
-    measured = [place.scores for place in places if place.scores]
-    names = dict.fromkeys(itertools.chain(*measured))
-    hidden = [*NO_SCORES]
-    if len(places) == len(measured) == 1:
-        hidden += tiles_of(measured[0])
+    names: dict = {}
+    for place in places:
+        names |= dict.fromkeys(place.measured)
+    if len(places) == 1:
+        for name in tiles_of(places[0].measured):
+            del names[name]
     groups = {}
     for group in dict.fromkeys(place.group for place in places if place.group):
         members = [place.scores for place in places if place.group == group and place.scores]
         groups[f"{group}: mean ± deviation"] = means(members) if len(members) > 1 else {}
     rows = []
     for name in names:
-        if name not in hidden:
-            of_groups = (group.get(name, "") for group in groups.values())
-            rows.append([name, *cells_of(name, places), *of_groups])
+        of_groups = (group.get(name, "") for group in groups.values())
+        rows.append([name, *cells_of(name, places), *of_groups])
     if rows:
         heads = ["", *(place.name for place in places), *groups]
         return f"<h2>Scores</h2>{table(heads, rows)}"
@@ -221,27 +217,30 @@ def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
     several = len(runs) > 1
 
     def curves(key):
-        return [Curve(run.name * several, points(run.steps, key), colors[run.name]) for run in runs]
+        for run in runs:
+            yield Curve(run.name * several, points(run.steps, key), colors[run.name])
 
     marks = runs[0].best()
     breaks = [] if several else runs[0].interruptions()
-    raw = curves("loss")
+    raw = [*curves("loss")]
     # of several runs the raw curves would hide each other
     losses = [] if several else [Curve("training", raw[0].points, style="raw")]
     for name, values, color, _ in raw:
         losses.append(Curve(name or "training, smoothed", smoothed(values), color))
     scores = list[Curve]()
     for run in runs:
-        measured = dict.fromkeys(itertools.chain(*run.evaluations))
+        measured: dict = {}
+        for line in run.evaluations:
+            measured |= dict.fromkeys(line)
         main = run.main_score(measured)
         for name in measured:
             if name.endswith("loss"):
-                shown_curves, number = losses, len(losses) - 1
+                shown_curves = losses
             elif name == main or (is_score(name) and not several):
-                shown_curves, number = scores, len(scores)
+                shown_curves = scores
             else:
                 continue
-            color, label = number % MOST_COLORS, name
+            color, label = len(shown_curves) % MOST_COLORS, name
             if several:
                 color, label = colors[run.name], f"{run.name} {name}"
             curve = Curve(label, points(run.evaluations, name), color, "dots")
@@ -276,19 +275,15 @@ def step_bars(runs: Runs) -> str:
     rows = ""
     for name, parts_ms in bars.items():
         pieces = ""
-        titles = list[str]()
-        for label, ms in zip(labels.values(), parts_ms, strict=True):
-            color = len(titles)
+        for color, (label, ms) in enumerate(zip(labels.values(), parts_ms, strict=True)):
             width = f"{100 * ms / longest:.2f}%"
             title = f"{label} {ms:,.0f} ms"
             pieces += f'<i class="c{color}" style="width:{width}" title="{title}"></i>'
-            titles.append(title)
         rows += (
             f'<div class="bar"><span>{html.escape(name)}</span><div>{pieces}</div>'
             f"<span>{sum(parts_ms):,.0f} ms</span></div>"
         )
-    entries = titles if len(bars) == 1 else labels.values()
-    legend = "".join(map(key, entries, itertools.count()))
+    legend = "".join(map(key, labels.values(), itertools.count()))
     return (
         f'<h2>Where a step\'s time goes (median)</h2><div class="bars">{rows}</div>'
         f'<div class="legend">{legend}</div>'
@@ -341,22 +336,21 @@ def facts_table(runs: Runs) -> str:
 def facts_of(run: RunFiles) -> dict[str, str]:
     plan = run.plan
     last = run.steps[-1]
-    warmup = plan.get("warmup_steps")
     return {
         "steps": f"{last['step']:,} of {plan['steps']:,.0f}",
         "ranks": f"{plan['size']:.0f}",
         "global batch": f"{plan['global_batch_size']:.0f}",
         "learning rate": f"{plan['learning_rate']:.3g}",
-        "warmup steps": "" if warmup is None else f"{warmup:,.0f}",
+        "warmup steps": f"{plan.get('warmup_steps', 0):,.0f}",
         "last loss": shown("loss", last),
         "examples/s (median)": f"{run.median('examples_per_s'):.1f}",
-        "precision": str(run.config.get("precision", "")),
+        "precision": run.config.get("precision", ""),
         "model": ", ".join(by_flags(run, MODEL_FLAGS)),
         "weights from": run.start,
         "data": ", ".join(by_flags(run, DATA_FLAGS)),
         "started": date(run.began_s),
         "took": duration(run.seconds),
-        "machine": str(run.environment.get("machine", "")),
+        "machine": run.environment.get("machine", ""),
         "packages": versions_of(run),
     }
 
@@ -367,21 +361,20 @@ def history_of(run: RunFiles) -> str:
         return ""
     rows = []
     for entry in run.starts:
-        what = ", ".join([str(entry["what"]), *entry.get("predicted", ())])
+        what = ", ".join([entry["what"], *entry.get("predicted", ())])
         changed = entry.get("changed", {})
         changes = [f"--{flag} {old} → {new}" for flag, (old, new) in changed.items()]
         row = [date(entry["began"]), what, entry["step"], entry["ranks"]]
-        row += [str(entry.get("machine", "")), duration(entry.get("seconds")), entry["from"]]
+        row += [entry.get("machine", ""), duration(entry.get("seconds")), entry["from"]]
         rows.append([*row, ", ".join(changes)])
     columns = ["started", "what", "step", "ranks", "machine", "took", "from", "flags that changed"]
     return f"<h2>Starts of {html.escape(run.name)}</h2>{table(columns, rows)}"
 
 
 def versions_of(run: RunFiles) -> str:
-    versions = dict(run.environment.get("packages") or {})
+    versions = dict(run.environment.get("packages", {}))
     versions["commit"] = run.environment.get("git_commit")
-    names = ("ringbert", "tensorflow", "tensorflow-cpu", "keras", "commit")
-    return ", ".join(f"{name} {versions[name]}" for name in names if versions.get(name))
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
 
 
 def command_of(run: RunFiles) -> str:
@@ -390,7 +383,7 @@ def command_of(run: RunFiles) -> str:
     lines = [f"<code>{html.escape(command)}</code>"]
     launched = run.environment.get("launched_by")
     if launched:
-        lines = [f"<code>{html.escape(str(launched))}</code>", "on each rank:", *lines]
+        lines = [f"<code>{html.escape(launched)}</code>", "on each rank:", *lines]
     if run.num_damaged:
         lines.append(f"{run.num_damaged:,} damaged lines of metrics.jsonl are left out")
     return f"<p><b>{html.escape(run.name)}</b><br>{'<br>'.join(lines)}</p>"

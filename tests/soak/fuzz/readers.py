@@ -38,7 +38,7 @@ from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
 from tasks.pretraining.shards import Limits, converted
-from tasks.runs.report import files as report_files
+from tasks.runs.report.page import write_page
 from tasks.runs.task import open_set
 from tasks.runs.texts import Preparation
 from tasks.squad.reading import read
@@ -364,7 +364,7 @@ def read_manifest(folder, name):
 
 def read_run(folder, name):
     Run(folder, World()).rewind_metrics(2560)
-    assert report_files.read_runs([folder])[0].steps
+    write_page([folder])
 
 
 def run_readers():
