@@ -16,7 +16,7 @@ import time
 import tomllib
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
@@ -212,15 +212,10 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
     while tokens:
         token = tokens.popleft()
         name, text = _split(token)
-        following = tokens[0] if tokens else "--"
         if name in known:
             field = known[name]
-            if text is None and field.is_boolean:
-                text = tokens.popleft() if following.lower() in BOOLEAN_WORDS else "true"
-            elif text is None:  # the next word may look like -1,-2 but not like a flag
-                if following.startswith("--") or _split(following)[0] in {**known, **negated}:
-                    raise InputError(f"{token} needs a value: {token}=VALUE")
-                text = tokens.popleft()
+            if text is None:
+                text = _taken_value(token, field, tokens, {*known, *negated})
         elif name in negated and text is None:
             field, text = negated[name], "false"
         elif not name and positional:
@@ -252,6 +247,18 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
     if "config" in values:
         return _read_file(values["config"], fields) | values
     return values
+
+
+def _taken_value(token: str, field: Field, tokens: deque, flags: Container[str]) -> str:
+    """The value of a flag without "=", perhaps the next word, which is then taken from `tokens`.
+    Raises InputError: there is none."""
+    following = tokens[0] if tokens else "--"
+    if field.is_boolean:
+        return tokens.popleft() if following.lower() in BOOLEAN_WORDS else "true"
+    # it may look like -1,-2 but not like a flag
+    if following.startswith("--") or _split(following)[0] in flags:
+        raise InputError(f"{token} needs a value: {token}=VALUE")
+    return tokens.popleft()
 
 
 def _check_unknown(tokens: Sequence[str], undefok: str, known: Mapping[str, Field]) -> None:

@@ -75,6 +75,8 @@ class Table(NamedTuple):
                     f"{names!r}; {mark!r} separates no columns here: save it with commas, or as"
                     " .tsv with tabs"
                 )
+        if "," in column:
+            return f"{names}; several columns of labels need --multi_label"
         near = get_close_matches(column, self.header, 1)
         return names + (f"; did you mean {near[0]!r}?" if near else "")
 
