@@ -34,7 +34,6 @@ def predict(
     kept of it, behind the model.
     """
     mine = range(world.rank, len(batches), world.size)
-    bar = run.progress(len(mine), label, "batch")
     kept: list = []
 
     def batch_of(number):
@@ -46,7 +45,9 @@ def predict(
         arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), output)
         return digest(number, arrays)
 
-    with ThreadPoolExecutor(1, "digest") as thread:
+    progress = run.progress(len(mine), label, "batch")
+    # closed also after a death: tqdm ends a job that prints while an open bar is collected
+    with progress as bar, ThreadPoolExecutor(1, "digest") as thread:
         for number, batch in zip(mine, prefetched(batch_of, mine), strict=True):
             if world.stop_wanted.is_set():
                 text = "stopped before the predictions were complete: run the same command again"
@@ -59,7 +60,6 @@ def predict(
             bar.update()
         with world.watchdog.working():
             outputs = [future.result() for future in kept]
-    bar.close()
     gathered = world.gather(outputs)
     if gathered is None:
         return None

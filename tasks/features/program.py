@@ -15,6 +15,7 @@ from typing import BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tqdm import tqdm
 
 from bert.text.tokenizer import check_unknown
 from distributed.rows import Rows
@@ -54,10 +55,9 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
     load_on_all(model, start.weights, world, run)
     forward = states_of(model, list(layers.values()))
     predictor = Predictor(model, task, job, forward)
-    bar = run.progress(table.num_rows, "features", "line")
     at_once = BATCHES_AT_ONCE * config.batch_size
 
-    def vectors() -> Iterator[Vectors]:
+    def vectors(bar: tqdm) -> Iterator[Vectors]:
         """Yields the vectors of each line on rank 0, and nothing on other ranks."""
         for first in range(0, table.num_rows, at_once):
             rows = Rows(table.slice(first, at_once))
@@ -68,12 +68,12 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
                 yield first + row, tokens, states
             bar.update(len(rows))
 
-    if run.is_writer:
-        path = Path(config.output_file).expanduser()
-        replaced(path, partial(write, layers), vectors())
-    else:
-        list(vectors())  # only computes
-    bar.close()
+    with run.progress(table.num_rows, "features", "line") as bar:
+        if run.is_writer:
+            path = Path(config.output_file).expanduser()
+            replaced(path, partial(write, layers), vectors(bar))
+        else:
+            list(vectors(bar))  # only computes
     run.say(f"done: {config.output_file}, {table.num_rows:,} lines, layers {config.layers}")
 
 
