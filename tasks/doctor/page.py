@@ -68,10 +68,10 @@ class Page:
         self.results.append({"name": name, **asdict(whole), "seconds": seconds})
         head = f"  {MARKS[whole.status]} {name:<{NAME_WIDTH}}"
         terminal = shutil.get_terminal_size((MAX_WIDTH, 24))
-        width = min(MAX_WIDTH, terminal.columns)
+        width = max(20, min(MAX_WIDTH, terminal.columns) - len(head))
+        lines = textwrap.wrap(whole.text, width, break_on_hyphens=False)
         indent = " " * len(head)
-        wrapper = textwrap.TextWrapper(width, "", indent, break_on_hyphens=False)
-        self._print(wrapper.fill(head + whole.text))
+        self._print(head + f"\n{indent}".join(lines))
         return whole.status != "failed"
 
     def end(self) -> int:
