@@ -69,7 +69,9 @@ class Page:
         head = f"  {MARKS[whole.status]} {name:<{NAME_WIDTH}}"
         terminal = shutil.get_terminal_size((MAX_WIDTH, 24))
         width = max(20, min(MAX_WIDTH, terminal.columns) - len(head))
-        lines = textwrap.wrap(whole.text, width, break_on_hyphens=False)
+        found, _, advice = whole.text.partition("; ")
+        wrapper = textwrap.TextWrapper(width, break_on_hyphens=False)
+        lines = wrapper.wrap(found) + wrapper.wrap(advice)
         indent = " " * len(head)
         self._print(head + f"\n{indent}".join(lines))
         return whole.status != "failed"

@@ -11,6 +11,7 @@ import numpy as np
 
 REPORT = "report"  # the key
 MOST_ROWS = 12  # of a table of examples
+SHORT_TEXT = 30  # characters of a label, an id, a word
 MOST_LABELS = 40  # of a matrix
 LONGEST_TEXT, AROUND = 600, 200  # characters of a text, and around its marks
 
@@ -32,16 +33,21 @@ def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence
 
 def examples(title: str, note: str, shown: Sequence[Mapping]) -> Section:
     """A table of the first of these examples, each with its cells by their columns."""
-    rows = []
-    for columns in shown[:MOST_ROWS]:
-        rows.append([_cell(value) for value in columns.values()])
-    return table(title, note, [*shown[0]] if shown else [], rows)
+    rows = [[*map(_cell, columns.values())] for columns in shown[:MOST_ROWS]]
+    names = [*shown[0]] if shown else []
+    for place in range(len(names)):
+        texts = [row for row in rows if isinstance(row[place], str)]
+        # a column of texts gets room on the page
+        if any(len(row[place]) > SHORT_TEXT for row in texts):
+            for row in texts:
+                row[place] = marked(row[place])
+    return table(title, note, names, rows)
 
 
 def _cell(value: Any) -> Any:
     if isinstance(value, list | tuple):
         value = ", ".join(value)
-    return marked(value or NONE) if isinstance(value, str) else value
+    return NONE if value == "" else value
 
 
 def matrix(

@@ -79,3 +79,8 @@ def without_newest_checkpoint(run, into):
     shutil.rmtree(into / "model")
     (into / "result.json").unlink()
     return into
+
+
+def text_of(cell):
+    """The text of a cell of a page's table, which has room and marks, or is short."""
+    return cell if isinstance(cell, str) else cell["text"]

@@ -21,7 +21,7 @@ from harness.classifier_runs import (
     write_rows,
 )
 from harness.models import save_model
-from harness.program_runs import files_in, metrics_in, objects_in, weights_in
+from harness.program_runs import files_in, metrics_in, objects_in, text_of, weights_in
 from harness.texts import ALL_WORDS, KINDS, write_lines
 from safetensors.numpy import load_file
 from scipy.stats import pearsonr, spearmanr
@@ -109,9 +109,9 @@ def test_the_texts_that_it_is_least_sure_of_are_on_the_page(trained):
         leads[inputs] = best - second
     table = sections["Least sure"]
     assert table["columns"] == ["id", "text", "text_pair", "label", "prediction", "sureness"]
-    shown = [leads[row[1]["text"], row[2]["text"]] for row in table["rows"]]
+    shown = [leads[text_of(row[1]), text_of(row[2])] for row in table["rows"]]
     np.testing.assert_allclose(shown, sorted(leads.values())[:12], atol=1e-5)
-    assert len({row[3]["text"] == row[4]["text"] for row in table["rows"]}) == 2
+    assert len({row[3] == row[4] for row in table["rows"]}) == 2
 
 
 def test_a_model_is_saved_for_transformers(trained):

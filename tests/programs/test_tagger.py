@@ -10,7 +10,7 @@ import tensorflow as tf
 from harness import tagger_files, texts
 from harness.classifier_runs import model_flags
 from harness.parsing import main_of
-from harness.program_runs import bert, metrics_in, objects_in, refusal
+from harness.program_runs import bert, metrics_in, objects_in, refusal, text_of
 from sklearn.metrics import accuracy_score, f1_score
 
 import ringbert
@@ -334,7 +334,7 @@ def test_plain_tags_are_learned_and_scored_as_sklearn_does(plain_run):
     assert sections["Confusion"]["labels"] == ["FILLING", "animals", "tools"]
     counts = np.array(sections["Confusion"]["counts"])
     assert counts.trace() / counts.sum() == pytest.approx(scores["eval_accuracy"])
-    cells = [row[1]["text"].split(", ") for row in sections["Mistakes"]["rows"]]
+    cells = [text_of(row[1]).split(", ") for row in sections["Mistakes"]["rows"]]
     assert sum(map(len, cells)) <= counts.sum() - counts.trace()  # the wrong words alone
     assert "best eval_accuracy" in (folder / "report.html").read_text()
 
