@@ -38,6 +38,8 @@ NUMBERS = ("question_tokens", *ANSWERS, "document_start", "question")  # of a wi
 Data = DataSet[Examples]
 Results = Sequence[Prediction]
 
+SHOWN = "question", "context", "prediction", "answers", "probability"
+
 
 @dataclass(frozen=True)
 class SpanTask(Task[Examples, Results]):
@@ -200,7 +202,9 @@ class SpanTask(Task[Examples, Results]):
                 fields["answers"] = [*dict.fromkeys(text for text, _ in question.answers)]
                 fields["f1"] = score.f1
                 mistake = None if score.exact else answer.probability
-                shown = fields | {"context": marked_context(context, question, answer)}
+                # what fits on a page; mistakes.jsonl has all
+                shown = {name: fields[name] for name in SHOWN}
+                shown["context"] = marked_context(context, question, answer)
             yield Record(fields, mistake, shown)
 
     def write(self, run: Run, data: Data, results: Results) -> None:
