@@ -18,7 +18,7 @@ from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, ClassVar
 
-from distributed.launcher import TERMINAL, columns, launched_size
+from distributed.launcher import COMMAND, TERMINAL, columns, launched_size
 from ringbase.errors import InputError
 from ringbase.files import read_object
 from ringbase.settings import fields_of, flat, shown
@@ -80,20 +80,25 @@ class LaunchedJob:
     def _read(self, arguments: Mapping[str, Any]) -> None:
         """Makes the arguments flags."""
         fields = fields_of(self.settings) if self.settings else ()
-        known = {name: field for field in fields for name in field.names}
-        values = {}
+        lists = [field.name for field in fields if field.is_list]
+        known = {name for field in fields for name in field.names}
+        values = dict(arguments)
+        self.files = list[str]()  # of data in memory
         for name, value in arguments.items():
-            is_text = isinstance(value, str | os.PathLike | None)
-            takes_list = not fields or (name in known and known[name].is_list)
-            if name in TABLES and not is_text:
+            if isinstance(value, str | os.PathLike | None):
+                continue
+            if name in TABLES:
                 from ringbert.in_memory import file_of  # pyarrow takes 0.3 s, and most have files
 
-                value = file_of(value, name)
-            elif takes_list and isinstance(value, list | tuple | range):
-                value = ",".join(map(str, value))
-            elif hasattr(value, "__len__") and not is_text and (name in known or not fields):
+                values[name] = file_of(value, name)
+                self.files.append(values[name])
+            # the flags of a script are its own
+            elif isinstance(value, list | tuple | range) and (name in lists or not fields):
+                values[name] = ",".join(map(str, value))
+            elif hasattr(value, "__len__") and (name in known or not fields):
                 raise InputError(f"{name} must be one value, got {shown(value)}")
-            values[name] = value
+        shown_values = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        self._call = f"ringbert.{type(self).__name__}({shown_values})"
         self.argv = [
             f"--{name}={'null' if value is None else value}" for name, value in values.items()
         ]
@@ -217,6 +222,10 @@ class Script(LaunchedJob, program="", settings=None):
 
     def __init__(self, path: str | os.PathLike[str], /, **arguments) -> None:
         self.path = Path(path).expanduser()
+        if not self.path.is_file():
+            raise InputError(f"{path}: no such file")
+        if not isinstance(arguments.get("output_dir"), str):
+            raise InputError("output_dir must be given, the folder of the run")
         self.program = self.path.stem
         self._read(arguments)
         self.output_dir = arguments["output_dir"]
@@ -287,6 +296,11 @@ def launch(
         ...
     ringbase.errors.InputError: --train_file none.json: No such file or directory
     """
+    if not isinstance(job, LaunchedJob):
+        raise InputError(
+            "job must be ringbert.Squad(…), Classification(…), Tagging(…), Embedding(…),"
+            f" Pretraining(…) or Script(…), got {job!r:.80}"
+        )
     setting, size = launched_size()
     if size > 1:
         advice = "start this script without mpirun or srun"
@@ -302,6 +316,7 @@ def launch(
         argv.append("--elastic")
     command = [*PYTHON, "distributed.launch", *argv, "--", *job.command]
     variables = {**os.environ, **(environment or {})}
+    variables[COMMAND] = f"ringbert.launch({job._call}, ranks={ranks})"
     status, printed, is_interrupted = run(command, variables, progress)
     if is_interrupted:
         raise KeyboardInterrupt(
@@ -312,7 +327,10 @@ def launch(
         line = rf"^(?:.*\r)?(?:bert-[a-z]+|{re.escape(job.program)}): error(?: on [^ :]+)?: (.*)"
         errors = re.findall(line, printed, re.MULTILINE)
         if errors:
-            raise InputError(errors[-1])
+            message = errors[-1]
+            for file in job.files:
+                message = message.replace(file, "(data in memory)")
+            raise InputError(message)
         last = "\n".join(printed.splitlines()[-LAST_LINES:])
         raise RuntimeError(
             f"{job.program} ended with exit status {status}; its last lines:\n{last}"

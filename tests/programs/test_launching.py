@@ -61,6 +61,7 @@ def test_a_job_shows_its_command():
         (lambda: squad(train_file=["a", "b"]), ["train_file", "a", "b"]),
         (lambda: squad(train_file="a", max_seq_length=[9]), ["max_seq_length", "[9]"]),
         (lambda: squad(train_file="a", seeds=[1, 1]), ["seeds", "1,1"]),
+        (lambda: ringbert.launch(ringbert.Squad), ["job", "ringbert.Squad"]),
         (lambda: ringbert.launch(JOB, ranks=5, hosts={"a": 2, "b": 2}), ["-np", "4", "5"]),
     ],
 )
