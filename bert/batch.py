@@ -240,4 +240,5 @@ class Layouts:
         descending = np.asarray(lengths)[order]
         fits = descending <= self._widths[:, : len(lengths)]
         holds = np.all(fits, axis=1)
+        assert holds.any(), f"a row of {np.max(lengths)} tokens"
         return order, self._layouts[int(np.argmax(holds))]

@@ -20,25 +20,26 @@ REQUIRED = (
     "intermediate_size",
 )
 IDS = 1 << 31  # the ids of tokens and positions are int32
-COUNTS = (
-    "vocab_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "embedding_size",
-    "num_attention_heads",
-    "num_labels",
-    "global_attn_every_n_layers",
-    "local_attention",
-)
-SHARES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-FACTORS = ("initializer_range", "layer_norm_eps", "global_rope_theta", "local_rope_theta")
 # Numbers from the least to less than the most; integers where the least is one.
-RANGES: dict[str, tuple[float, float]] = dict.fromkeys(COUNTS, (1, IDS))
-RANGES |= dict.fromkeys(SHARES, (0.0, 1))
-RANGES |= dict.fromkeys(FACTORS, (1e-30, 1e12))
+RANGES: dict[str, tuple[float, float]] = {
+    "vocab_size": (1, IDS),
+    "max_position_embeddings": (1, IDS),
+    "type_vocab_size": (1, IDS),
+    "hidden_size": (1, 1 << 20),
+    "intermediate_size": (1, 1 << 24),
+    "num_hidden_layers": (1, 1001),
+    "embedding_size": (1, 1 << 20),
+    "num_attention_heads": (1, 1 << 20),
+    "num_labels": (1, 1 << 20),
+    "hidden_dropout_prob": (0.0, 1),
+    "attention_probs_dropout_prob": (0.0, 1),
+    "classifier_dropout": (0.0, 1),
+    "initializer_range": (1e-10, 10),
+    "layer_norm_eps": (1e-30, 1),  # a float32 is divided by its root
+    "local_attention": (2, IDS),
+    "global_rope_theta": (1.0, 1e12),
+    "local_rope_theta": (1.0, 1e12),
+}
 CHOICES: dict[str, tuple[Any, ...]] = {
     # of bert.ops.ACTIVATIONS
     "hidden_act": ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "linear"),
@@ -51,24 +52,23 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False,),
     "classifier_pooling": ("cls", "mean"),
 }
-# What ModernBERT can have, and its published models have not.
-OFF = (
-    "attention_bias",
-    "mlp_bias",
-    "norm_bias",
-    "classifier_bias",
-    "attention_dropout",
-    "embedding_dropout",
-    "mlp_dropout",
-    "causal_mask",
-    "is_causal",
-)
-MODERN_CHOICES: dict[str, tuple[Any, ...]] = dict.fromkeys(OFF, (False, 0.0))
-MODERN_CHOICES |= {
+# Of ModernBERT, whose published models have these values.
+MODERN_CHOICES: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "norm_bias": (False,),
+    "classifier_bias": (False,),
     "decoder_bias": (True,),
+    "attention_dropout": (0.0,),
+    "embedding_dropout": (0.0,),
+    "mlp_dropout": (0.0,),
     "classifier_activation": ("gelu",),
+    "causal_mask": (False,),
+    "is_causal": (False,),
     "position_embedding_type": ("absolute", "sans_pos"),  # neither names what it has: rotary ones
 }
+# Its keys for which there are fields of other names, or none.
+MODERN_ONLY = ("rope_parameters", "global_attn_every_n_layers")
 FULL, SLIDING = "full_attention", "sliding_attention"  # of `layer_types`
 # Of `transformers`, some of its older versions, and of Google's multilingual models; they change
 # nothing.
@@ -85,6 +85,10 @@ HARMLESS = (
     "gradient_checkpointing",
     "id2label",
     "label2id",
+    "num_labels",
+    "output_attentions",
+    "output_hidden_states",
+    "output_past",
     "return_dict",
     "tie_word_embeddings",
     "torch_dtype",
@@ -93,6 +97,10 @@ HARMLESS = (
     "generator_size",
     "qa_dropout",
     "sinusoidal_pos_embds",
+    "summary_activation",
+    "summary_last_dropout",
+    "summary_type",
+    "summary_use_proj",
     "tie_weights_",
     "cls_token_id",
     "sep_token_id",
@@ -103,7 +111,6 @@ HARMLESS = (
     "sparse_prediction",
     "sparse_pred_ignore_index",
 )
-HARMLESS_BEGINNINGS = ("pooler_", "summary_", "output_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +194,8 @@ MODERN = (
     "local_rope_theta",
     "classifier_pooling",
 )
-FIELDS = tuple(field.name for field in fields(BertConfig))
+NOT_IN_FILES = ("labels", "class_name")
+FIELDS = tuple(field.name for field in fields(BertConfig) if field.name not in NOT_IN_FILES)
 
 
 def unnamed_labels(number: int) -> tuple[str, ...]:
@@ -217,9 +225,8 @@ def config_from_file(path: str | Path, say: Callable[[str], None] | None = None)
     except InputError as error:
         raise InputError(f"{path}: {error} {flags}") from error
     keys = architecture_of(values).keys
-    known = {*FIELDS, *RANGES, *CHOICES, *HARMLESS, *MODERN_CHOICES, "rope_parameters", *keys}
-    others = [name for name in values if not name.startswith(HARMLESS_BEGINNINGS)]
-    unknown = [name for name in others if name not in known]
+    known = {*FIELDS, *CHOICES, *HARMLESS, *MODERN_CHOICES, *MODERN_ONLY, *keys}
+    unknown = [name for name in values if name not in known and not name.startswith("pooler_")]
     if say and unknown:
         say(f"warning: {path}: BERT's configuration has no {shortened(unknown)}: not used")
     return config
@@ -234,7 +241,7 @@ def config_of(values: Mapping[str, Any]) -> BertConfig:
         if value is not None or name in REQUIRED:
             stated[architecture.keys.get(name, name)] = value
     if architecture.encoder == "modern":
-        stated = _with_thetas(stated)
+        stated = _modern(stated)
     return _checked(stated)
 
 
@@ -275,14 +282,12 @@ def _checked(values: Mapping[str, Any]) -> BertConfig:
     if isinstance(classes, list) and classes:
         known["class_name"] = str(classes[0])
     known["labels"] = _labels(values)
-    if architecture_of(values).encoder == "modern":
-        known["layer_types"] = _layer_types(values)
     return BertConfig(**known)
 
 
-def _with_thetas(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a ModernBERT in one spelling: transformers 5 has dicts of rotary positions,
-    earlier versions a base for each kind of layer."""
+def _modern(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a ModernBERT in one spelling: transformers 5 has dicts of rotary positions and
+    a list of layers, earlier versions a base for each kind and the distance of global layers."""
     _check_choices(values, MODERN_CHOICES)
     values = {name: value for name, value in values.items() if name not in MODERN_CHOICES}
     rotary = values.pop("rope_parameters", {})
@@ -296,21 +301,20 @@ def _with_thetas(values: Mapping[str, Any]) -> dict[str, Any]:
                 f" {shown(rotary)}"
             )
         values[name] = of_kind.get("rope_theta", values[name])
-    return values
-
-
-def _layer_types(values: Mapping[str, Any]) -> tuple[str, ...]:
-    number = values["num_hidden_layers"]
-    every = values.get("global_attn_every_n_layers", 3)
-    by_distance = [SLIDING if layer % every else FULL for layer in range(number)]
-    kinds = values.get("layer_types", by_distance)
+    every = values.pop("global_attn_every_n_layers", 3)
+    number = values.get("num_hidden_layers")
+    if type(every) is not int or every < 1:
+        raise InputError(f"global_attn_every_n_layers must be at least 1, got {shown(every)}")
+    if "layer_types" not in values and type(number) is int:
+        values["layer_types"] = [SLIDING if layer % every else FULL for layer in range(number)]
+    kinds: Any = values.get("layer_types")
     is_known = isinstance(kinds, list) and all(kind in (FULL, SLIDING) for kind in kinds)
     if not is_known or len(kinds) != number:
         raise InputError(
-            f"layer_types must name {FULL} or {SLIDING} for each of num_hidden_layers {number},"
-            f" got {shown(kinds)}"
+            f"layer_types must name {FULL} or {SLIDING} for each of num_hidden_layers"
+            f" {shown(number)}, got {shown(kinds)}"
         )
-    return tuple(kinds)
+    return values | {"layer_types": tuple(kinds)}
 
 
 def _check_choices(values: Mapping[str, Any], choices: Mapping[str, tuple[Any, ...]]) -> None:
@@ -326,7 +330,8 @@ def _check_choices(values: Mapping[str, Any], choices: Mapping[str, tuple[Any, .
 def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The labels by number, without `label2id`, which often says something else."""
     table = values.get("id2label")
-    labels: tuple[Any, ...] = unnamed_labels(values.get("num_labels", 2))
+    number = values.get("num_labels", 2)
+    labels: tuple[Any, ...] = unnamed_labels(number)
     if table is not None:
         names = table if isinstance(table, dict) else {}
         labels = tuple(names.get(str(place)) for place in range(len(names)))
@@ -335,4 +340,10 @@ def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:
             raise InputError(
                 f"id2label must name the labels 0, 1, …, each once, got {shown(table)}"
             )
+        if "num_labels" in values and number != len(labels):
+            raise InputError(f"num_labels is {number}, but id2label names {len(labels)} labels")
+    if values.get("problem_type") == "single_label_classification" and len(labels) < 2:
+        raise InputError(
+            f"problem_type single_label_classification needs 2 labels or more, got {len(labels)}"
+        )
     return labels

@@ -18,7 +18,7 @@ from bert import hub
 from bert.architectures import ARCHITECTURES, Architecture
 from bert.heads import CLASSIFIER, FEATURES, HEADS, Head
 from ringbase.errors import InputError, shortened
-from ringbase.files import write_json
+from ringbase.files import read_object, write_json
 
 UNUSED = "unused/"  # where `read` puts tensors of heads that we do not have
 # Entries of checkpoints that are not weights.
@@ -62,7 +62,7 @@ class MissingTensors(InputError):
 # -- names -----------------------------------------------------------------------------------------
 
 
-def google_name(key: str, architecture: Architecture) -> str:
+def google_name(key: str, architecture: Architecture = ARCHITECTURES["bert"]) -> str:
     """Google's name of a Hugging Face tensor. Those named `kernel` are transposed."""
     name = key.removeprefix(architecture.prefix)
     if name.startswith(architecture.unused):
@@ -198,29 +198,46 @@ def read(source: Path, architecture: Architecture = ARCHITECTURES["bert"]) -> di
 
 
 def _files(source: Path) -> list[Path]:
-    """The safetensors files of a folder, or the file itself. Raises InputError: there are none."""
+    """The safetensors files of a folder, or the file itself. Raises InputError: some are
+    missing."""
     if source.is_file():
         return [source]
+    index = source / "model.safetensors.index.json"
+    if index.is_file():
+        shards = read_object(index, f"{index} (--model)").get("weight_map")
+        # Only files in the same folder: an index that was downloaded must not make us read others.
+        present = [path.name for path in source.iterdir() if path.is_file()]
+        if isinstance(shards, dict) and shards and all(file in present for file in shards.values()):
+            return [source / name for name in sorted(set(shards.values()))]
+        raise InputError(
+            f"{index}: weight_map must name files that are in the same folder (--model)"
+        )
     whole = source / "model.safetensors"
     if whole.is_file():
         return [whole]
-    if shards := sorted(source.glob("model-*.safetensors")):
-        return shards
+    content = "no model.safetensors, no TensorFlow checkpoint"
+    if any(source.glob("*.bin")):
+        content = "only a pickle (pytorch_model.bin), which can run code when read"
     raise InputError(
-        f"{source}: no model.safetensors, no TensorFlow checkpoint (--model, --init_checkpoint). A"
-        " pickle (pytorch_model.bin) can run code when read: save it with transformers'"
-        " save_pretrained first"
+        f"{source}: {content}; save it with transformers' save_pretrained first (--model,"
+        " --init_checkpoint)"
     )
 
 
 def _read_tf(source: Path) -> dict[str, np.ndarray]:
     import tensorflow as tf
 
+    prefix = tf.train.latest_checkpoint(str(source)) if source.is_dir() else str(source)
+    if prefix is None:
+        raise InputError(
+            f"{source}: its file `checkpoint` names no checkpoint that exists (--init_checkpoint)"
+        )
     try:
-        reader = tf.train.load_checkpoint(str(source))
+        reader = tf.train.load_checkpoint(prefix)
         names = [name for name in reader.get_variable_to_shape_map() if not NO_WEIGHTS.search(name)]
         return {name: reader.get_tensor(name) for name in names}
-    except Exception as error:  # TensorFlow's errors about files have no class in common
+    # IndexError: a truncated data file
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         raise InputError(
-            f"{source}: unreadable TensorFlow checkpoint: {str(error).splitlines()[0]}"
+            f"{prefix}: unreadable TensorFlow checkpoint: {str(error).splitlines()[0]}"
         ) from error

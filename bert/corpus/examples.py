@@ -22,6 +22,7 @@ from bert.text.tokenizer import Tokenizer
 from ringbase.ragged import Array, Ragged, gather, offsets_of
 
 PART_CHARACTERS = 1 << 24  # of documents in memory together; a compressed file may have more
+BATCH_CHARACTERS = 1 << 20  # tokenized at once
 SENTENCE_CHARACTERS = 32  # counted for each sentence besides its own: what it takes in memory
 MOST_TRIES = 10  # to draw a random next document other than the current one, as in Google's code
 
@@ -37,9 +38,12 @@ class Part(NamedTuple):
 def parts_of(documents: Iterable[list[str]], encoder: Encoder) -> Iterator[Part]:
     """Documents -> parts of about `PART_CHARACTERS`; sentences and documents without tokens are
     left out."""
-    for part in _in_parts(documents):
-        sentences = list(chain.from_iterable(part))
-        tokens, lengths = encoder(sentences)
+    for part in _in_batches(documents, PART_CHARACTERS):
+        encoded = []
+        for batch in _in_batches(part, BATCH_CHARACTERS):
+            sentences = list(chain.from_iterable(batch))
+            encoded.append(encoder(sentences))
+        tokens, lengths = map(np.concatenate, zip(*encoded, strict=True))
         if not len(tokens):
             continue
         # how many sentences of each document have tokens
@@ -49,16 +53,16 @@ def parts_of(documents: Iterable[list[str]], encoder: Encoder) -> Iterator[Part]
         yield Part(tokens, offsets_of(lengths[has_tokens]), offsets_of(sizes[sizes > 0]))
 
 
-def _in_parts(documents: Iterable[list[str]]) -> Iterator[list[list[str]]]:
-    part, size = [], 0
+def _in_batches(documents: Iterable[list[str]], characters: int) -> Iterator[list[list[str]]]:
+    batch, size = [], 0
     for document in documents:
-        part.append(document)
+        batch.append(document)
         size += sum(map(len, document)) + SENTENCE_CHARACTERS * len(document)
-        if size >= PART_CHARACTERS:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
+        if size >= characters:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def make_examples(

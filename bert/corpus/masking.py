@@ -49,6 +49,7 @@ def mask(values: Array, offsets: Array, keys: Array, masking: Masking) -> dict[s
     """
     lengths = np.diff(offsets)
     length = int(lengths.max(initial=0))
+    assert length <= LONGEST_ROW, length
     inside = np.arange(length) < lengths[:, None]
     tokenizer = masking.tokenizer
     candidate = inside.copy()
@@ -106,8 +107,7 @@ def _smallest(hashes, candidate, wanted):
     candidate = candidate & (wanted > 0)[:, None]
     ranked = np.where(candidate, hashes, _LARGEST)
     last_place = np.maximum(wanted, 1) - 1
-    ranked_in_order = np.sort(ranked, axis=1)
-    last = np.take_along_axis(ranked_in_order, last_place[:, None], axis=1)
+    last = np.take_along_axis(np.sort(ranked, axis=1), last_place[:, None], axis=1)
     return candidate & (ranked <= last)
 
 

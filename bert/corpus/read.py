@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from bert.corpus.units import Piece, Unit, find_units, load_data_set, packing_of
 from ringbase.errors import InputError, one_line
 from ringbase.files import parse_json
 
+MOST_LINE_BYTES = 16 << 20
 READ_BYTES = 1 << 19
 ROWS_AT_ONCE = 1024
 MOST_DOCUMENT_BYTES = 1 << 20  # longer documents are cut, to limit memory
@@ -48,11 +50,12 @@ def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
             raise InputError(f"{where}: damaged or cut short: {one_line(error)}") from error
 
 
-def sample_sentences(text: TextSettings, max_bytes: float) -> Iterator[str]:
-    """The sentences of the beginnings of all units, about `max_bytes` together, or all."""
+def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]:
+    """The sentences of the whole input, or of the beginnings of all units, about `max_bytes`
+    together."""
     units = find_units(text)
     for unit in units:
-        left = max_bytes / len(units)
+        left = math.inf if max_bytes is None else max_bytes / len(units)
         for sentence in itertools.chain.from_iterable(documents(unit, text)):
             if left <= 0:
                 break
@@ -94,10 +97,10 @@ def _lines(piece: Piece, text: TextSettings, where: str) -> Iterator[str]:
         if piece.stop is not None:
             blanks = BLANK_LINES.get(text.document_separator, 0) * (piece.kind == "text")
             size = os.path.getsize(piece.path)
-            position = _boundary(file, piece.start, size, blanks)
-            stop = _boundary(file, piece.stop, size, blanks)
+            position = _boundary(file, where, piece.start, size, blanks)
+            stop = _boundary(file, where, piece.stop, size, blanks)
             file.seek(position)
-        while position < stop and (data := file.readline()):
+        while position < stop and (data := _line(file, where, position)):
             try:
                 line = data.decode()
             except UnicodeDecodeError as error:
@@ -109,20 +112,30 @@ def _lines(piece: Piece, text: TextSettings, where: str) -> Iterator[str]:
             position += len(data)
 
 
-def _boundary(file: IO[bytes], place: int, size: int, blanks: int) -> int:
+def _boundary(file: IO[bytes], where: str, place: int, size: int, blanks: int) -> int:
     """The start of the first document at or after byte `place`, which follows this many blank
     lines; there one unit ends and the next begins. A document that continues for more than 1 MiB
     after `place` is cut."""
     if place == 0 or place >= size:
         return min(place, size)
     file.seek(place - 1)
-    position = place - 1 + len(file.readline())
+    position = place - 1 + len(_line(file, where, place))
     seen = 0
     while seen < blanks and position < min(size, place + MOST_DOCUMENT_BYTES):
-        line = file.readline()
+        line = _line(file, where, position)
         position += len(line)
         seen = 0 if line.strip() else seen + 1
     return position
+
+
+def _line(file: IO[bytes], where: str, position: int) -> bytes:
+    line = file.readline(MOST_LINE_BYTES + 1)
+    if len(line) > MOST_LINE_BYTES:
+        raise InputError(
+            f"{where}: the line at byte {position:,} is longer than {MOST_LINE_BYTES >> 20} MiB: "
+            "is this text? A line must be a sentence, or a paragraph with --split_sentences"
+        )
+    return line
 
 
 # -- documents and sentences -----------------------------------------------------------------------

@@ -184,6 +184,8 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
     """The manifest of a finished corpus. Raises InputError: there is none, or it is damaged or
     cannot be read."""
     path = folder / MANIFEST
+    if not folder.is_dir():
+        raise InputError(f"{flag} {folder}: no such folder")
     if not path.is_file():
         raise InputError(
             f"{flag}: {folder} has no {MANIFEST}, which bert-corpus build writes last: run the same"
@@ -217,7 +219,7 @@ def differences(one: Manifest, other: Manifest, names: Iterable[str]) -> str:
 def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifest]:
     """The shards that comma-separated globs and folders name, each with the manifest of its folder:
     {} for other TFRecord files. Raises InputError: nothing matches, or both formats do; the shards
-    that a glob covers are not those of the manifest."""
+    that a glob covers are not those of the manifest, or not of their size."""
     shards: dict[Path, Manifest] = {}
     for pattern in filter(None, map(str.strip, patterns.split(","))):
         name = os.path.expanduser(pattern)
@@ -230,19 +232,23 @@ def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifes
             by_folder.setdefault(path.parent, []).append(path)
         for folder, files in by_folder.items():
             if not (folder / MANIFEST).is_file() and not is_arrow(files):
-                shards |= dict.fromkeys(files, Manifest())
+                for path in files:
+                    shards[path] = {}
                 continue
             manifest = read_manifest(folder, flag)
-            listed = [folder / shard["file"] for shard in manifest["shards"]]
-            pattern = os.path.normpath(name)
-            expected = [path for path in listed if fnmatch.fnmatch(str(path), pattern)]
-            actual = [path for path in files if path.name.startswith("shard-")]
-            if different := {*expected}.symmetric_difference(actual):
-                raise InputError(
-                    f"{flag}: {min(different)} is missing, or the manifest does not name it: copy"
-                    " the corpus again, or build it again"
-                )
-            shards |= dict.fromkeys(expected, manifest)
+            expected = {}
+            for shard in manifest["shards"]:
+                path = folder / shard["file"]
+                if fnmatch.fnmatch(str(path), os.path.normpath(name)):
+                    expected[path] = shard["bytes"]
+            actual = {}
+            for path in files:
+                if path in expected or path.name.startswith("shard-"):
+                    actual[path] = path.stat().st_size
+            problems = _problems(expected, actual)
+            if problems:
+                raise InputError(f"{flag}: {problems[0]}: copy it again, or build the corpus again")
+            shards.update(dict.fromkeys(sorted(expected), manifest))
     formats = {path.suffix == ".arrow" for path in shards}
     if len(formats) != 1:
         raise InputError(
@@ -263,14 +269,22 @@ def verify(folder: Path) -> Manifest:
     expected = {folder / facts["file"]: facts["sha256"] for facts in manifest["shards"]}
     for name, value in manifest.get("tokenizer_files", {}).items():
         expected[folder / TOKENIZER / name] = value
-    problems = []
-    for path in sorted({*expected, *folder.glob("shard-*")}):
-        if not path.is_file():
-            problems.append(f"{path} is missing, but the manifest names it")
-        elif path not in expected:
-            problems.append(f"{path} is not in the manifest")
-        elif sha256(path) != expected[path]:
-            problems.append(f"{path} is damaged")
+    files = {*expected, *folder.glob("shard-*")}
+    actual = {path: sha256(path) for path in files if path.is_file()}
+    problems = _problems(expected, actual)
     if problems:
         raise InputError("; ".join(problems))
     return manifest
+
+
+def _problems(expected: Mapping[Path, object], actual: Mapping[Path, object]) -> list[str]:
+    """A line for each file whose size or digest is not that of the manifest."""
+    problems = []
+    for path in sorted({*expected, *actual}):
+        if path not in actual:
+            problems.append(f"{path} is missing, but the manifest names it")
+        elif path not in expected:
+            problems.append(f"{path} is not in the manifest")
+        elif expected[path] != actual[path]:
+            problems.append(f"{path} is damaged")
+    return problems

@@ -22,7 +22,6 @@ LARGEST_UNIT_BYTES, SMALLEST_UNIT_BYTES = 8 << 20, 4 << 20  # of text
 # if their size is then between these limits, so that all workers end at about the same time
 NUM_UNITS = 64
 PACKED_RATIO = 4  # assumed: bytes of text per byte of a compressed file
-PACKINGS = {".gz": "gzip", ".zst": "zstd"}
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 
 
@@ -50,7 +49,10 @@ def find_files(patterns: str, flag: str = "--input_file") -> list[str]:
         paths = [*sorted(glob.glob(name, recursive=True)), name]
         matches = list(filter(os.path.isfile, paths))
         if not matches:
-            raise InputError(f"{flag} {pattern}: no file matches (of a folder: '{pattern}/*')")
+            reason = "no file matches"
+            if os.path.isdir(name):
+                reason = f"this is a folder: give '{pattern}/*'"
+            raise InputError(f"{flag} {pattern}: {reason}")
         files.update(dict.fromkeys(matches))
     return list(files)
 
@@ -95,14 +97,14 @@ def input_sizes(text: TextSettings) -> list[tuple[str, int]]:
 def load_data_set(text: TextSettings) -> Any:
     """The split "train" of `--dataset_name` as a `datasets.Dataset`. Raises InputError if it cannot
     be loaded."""
-    name, config = str(text.dataset_name), text.dataset_config
-    return hub.load_data_set(name, config, "train", text.source, text.dataset_revision)
+    config = text.dataset_config
+    where = f"{text.source}{f' --dataset_config {config}' if config else ''}"
+    return hub.load_data_set(str(text.dataset_name), config, "train", where, text.dataset_revision)
 
 
 def packing_of(path: str) -> str | None:
     """How a file is compressed, by its name; None if it is not."""
-    _, ending = os.path.splitext(path.lower())
-    return PACKINGS.get(ending)
+    return {".gz": "gzip", ".zst": "zstd"}.get(os.path.splitext(path.lower())[1])
 
 
 def _pieces_of_file(path: str, size: int, text: TextSettings, unit_bytes: int) -> Iterator[Piece]:

@@ -12,10 +12,11 @@ ids: a ▁ follows each user-defined symbol, such as a full stop or a bracket. T
 tokens in a text, drop some accents, and take no ids from a vocabulary.
 """
 
+import collections
 import itertools
 import re
 import unicodedata
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,6 @@ from tokenizers import (
     processors,
 )
 
-from ringbase import files
 from ringbase.errors import InputError
 from ringbase.files import SMALL_BYTES, read_json, read_text
 from ringbase.ragged import Array
@@ -42,8 +42,8 @@ BLANK = "▁"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2  # types of models
 SPECIAL = ("pad", "unk", "cls", "sep", "mask")  # written [PAD] or <pad> in different models
-# in RoBERTa and XLM-R, and in Gemma
-OTHER_FORMS = {"cls": ("<s>", "<bos>"), "sep": ("</s>", "<eos>")}
+FAIRSEQ = {"cls": "<s>", "sep": "</s>"}  # in RoBERTa and XLM-R
+GEMMA = {"cls": "<bos>", "sep": "<eos>"}
 COMPOSING_RULES = ("nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 CUT_OF_BYTES = r"(?<=<)(?=0x[0-9A-F]{2}>)"
 CODE_POINTS = 0x20000  # all planes that contain blanks
@@ -237,8 +237,8 @@ def lines_of(path: Path) -> list[str]:
     """The lines of a vocabulary, the tokens in the order of their ids. Raises InputError: one is
     blank."""
     where = f"--vocab_file {path}"
-    text = read_text(path, where, SMALL_BYTES)
-    lines = files.lines_of(text.removesuffix("\n"))
+    text = read_text(path, where, SMALL_BYTES).removesuffix("\n")
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
     if "" in lines:
         number = lines.index("") + 1
         raise InputError(
@@ -263,17 +263,21 @@ def pieces_of(path: Path) -> list[str]:
         raise InputError(
             f"{where}: neither a list of pieces nor an object with one under idx_to_token"
         )
+    piece, count = collections.Counter(values).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"{where}: the piece {piece!r:.40} is listed {count} times")
     return values
 
 
-def special_names(pieces: Container[str], source: str, unknown: str = "") -> list[str]:
+def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list[str]:
     """This vocabulary's names of [PAD], [UNK], [CLS], [SEP] and [MASK], in this order; `unknown` is
     that of the model, where it is known. Raises InputError: some are missing."""
+    present = set(pieces)
     names = []
     for kind in SPECIAL:
-        forms = f"[{kind.upper()}]", f"<{kind}>", *OTHER_FORMS.get(kind, ())
-        names.append(next((form for form in forms if form in pieces), ""))
-    if unknown in pieces:
+        forms = f"[{kind.upper()}]", f"<{kind}>", FAIRSEQ.get(kind, ""), GEMMA.get(kind, "")
+        names.append(next((form for form in forms if form in present), ""))
+    if unknown in present:
         names[1] = unknown
     absent = [f"[{kind.upper()}]" for kind, name in zip(SPECIAL, names, strict=True) if not name]
     if absent:
@@ -313,8 +317,7 @@ def blanks(normalizer, is_marked: bool) -> Array:
         text = f"a{character}a"
         if normalizer:
             text = normalizer.normalize_str(text)
-        without_mark = text.replace(BLANK, " ").strip()
-        table[ord(character)] = without_mark in ("aa", "a a")
+        table[ord(character)] = text.replace(BLANK, " ").strip() in ("aa", "a a")
     return table
 
 

@@ -25,6 +25,7 @@ MOST_UNKNOWN_SHARE = 0.10
 # WordPiece marks the pieces that continue a word, the others those that begin one.
 WORD_MARKS = {"wordpiece": "##", "sentencepiece": sentencepiece.BLANK, "bytes": "Ġ"}
 IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+MOST_IDS = 1 << 24
 TRIAL = "The cat sat, 고양이 1 ☃."
 # What a tokenizer_config.json says of BERT's normalization, by its names in `tokenizers`.
 NORMALIZATION = {
@@ -85,6 +86,8 @@ class Tokenizer:
         ids = [vocabulary[name] for name in names]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
         self.vocab_size = max(vocabulary.values()) + 1
+        if len(set(ids)) < len(ids):
+            raise InputError(f"{source}: the ids of the special tokens must differ, got {ids}")
         # Between two texts: RoBERTa's have two.
         self.separators = backend.encode("a", "a").ids.count(self.sep_id) - 1
         self.digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
@@ -251,10 +254,11 @@ def load(
             backend, names = _wordpiece(source, normalization)
         spm = model.read_bytes() if model else None
         return Tokenizer(backend, lower_case, str(source), names, spm)
-    except (InputError, KeyboardInterrupt):
-        raise
-    # the libraries' errors have no class in common; Rust's panics are no Exception
     except BaseException as error:
+        # the libraries' errors have no class in common; Rust's panics are no Exception
+        is_panic = type(error).__name__ == "PanicException"
+        if isinstance(error, InputError) or not (is_panic or isinstance(error, Exception)):
+            raise
         flag = "--model" if saved else "--spm_model_file"
         raise InputError(
             f"{flag} {source}: damaged or unusable: {one_line(error)[:300]}"
@@ -279,12 +283,15 @@ def _saved(path: Path, normalization: Mapping[str, bool] | None) -> tuple[RustTo
     SentencePiece."""
     backend = RustTokenizer.from_file(str(path))
     vocabulary = backend.get_vocab()
+    largest = max(vocabulary.values(), default=0)
+    if largest >= MOST_IDS:  # `to_str` takes 4 bytes for each
+        raise InputError(f"--model {path}: ids must be below {MOST_IDS:,}, got {largest:,}")
     if backend.normalizer:  # a damaged character map panics when it meets a character
         all_characters = "".join(map(chr, sentencepiece.BASIC_PLANE))
         backend.normalizer.normalize_str(all_characters)
     backend.encode(TRIAL)
     kind = type(backend.model)
-    is_bytes = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
+    is_bytes = kind is models.BPE and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
     text = backend.to_str()
     content = json.loads(text)
     # Gemma's has SentencePiece's marks of blanks without its pre-tokenizer.

@@ -13,15 +13,18 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from bert.settings import VocabularySettings
 from bert.text import sentencepiece, tokenizer
-from ringbase.errors import InputError, one_line
-from ringbase.files import replace_folder
+from ringbase.errors import InputError
+from ringbase.files import filled_beside
 
+# written in this order
+FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")
 LONGEST_LINE_BYTES = 1 << 24
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPM_THREADS = 8  # constant, because the last digits of the pieces' scores depend on it
 MOST_KOREAN_SHARE = 0.01
 HANGUL = re.compile("[\uac00-\ud7a3]")
 ANY_WORD = re.compile("[^ \t\r\n]+")
+NO_TEXT = "the text to train a vocabulary on is empty (--input_file)"
 
 
 def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettings) -> Path:
@@ -31,10 +34,14 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
     The folder also gets what `tokenizer.load` and `transformers.AutoTokenizer` read. The same texts
     in the same order give the same bytes. Memory holds a count of each distinct word (WordPiece),
     or all texts (SentencePiece). Raises InputError: the text does not suffice for `vocab_size`, or
-    the folder already holds something.
+    the folder already holds a tokenizer.
     """
-    if output_dir.is_file() or any(output_dir.glob("*")):
-        raise InputError(f"--output_dir {output_dir} is not an empty folder: give a new one")
+    present = [name for name in FILES if (output_dir / name).exists()]
+    if present or (output_dir.exists() and not output_dir.is_dir()):
+        raise InputError(
+            f"--output_dir {output_dir} is a file, or holds {' '.join(present or FILES)}: give"
+            " another folder"
+        )
     is_wordpiece = settings.kind == "wordpiece"
     name = "vocab.txt" if is_wordpiece else "spiece.model"
     trained = _wordpiece if is_wordpiece else _sentencepiece
@@ -43,7 +50,11 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
         (folder / name).write_bytes(trained(sentences, settings))
         tokenizer.load(folder=folder, do_lower_case=settings.lower_case).save(folder)
 
-    replace_folder(output_dir, fill)
+    with filled_beside(output_dir, fill) as new:
+        output_dir.mkdir(exist_ok=True)
+        written = sorted(new.iterdir(), key=lambda path: FILES.index(path.name))
+        for path in written:
+            path.replace(output_dir / path.name)
     return output_dir / name
 
 
@@ -56,6 +67,11 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
     continuing = [f"##{character}" for character in sorted(others)]
     initial = [*SPECIAL_TOKENS, *sorted(firsts), *continuing]
     size = settings.vocab_size
+    if len(initial) > size:
+        raise InputError(
+            f"--vocab_size {size} cannot hold the {len(initial)} special tokens and characters of"
+            " the text: increase it, or lower --character_coverage"
+        )
     extra = others - firsts  # the trainer accepts `##x` only if it knows `x`
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     trained.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -72,10 +88,10 @@ def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
     trained.train_from_iterator(_repeated(words), trainer)
     ids = trained.get_vocab(with_added_tokens=False)
     pieces = [piece for piece in sorted(ids, key=ids.__getitem__) if piece not in extra]
-    if len(pieces) != size:
+    if len(pieces) < size:
         raise InputError(
-            f"--vocab_size {size}: the text gives {len(pieces)} entries with --min_frequency"
-            f" {settings.min_frequency} and --character_coverage {settings.character_coverage}"
+            f"--vocab_size {size} is more than the {len(pieces)} entries that the text gives with"
+            f" --min_frequency {settings.min_frequency}: give more text, or a smaller size"
         )
     return "".join(f"{piece}\n" for piece in pieces).encode()
 
@@ -89,7 +105,7 @@ def _words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
     for sentence in sentences:
         counts.update(ANY_WORD.findall(sentence))
     if not counts:
-        raise InputError("the text to train a vocabulary on is empty (--input_file)")
+        raise InputError(NO_TEXT)
     num_korean = sum(count for word, count in counts.items() if HANGUL.search(word))
     korean_share = num_korean / counts.total()
     if lower_case and korean_share > MOST_KOREAN_SHARE:
@@ -134,10 +150,9 @@ def _repeated(words: Counter[str]) -> Iterator[str]:
 
 def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
     # SentencePiece skips a text that contains ▅, its own mark of an unknown character.
-    texts = []
-    for text in filter(str.strip, sentences):
-        on_one_line = text.replace("\n", " ")
-        texts.append(on_one_line.replace("▅", " "))
+    texts = [text.replace("\n", " ").replace("▅", " ") for text in sentences if text.strip()]
+    if not texts:
+        raise InputError(NO_TEXT)
     lines = iter(texts)
     if settings.lower_case:
         lines = map(sentencepiece.lower_casing().normalize_str, texts)
@@ -163,7 +178,8 @@ def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> by
         )
     # such as "Vocabulary size too high (9000). Please set it to a value <= 5012."
     except RuntimeError as error:
-        reason = one_line(error).split("] ")[-1]
+        one_liner = " ".join(str(error).split())
+        reason = one_liner.split("] ")[-1]
         raise InputError(
             f"--vocab_size {settings.vocab_size}, {len(texts):,} texts: {reason}"
         ) from error

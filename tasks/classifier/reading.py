@@ -16,8 +16,9 @@ from ringbase.errors import InputError
 from tasks.classifier.named_tasks import FILE_FLAGS, Labels, NamedTask, Split
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.several import FLAGS, labels_in
-from tasks.runs.tables import IN_QUOTES, Table, number_in, of_data_set, open_table
+from tasks.runs.tables import IN_QUOTES, SHORT_ROWS, Table, number_in, of_data_set, open_table
 
+MAX_SHORT_ROWS_SHARE = 0.001
 # what stands for a missing label in a set to predict
 MISSING, NO_LABEL = object(), {"", "?", "-1", "-1.0", "nan"}
 
@@ -242,6 +243,9 @@ def _fill(columns: Sequence[Column], source: Source) -> Counter[str]:
     if not num_rows:
         others = f" in --language {language}, only {', '.join(sorted(languages))}"
         raise InputError(f"{table.where} has no row with a text{others if languages else ''}")
+    if counts[SHORT_ROWS] > MAX_SHORT_ROWS_SHARE * num_rows:
+        of_all = f"{counts[SHORT_ROWS]} of {counts[SHORT_ROWS] + num_rows}"
+        raise InputError(f"{table.where}: {of_all} rows have too few columns")
     if source.task.name or source.part.header:
         del counts[IN_QUOTES]  # published files and standard input are as they are
     return counts

@@ -1,6 +1,5 @@
 """bert-corpus: builds and checks corpora, and trains vocabularies, on any number of ranks."""
 
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,16 @@ def run(name: str, config: Any) -> None:
 
 def build(config: BuildConfig, world: World) -> None:
     settings, files = config.corpus, config.tokenizer
+    if settings.output_dir.endswith(".tfrecord"):
+        world.say(
+            f"note: {settings.output_dir} becomes a folder of Arrow shards, which bert-pretraining"
+            " reads"
+        )
     folder = None
     if config.model:
-        place = world.on_each_machine(hub.find, config.model, config.model_revision)
-        folder = place if place.is_dir() else place.parent  # of a TensorFlow checkpoint
+        folder = world.on_each_machine(hub.find, config.model, config.model_revision)
+    if folder is not None and not folder.is_dir():
+        folder = folder.parent  # of a TensorFlow checkpoint
     words = tokenizer.load(
         files.vocab_file, folder, files.do_lower_case, config.model or "", files.spm_model_file
     )
@@ -66,8 +71,9 @@ def verify(config: VerifyConfig) -> None:
 
 
 def train_vocabulary(config: VocabConfig) -> None:
-    kind = config.vocabulary.kind
-    most_bytes = math.inf if kind == "wordpiece" else MOST_SENTENCEPIECE_BYTES
-    sentences = sample_sentences(config.text, config.max_bytes or most_bytes)
+    kind, max_bytes = config.vocabulary.kind, config.max_bytes
+    if kind != "wordpiece":
+        max_bytes = max_bytes or MOST_SENTENCEPIECE_BYTES
+    sentences = sample_sentences(config.text, max_bytes)
     path = vocabulary.train(sentences, Path(config.output_dir).expanduser(), config.vocabulary)
     print(f"{path}: {kind}, {config.vocabulary.vocab_size:,} entries")

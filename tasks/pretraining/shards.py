@@ -1,6 +1,7 @@
 """Shards as rows for training: those of `bert-corpus build`, or Google's TFRecord files, converted
 by tf.data."""
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -117,13 +118,15 @@ def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
     """The folder in the cache of a corpus with the examples of these files; written if it is not
     there yet.
 
-    Raises InputError: the cache cannot be written; a file is empty, compressed or damaged; an
-    example does not fit.
+    Raises InputError: there is no room for it; a file is empty, compressed or damaged; an example
+    does not fit.
     """
     facts = {}
+    needed = 0
     for file in files:
-        state = file.stat()
-        facts[str(file.resolve())] = state.st_size, state.st_mtime_ns
+        size = file.stat().st_size
+        facts[str(file.resolve())] = size, file.stat().st_mtime_ns
+        needed += size
     folder = cache_folder() / "records" / digest(VERSION, facts, limits._asdict())
     if folder.is_dir():
         return folder
@@ -141,6 +144,13 @@ def converted(files: Iterable[Path], limits: Limits, flag: str) -> Path:
 
     with writing_cache():
         folder.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder.parent).free
+        if needed > free:
+            raise InputError(
+                f"{flag}: the rows of the TFRecord files need up to {needed:,} bytes in"
+                f" {folder.parent}, where {free:,} are free: set RINGBERT_CACHE to a folder with"
+                " more room"
+            )
         build_folder(folder, write)
     return folder
 

@@ -295,6 +295,10 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict:
     text = read_text(Path(path), where, SMALL_BYTES)
     try:
         table = tomllib.loads(text)
+        for key, value in table.items():
+            if not isinstance(value, str | int | float):
+                name = key[:LONGEST_SHOWN]
+                raise InputError(f"{name}: tables, lists and dates are not supported")
         argv = [f"--{key}={value}" for key, value in table.items()]
         return read_command_line(argv, fields)
     except (ValueError, RecursionError) as error:  # an integer of too many digits, too many levels

@@ -92,10 +92,19 @@ class Start:
             )
 
     def _change_of_data(self, flags: Mapping) -> str:
-        """What may have changed since the checkpoint: flags, or files."""
+        """What may have changed since the checkpoint: the tokenizer, flags, or files."""
         assert self.checkpoint is not None
+        if self.tokenizer:
+            saved, own = tokenizer.load(folder=self.checkpoint), self.tokenizer
+            if saved.lower_case != own.lower_case:
+                return f"--do_lower_case was {saved.lower_case}, now it is {own.lower_case}"
+            if saved.digest != own.digest:
+                return (
+                    f"{own.source} is another vocabulary than the run's (--vocab_file,"
+                    " --spm_model_file)"
+                )
         data = [f"--{name} {flags[name]}" for name in history.DATA_FLAGS if flags.get(name)]
-        content = f"the content of {', '.join(data)}, the vocabulary, or RingBERT's version"
+        content = f"the content of {', '.join(data)}, or RingBERT's version"
         changed = []
         for name, (old, new) in history.changes(self.checkpoint.parent.parent, flags).items():
             changed.append(f"--{name} was {old}, now it is {new}")
@@ -259,7 +268,13 @@ def newest_checkpoint(resume: str, run: Run) -> tuple[Path, State] | None:
     names. Raises InputError: that one has none, or there are checkpoints but none is intact."""
     if resume == "never":
         return None
-    own = newest_intact(run.folder / CHECKPOINTS, run.say)
+    try:
+        own = newest_intact(run.folder / CHECKPOINTS, run.say)
+    except InputError as error:
+        raise InputError(
+            f"{error}: repair one, or give another --output_dir, or --resume never to start from"
+            " the beginning and keep them under another name"
+        ) from None
     if own is not None or resume == "auto":  # this run's own progress comes first
         return own
     other = Path(resume).expanduser()

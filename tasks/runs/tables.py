@@ -35,6 +35,7 @@ TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".json")  # also with .gz
 # A cell that another program has quoted as in CSV: with each quote doubled.
 QUOTED = re.compile('"(?:[^"]|"")*""(?:[^"]|"")*"')
 IN_QUOTES = "with quotes doubled as in CSV, which .tsv does not undo (save it as .csv)"
+NO_QUOTES = ": quotes do not join lines or columns in .tsv: save it as .csv or .jsonl"
 SHORT_ROWS = "rows with too few columns left out"
 ROWS_AT_ONCE = 1000  # of a data set of the hub
 
@@ -132,7 +133,9 @@ def open_table(
                 counts[SHORT_ROWS] += 1
             else:
                 size = f"{len(cells)} columns, {len(header)} are needed"
-                raise InputError(f"{where}: {place} has {size}")
+                is_open = any(cell.count('"') % 2 for cell in cells)
+                advice = NO_QUOTES if is_open and ending != ".csv" else ""
+                raise InputError(f"{where}: {place} has {size}{advice}")
 
     return Table(where, header, rows(), counts)
 

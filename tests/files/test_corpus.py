@@ -99,6 +99,8 @@ def test_running_text_with_a_document_in_each_line(tmp_path):
         ("a.jsonl", b'{"text": "good"}\n{"text": "a \\ud800 b"}\n', '{"text": "a \\\\ud800'),
         ("a.parquet", b"PAR1" + bytes(100), ""),
         ("a.txt.gz", gzip.compress(random.Random(0).randbytes(9999).hex().encode())[:-1000], ""),
+        ("a.txt", b"short\n" + b"x" * (40 << 20), "longer"),
+        ("a.txt.gz", gzip.compress(b"x" * (40 << 20), 1), "longer"),
         ("a.txt", b"w5 w6 unknown words\n\nw7 w8\n", "--allow_unknown"),
         ("a.txt", b"w5 w6\nw7 w8\n", "one document"),
     ],
@@ -299,4 +301,4 @@ def test_shards_and_files_that_do_not_belong_together_are_refused(tmp_path, shar
     (shards / "manifest.json").unlink()
     refused(lambda: corpora.open_table(f"{shards}/*"), "manifest.json")
     refused(lambda: corpora.open_table(f"{tmp_path}/nowhere/*"), f"{tmp_path}/nowhere/*")
-    refused(lambda: verify(tmp_path / "nowhere"), f"{tmp_path}/nowhere has no manifest.json")
+    refused(lambda: verify(tmp_path / "nowhere"), f"{tmp_path}/nowhere: no such folder")

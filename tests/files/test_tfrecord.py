@@ -2,7 +2,9 @@
 
 import gzip
 import os
+import shutil
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from harness import corpora
@@ -85,6 +87,12 @@ def test_damaged_empty_missing_foreign_and_compressed_files_are_named(tmp_path, 
     for name in (*files, "other", "none*"):
         refused(partial(read, f"{tmp_path}/good,{tmp_path}/{name}"), "--input_file", name)
     refused(lambda: read(tmp_path, "--eval_input_file"), "--eval_input_file", tmp_path)
+
+
+def test_a_cache_without_room_is_named_before_it_is_filled(tmp_path, rows, cache, monkeypatch):
+    write_records(tmp_path / "file", map(padded, rows))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    refused(lambda: read(tmp_path / "file"), "--input_file", cache, 100, "RINGBERT_CACHE")
 
 
 @pytest.mark.parametrize(

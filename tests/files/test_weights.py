@@ -193,11 +193,16 @@ def test_tensors_that_do_not_fit_are_named_and_the_model_stays(tensors, tmp_path
 
 
 def test_folders_and_names_without_a_model(tmp_path, monkeypatch):
+    """An index names files beside it only."""
     monkeypatch.chdir(tmp_path)
     for name in (str(tmp_path), "."):
         refused(lambda name=name: weights.read(hub.find(name)), "model.safetensors")
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80")
     refused(lambda: weights.read(hub.find(".")), "pytorch_model.bin", "save_pretrained")
+    index = tmp_path / "model.safetensors.index.json"
+    for name in ("../model.safetensors", "/etc/passwd", "", 7, "absent.safetensors"):
+        index.write_text(json.dumps({"weight_map": {"a": name}}))
+        refused(lambda: weights.read(tmp_path), index)
     for name in ("/nowhere/bert", "./nowhere", "bert_model.ckpt", "nobody/nothing"):
         refused(lambda name=name: hub.find(name), name)
 
@@ -258,6 +263,7 @@ WRONG = [
     {"model_type": "albert"},
     {"id2label": ["no", "yes"]},
     {"id2label": {"0": "a", "2": "b"}},
+    {"num_labels": 3},
     {"problem_type": "span"},
     {"pad_token_id": 60},
     {"layer_norm_eps": float("nan")},
@@ -293,6 +299,7 @@ WRONG_IN_MODERN = [
     {"layer_types": [FULL]},
     {"layer_types": [FULL, "chunked", FULL, FULL]},
     {"global_attn_every_n_layers": 0},
+    {"local_attention": 1},
     {"rope_parameters": {FULL: {"rope_type": "yarn"}}},
     {"local_rope_theta": -1.0},
 ]

@@ -79,7 +79,7 @@ INPUT = {  # status 1; "…" is what a library says
     f"{SQUAD} --nodo_train --do_predict --predict_file={{squad.json}}": (
         "no trained run in --output_dir …: give the folder of one, or --model, or --init_checkpoint"
     ),
-    "pretraining --input_file={none}": "--input_file {none}: no file matches (of a folder: …)",
+    "pretraining --input_file={none}": "--input_file {none}: no file matches",
 }
 
 

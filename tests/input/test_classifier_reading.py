@@ -100,7 +100,7 @@ def test_quotes_and_blank_lines_that_another_program_wrote_are_counted(tmp_path)
         path = tmp_path / "c.tsv"
         write_rows(path, ["text", "n"], [["a", 1], [text, 2]])
         call = partial(read_own, path, split="test")
-        refused(call, "c.tsv: line 3", "columns")
+        refused(call, "c.tsv: line 3", "columns", "quotes", ".csv")
 
 
 NO_LABELS = ["", "?", "-1", None, -1, float("nan")]
@@ -348,6 +348,8 @@ def test_rows_of_qqp_that_a_line_break_cut_are_left_out_and_counted(tmp_path):
     texts = read_glue("qqp", tmp_path, "train")
     assert (len(texts.first), texts.ids[10]) == (2999, "11")
     assert texts.counts == {"rows with too few columns left out": 2}
+    write_lines(tmp_path / "train.tsv", QQP.replace(" ", "\t"), *rows[:600])
+    refused(lambda: read_glue("qqp", tmp_path, "train"), "train.tsv", "2 of 600")
 
 
 def test_folders_that_are_not_the_task_s_are_refused(tmp_path):

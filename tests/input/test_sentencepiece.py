@@ -218,6 +218,7 @@ def test_what_cannot_be_used_is_refused(tmp_path):
     for content, *named in (
         (lines[:-2], "2 of the 7997", "kobert.model"),
         ([line for line in lines if line != "[MASK]"], "[MASK]"),
+        ([*lines, "a", "a"], "'a'"),
         ({line: number for number, line in enumerate(lines)}, "idx_to_token"),
     ):
         refused(lambda content=content: load_kobert(path, content), path, *named)

@@ -102,14 +102,14 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path, kind):
 
 
 def test_nothing_is_overwritten(english, tmp_path):
-    folder = tmp_path / "words"
-    folder.mkdir()
-    train(english, folder, "wordpiece", 1000)
-    before = files_in(folder)
-    assert sorted(before) == ["tokenizer.json", "tokenizer_config.json", "vocab.txt"]
-    for taken in (folder, folder / "vocab.txt"):
-        refused(lambda taken=taken: train(english, taken, "bpe", 2000), "--output_dir", taken)
-    assert files_in(folder) == before
+    (tmp_path / "notes.txt").write_text("mine")
+    train(english, tmp_path, "wordpiece", 1000)
+    before = files_in(tmp_path)
+    assert sorted(before) == ["notes.txt", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+    refused(lambda: train(english, tmp_path, "wordpiece", 2000), tmp_path, "vocab.txt")
+    notes = tmp_path / "notes.txt"
+    refused(lambda: train(english, notes, "bpe", 2000), "--output_dir", notes)
+    assert files_in(tmp_path) == before
 
 
 def test_lower_case_strips_accents_and_keeps_hangul(tmp_path):

@@ -2,6 +2,7 @@
 legacy form), and what decides on lower-casing."""
 
 import random
+import resource
 import unicodedata
 
 import pytest
@@ -98,6 +99,18 @@ def test_bad_vocabularies_are_refused(tmp_path):
     ):
         path.write_text(content)
         refused(lambda: tokenizer.load(folder=tmp_path), path)
+
+
+def test_a_huge_id_is_refused_before_it_takes_memory(tmp_path):
+    tokenizer.load(str(write_vocabulary(tmp_path, "a"))).save(tmp_path / "saved")
+    path = tmp_path / "saved" / "tokenizer.json"
+    saved = read_json(path)
+    saved["model"]["vocab"]["a"] = 1 << 31
+    write_json(path, saved)
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused(lambda: tokenizer.load(folder=path.parent), path, f"{1 << 31:,}")
+    # once it took 8 GiB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < peak_kib + (1 << 20)
 
 
 def test_lower_case_is_the_default_and_a_folder_s_word_counts(tmp_path):

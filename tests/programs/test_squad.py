@@ -187,7 +187,7 @@ def test_what_changed_the_training_data_is_named(squad_refused, data, trained, t
     # the last three swapped
     write_lines(tmp_path / "vocab.txt", *words[:-3], *words[-3:][::-1])
     for flags, named in (
-        (["--nodo_lower_case"], ["--do_lower_case was None, now it is False"]),
+        (["--nodo_lower_case"], ["--do_lower_case was True, now it is False"]),
         ([f"--vocab_file={tmp_path}/vocab.txt"], [f"{tmp_path}/vocab.txt", "vocabulary"]),
         ([f"--train_file={other}"], [f"--train_file was {train}, now it is {other}"]),
         (["--max_train_examples=500"], ["--max_train_examples was None, now it is 500"]),
@@ -212,7 +212,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(squad, squad_refused, cop
     for folder in older:
         truncate(folder / "state.json", 5)
     for folder, flag, named in (
-        (copy, "--learning_rate=2e-3", [newest.name, "model.safetensors"]),
+        (copy, "--learning_rate=2e-3", [newest.name, "--resume never"]),
         (other, f"--init_checkpoint={older[0]}", [older[0], "state.json"]),
         (other, f"--resume={copy}", ["none", "intact"]),
     ):
