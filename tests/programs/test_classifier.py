@@ -112,6 +112,7 @@ def test_the_texts_that_it_is_least_sure_of_are_on_the_page(trained):
     shown = [leads[text_of(row[1]), text_of(row[2])] for row in table["rows"]]
     np.testing.assert_allclose(shown, sorted(leads.values())[:12], atol=1e-5)
     assert len({row[3] == row[4] for row in table["rows"]}) == 2
+    assert {row[3] for row in table["rows"]} <= {*KINDS}  # plain: only texts get room
 
 
 def test_a_model_is_saved_for_transformers(trained):
