@@ -171,11 +171,12 @@ def test_tables_are_for_files():
 
 
 @pytest.mark.slow
-def test_messages_of_ranks_name_the_column(tmp_path):
+def test_messages_of_ranks_do_not_name_the_file_in_the_cache(tmp_path):
     model = save_model(tmp_path, "classifier")
     rows = [{"txt": "a", "label": "x"}, {"txt": "b", "label": "y"}]
     job = ringbert.Classification(output_dir=tmp_path / "run", model=model, train_file=rows)
-    refused(lambda: ringbert.launch(job, progress=False), "--train_file", "txt")
+    line = refused(lambda: ringbert.launch(job, progress=False), "(data in memory)", "txt")
+    assert ".parquet" not in line
 
 
 @pytest.mark.slow
