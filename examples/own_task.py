@@ -22,7 +22,6 @@ from bert.batch import Batch, Grouping, batch_of, num_examples
 from bert.heads import CLASSIFIER
 from distributed.run import Run
 from ringbase.errors import InputError
-from ringbase.files import digest
 from ringbase.ragged import padded
 from tasks.runs import flags
 from tasks.runs.cache import Tables, with_facts
@@ -87,8 +86,7 @@ class StarsTask(Task[Reviews, np.ndarray]):
         texts, none = reviews.texts, [None] * len(reviews.texts)
         columns, facts = rows_of_texts(preparation, texts, none, self.max_seq_length)
         columns["stars"] = pa.array(reviews.stars or none, pa.float32()).fill_null(0)
-        content = digest(preparation.tokenizer.digest, self.max_seq_length, reviews)
-        return with_facts({"rows": columns}, {"digest": content, "notes": [], **facts})
+        return with_facts({"rows": columns}, {"notes": [], **facts})
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)

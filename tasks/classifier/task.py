@@ -4,7 +4,7 @@ Tensors have their shape as a suffix: B rows, L labels.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from bert.heads import CLASSIFIER
 from distributed.rows import Rows, ragged
 from distributed.run import Run
 from ringbase.errors import InputError
-from ringbase.files import digest, parse_json
+from ringbase.files import parse_json
 from ringbase.ragged import padded
 from tasks.classifier.details import least_sure, one_label, several_labels
 from tasks.classifier.reading import Source, Texts, read
@@ -98,14 +98,16 @@ class LabelTask(Task[Texts, np.ndarray]):
     def read(self, source: Source) -> Texts:
         return read(source, self.labels or ())
 
+    def key(self, source: Source, texts: Callable) -> object:
+        return self.max_seq_length, self.labels, self.has_several, texts()
+
     def tables(self, texts: Texts, preparation: Preparation) -> Tables:
         """Tokenizes texts.
 
         A row of `examples` has the columns of `rows_of_texts` and `label` (its index in `labels`,
         int32, -1 without a label; if `labels` is None, the number itself, float32, NaN without a
         label; with `has_several` a list of indices). A row of `ids` has the `id` of the example.
-        The facts are those of `Preparation.rows`, and the digest that checkpoints have of their
-        data.
+        The facts are those of `Preparation.rows`.
         """
         first = texts.first
         second: Sequence = texts.second or [None] * len(first)
@@ -116,15 +118,8 @@ class LabelTask(Task[Texts, np.ndarray]):
         counts = {cut: fit["rows_cut"], "with an empty text": len(empty), **texts.counts}
         notes = [f"{len(first):,} examples"]
         notes += [f"{count:,} {text}" for text, count in counts.items() if count]
-        settings = preparation.tokenizer.digest, self.max_seq_length, self.labels
-        content = first, texts.second, texts.labels
-        facts = {
-            "digest": digest(self.name, self.version, *settings, content),
-            "notes": notes,
-            **fit,
-        }
         ids = {"id": pa.array(texts.ids)}
-        return with_facts({"examples": examples, "ids": ids}, facts)
+        return with_facts({"examples": examples, "ids": ids}, {"notes": notes, **fit})
 
     def _label_column(self, texts: Texts) -> pa.Array:
         """The numbers of the labels, or the numbers themselves; see `tables`."""

@@ -20,7 +20,6 @@ from bert.heads import EMBEDDINGS, Head
 from distributed.joint import ANCHOR, POSITIVE, InBatchLoss
 from distributed.rows import BatchRows, Rows, ragged
 from distributed.run import Run
-from ringbase.files import digest
 from ringbase.ragged import offsets_of, padded
 from ringbase.settings import flat
 from tasks.embedder.pooling import files_of
@@ -168,10 +167,7 @@ class EmbedTask(Task[Pairs, np.ndarray]):
             notes = [f"{num_rows:,} texts"]
         if fit["rows_cut"]:
             notes.append(f"{fit['rows_cut']:,} cut to --max_seq_length {self.max_seq_length}")
-        tokenizer = preparation.tokenizer.digest
-        content = digest("embedder", self.version, tokenizer, self.max_seq_length, pairs)
-        facts = {"digest": content, "notes": notes, **fit}
-        return with_facts({"texts": columns, "pairs": joined}, facts)
+        return with_facts({"texts": columns, "pairs": joined}, {"notes": notes, **fit})
 
     def outputs(self, vectors_BW: tf.Tensor) -> Tensors:
         return {"vector": vectors_BW}

@@ -27,14 +27,15 @@ Recipe = tuple[str, Callable[[], Tables]]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows by the name of their table. `is_new`: this start made them."""
+    """Rows by the name of their table."""
 
     tables: Mapping[str, Rows]
-    is_new: bool
+    key: str = ""  # a digest of all that the rows depend on; "" if nobody needs it
+    is_new: bool = True  # this start made them
 
     @property
     def facts(self) -> dict:
-        """What `with_facts` stored; "digest" is that of the content."""
+        """What `with_facts` stored."""
         rows = next(iter(self.tables.values()))
         return json.loads(rows.table.schema.metadata[b"ringbert"])
 
@@ -49,9 +50,8 @@ def prepared(recipe: Callable[[], Recipe], name: str, world: World, run: Run) ->
     tables = {}
     for path in sorted(folder.glob("*.arrow")):
         tables[path.stem] = Rows.open(path)
-    rows = Prepared(tables, is_new)
-    world.agree({f"the content of {name}": rows.facts["digest"]})
-    return rows
+    world.agree({f"the content of {name}": folder.name})
+    return Prepared(tables, folder.name, is_new)
 
 
 def build(recipe: Callable[[], Recipe], run: Run) -> tuple[Path, bool]:
@@ -77,7 +77,7 @@ def build(recipe: Callable[[], Recipe], run: Run) -> tuple[Path, bool]:
 
 def in_memory(tables: Tables) -> Prepared:
     """The tables without a cache, for data that are used once."""
-    return Prepared({name: Rows(table) for name, table in tables.items()}, is_new=True)
+    return Prepared({name: Rows(table) for name, table in tables.items()})
 
 
 def with_facts(tables: Mapping[str, Mapping[str, pa.Array]], facts: Mapping) -> Tables:

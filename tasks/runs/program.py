@@ -67,11 +67,9 @@ def runs_of(
     """The runs of a command: this one, or one for each of `--seeds` in a folder of its own.
     `completed(config, start, run)` gives a start what the task knows, on rank 0. Raises InputError
     as it does and `start_of_run`, or if two start from different models."""
-    jobs = {config.training.loop.seed: job}
-    if config.seeds is not None:
-        jobs = {seed: job.of_seed(seed) for seed in map(int, config.seeds.split(","))}
     runs = []
-    for seed, each in jobs.items():
+    for seed in config.each_seed:
+        each = job.of_seed(seed) if config.seeds else job
         start = start_of_run(config, each, Needs(max_seq_length))
         if completed:
             start = job.world.on_first(completed, config, start, each.run)
@@ -95,9 +93,9 @@ def run_task(
     model = runs[0].start.model(task.head)
     training = None
     for data in sets.train:
-        rows, key = data.tables[task.train_table or task.table], data.prepared.facts["digest"]
+        rows = data.tables[task.train_table or task.table]
         commit = getattr(data.source, "commit", None)
-        trained = TrainingData(rows, key, settings=task.fixed, commit=commit)
+        trained = TrainingData(rows, data.prepared.key, settings=task.fixed, commit=commit)
         training = Training(model, task, trained, config.training, job)
     predictor = Predictor(model, task, job)
     evaluation = Evaluation(task, predictor, sets.dev, config.eval_batch_size, job.world)

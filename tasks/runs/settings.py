@@ -224,6 +224,13 @@ class FineTuningConfig(ProgramConfig):
     )
 
     @property
+    def each_seed(self) -> list[int]:
+        """The seeds of the command's runs."""
+        if self.seeds is None:
+            return [self.training.loop.seed]
+        return [int(seed) for seed in self.seeds.split(",")]
+
+    @property
     def wanted_sets(self) -> list[str]:
         """Which of "train", "dev" and "predict" are read."""
         needs_dev = self.does_eval or (self.do_train and self.evaluation.during_training)

@@ -149,8 +149,8 @@ class Task(Trains, Generic[Examples, Results]):
         return self.settings, self.max_seq_length, self.labels, read()
 
     def tables(self, examples: Examples, preparation: Preparation) -> Tables:
-        """The rows of examples, with the facts "digest", of their content, "notes", to be printed,
-        and those of `Preparation.fit`."""
+        """The rows of examples, with the facts "notes", to be printed, and those of
+        `Preparation.fit`."""
         raise NotImplementedError
 
     # -- from scores to results --------------------------------------------------------------------

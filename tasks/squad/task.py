@@ -18,7 +18,6 @@ from bert.layers import in_places, split_groups
 from distributed.rows import ragged
 from distributed.run import Run
 from ringbase.errors import shortened
-from ringbase.files import digest
 from ringbase.ragged import padded
 from ringbase.settings import flat
 from tasks.runs.cache import Tables, with_facts
@@ -134,16 +133,10 @@ class SpanTask(Task[Examples, Results]):
         if examples.misplaced:
             names = shortened(examples.misplaced, 5)
             notes.append(f"left out, because the answer is not at answer_start: {names}")
-        lengths = settings.max_seq_length, settings.doc_stride, settings.max_query_length
-        content = [paragraphs, questions]
         fit = preparation.fit([*context_ids, *question_ids], [*paragraphs, *texts])
-        facts = {
-            "digest": digest("squad windows", self.version, tokenizer.digest, lengths, content),
-            "notes": notes,
-            **fit,
-        }
         token_spans = {"spans": ragged(interleaved, pa.int32())}
-        return with_facts({"windows": windows, "paragraphs": token_spans}, facts)
+        tables = {"windows": windows, "paragraphs": token_spans}
+        return with_facts(tables, {"notes": notes, **fit})
 
     def _windows(
         self, head: np.ndarray, ids: np.ndarray, answer: tuple[int, int] | None

@@ -14,8 +14,6 @@ from bert.batch import Batch, Grouping, batch_of, is_fixed
 from bert.heads import TAGGER
 from distributed.rows import ragged
 from distributed.run import Run
-from ringbase.files import digest
-from ringbase.settings import flat
 from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
 from tasks.runs.labels import named_outputs
@@ -99,12 +97,9 @@ class TagTask(Task[Sentences, Results]):
             columns[name] = ragged(column, pa.int32())
         columns["sentence_a_tokens"] = pa.array(lengths, pa.int32())
         columns["sentence"] = pa.array(numbers, pa.int32())
-        content = digest(
-            "tagger", self.version, tokenizer.digest, self.labels, flat(settings), sentences
-        )
         notes = _notes(sentences, len(rows), without_token)
         fit = preparation.fit([ids for ids, _ in encoded], texts)
-        return with_facts({"rows": columns}, {"digest": content, "notes": notes, **fit})
+        return with_facts({"rows": columns}, {"notes": notes, **fit})
 
     def decoder(self, data: Data) -> TagDecoder:
         return TagDecoder(data, self.labels, self.sentences.characters)
