@@ -71,8 +71,9 @@ class Bert(keras.Model):
         drawn.sort(key=lambda name: name.endswith("output_weights"))  # these take the last seeds
         seeds = dict(zip(drawn, itertools.count(seed * 100_003 + 1)))
         for name, variable in tensors.items():
-            will_be_loaded = is_loaded and name.startswith(ENCODER)
-            if name in seeds and not will_be_loaded:
+            if is_loaded and name.startswith(ENCODER):
+                continue
+            if name in seeds:
                 deviation = self._encoder.deviation(self.config, name)
                 initializer = keras.initializers.TruncatedNormal(stddev=deviation, seed=seeds[name])
             else:
@@ -116,7 +117,8 @@ class Bert(keras.Model):
         return self._states(one_pass, self._values(), tracing)
 
     def _values(self) -> Tensors:
-        return {name: variable.value for name, variable in self.named_tensors().items()}
+        # Not the variables: when TensorFlow has gathered rows of one, each read copies all of it.
+        return {name: tf.convert_to_tensor(v.value) for name, v in self.named_tensors().items()}
 
     def _pass(self, batch: Batch, key: Tensor | None, tracing: Tracing) -> Pass:
         """One pass, with the operations that are fastest for it."""
@@ -155,7 +157,7 @@ class Bert(keras.Model):
             of_layer = {}
             for name, value in tensors.items():
                 if name.startswith(scope):
-                    of_layer[name.removeprefix(scope)] = tf.convert_to_tensor(value)
+                    of_layer[name.removeprefix(scope)] = value
             options = one_pass.options(number)
             options["place"] = tf.constant(1 + 3 * number)
             options["rows"] = rows if number == last else None

@@ -62,11 +62,15 @@ class TrainedWords(AllWords):
     def scores(self, batch: Batch, dropout_key: tf.Tensor) -> Any:
         places = tf.gather(self._places, batch["input_ids"])
         batch = batch | {"input_ids": places}
-        words = {WORDS: self._trained.value}
+        words = {WORDS: tf.convert_to_tensor(self._trained.value)}
         return self._model(batch, dropout_key, words, self._tracing)
 
     def take(self) -> None:
-        self._trained.assign(tf.gather(self._table.value, self._ids))
+        self._trained.assign(tf.gather(tf.convert_to_tensor(self._table.value), self._ids))
 
     def write_back(self) -> None:
-        self._table.value.scatter_nd_update(self._ids[:, None], self._trained.value)
+        # Not in place: each later read of the variable would then copy it.
+        updated = tf.tensor_scatter_nd_update(
+            self._table.value, self._ids[:, None], self._trained.value
+        )
+        self._table.assign(updated)

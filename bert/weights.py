@@ -148,7 +148,7 @@ def load(model, source: Path, *, new: Iterable[str] = ()) -> str:
                 f"{source}: {name} has values that are not finite: the weights are damaged"
             )
     for name, tensor in loaded.items():
-        variables[name].assign(tensor.astype(variables[name].dtype))
+        variables[name].assign(tensor.astype(variables[name].dtype, copy=False))
     text = f"{len(loaded)} tensors from {source}"
     if missing:
         text += f"; new, with their initial values: {', '.join(missing)}"

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from tasks.runs.environment import result_file
 from tasks.runs.job import Job
 from tasks.runs.predict import Predictor
 from tasks.runs.settings import FineTuningConfig, SelectionSettings
-from tasks.runs.start import Needs, Start, start_of_run
+from tasks.runs.start import Completed, Needs, Start, start_of_run
 from tasks.runs.task import DataSet, Record, Scores, Task, open_set
 from tasks.runs.texts import Preparation
 from tasks.runs.trained import TASK_FILE
@@ -62,17 +62,14 @@ def open_sets(
 
 
 def runs_of(
-    config: Config, job: Job, max_seq_length: int, completed: Callable | None = None
+    config: Config, job: Job, max_seq_length: int, completed: Completed[Config] | None = None
 ) -> list[SeedRun]:
-    """The runs of a command: this one, or one for each of `--seeds` in a folder of its own.
-    `completed(config, start, run)` gives a start what the task knows, on rank 0. Raises InputError
-    as it does and `start_of_run`, or if two start from different models."""
+    """The runs of a command: this one, or one for each of `--seeds` in a folder of its own. Raises
+    InputError as `start_of_run`, or if two start from different models."""
     runs = []
     for seed in config.each_seed:
         each = job.of_seed(seed) if config.seeds else job
-        start = start_of_run(config, each, Needs(max_seq_length))
-        if completed:
-            start = job.world.on_first(completed, config, start, each.run)
+        start = start_of_run(config, each, Needs(max_seq_length), completed)
         runs.append(SeedRun(seed, each, start))
     first = runs[0].start
     for one in runs:

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from bert import configuration, hub, weights
 from bert.configuration import BertConfig
@@ -27,6 +28,9 @@ from tasks.runs.settings import ModelSettings, ProgramConfig
 from tasks.runs.trained import CHECKPOINTS, settings_of
 
 DATA = "training data (digest)"  # among the settings of a checkpoint
+Config = TypeVar("Config", bound=ProgramConfig)
+# Gives the start of a run what the task knows. On rank 0.
+Completed = Callable[[Config, "Start", Run], "Start"]
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 
 
@@ -132,12 +136,20 @@ class Needs:
     tokenizer_folder: Path | None = None
 
 
-def start_of_run(config: ProgramConfig, job: Job, needs: Needs) -> Start:
-    """Where a run starts, on every rank. Raises as `find_start`."""
+def start_of_run(
+    config: Config, job: Job, needs: Needs, completed: Completed[Config] | None = None
+) -> Start:
+    """Where a run starts, on every rank, with what the task adds. Raises as `find_start` and
+    `completed`."""
     resume = config.training.resume
     if job.goes_on and resume == "never":
         resume = "auto"
-    return job.world.on_first(find_start, config.model, resume, job.run, config.do_train, needs)
+
+    def find() -> Start:
+        start = find_start(config.model, resume, job.run, config.do_train, needs)
+        return completed(config, start, job.run) if completed else start
+
+    return job.world.on_first(find)
 
 
 def find_start(config: ModelSettings, resume: str, run: Run, trains: bool, needs: Needs) -> Start:
