@@ -8,6 +8,8 @@ import subprocess
 import sys
 import termios
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import tqdm
 from harness.mpi import ROOT
@@ -17,9 +19,12 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.util import tensor_util
 
 from distributed import launcher
+from distributed.predict import predict
+from distributed.rows import Rows
 from distributed.run import Run
 from distributed.versions import environment
 from distributed.world import World
+from ringbase.errors import InputError
 
 
 def test_only_rank_0_writes(tmp_path, capsys):
@@ -115,6 +120,21 @@ def test_without_a_terminal_a_line_comes_every_30_seconds(run, monkeypatch, caps
     for line, step in zip(lines, (30, 60, 90, 100), strict=False):
         for part in (f"{done + step}/{total}", f"{100 - step} s left", "loss=0.25"):
             assert part in line
+
+
+def test_a_bar_is_closed_whatever_ends_its_loop(run, monkeypatch, capsys):
+    """An open bar would be drawn again below each line that is printed later."""
+    monkeypatch.setenv("RINGBERT_TERMINAL", "60")
+    rows = Rows(pa.table({"number": [1, 2]}))
+
+    def broken(batch):
+        raise InputError("it cannot be computed")
+
+    with pytest.raises(InputError) as kept:  # with its traceback, which knows the bar
+        predict(World(), run, rows, [np.array([0]), np.array([1])], dict, broken)
+    run.say("later")
+    assert "prediction" in (shown := capsys.readouterr().err)
+    assert shown.endswith("later\n"), kept
 
 
 @pytest.mark.parametrize(("told", "columns"), [("60", 60), ("1", 110), ("200", 110)])
