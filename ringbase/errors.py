@@ -26,7 +26,10 @@ def one_line(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(text.split())[:LONGEST_LINE]
+    text = " ".join(text.split())
+    if len(text) > LONGEST_LINE:  # the end has what to do
+        text = f"{text[: LONGEST_LINE - 203]} … {text[-200:]}"
+    return text
 
 
 def shortened(names, most: int = 6) -> str:

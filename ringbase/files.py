@@ -98,6 +98,8 @@ def lines_of(text: str) -> list[str]:
 
 def read_standard_input(where: str) -> str:
     """All of standard input, as `read_text` reads a file."""
+    if sys.stdin is None:
+        raise InputError(f"{where}: it is closed")
     return read_text(sys.stdin.buffer, where)
 
 

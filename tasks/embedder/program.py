@@ -9,12 +9,11 @@ from dataclasses import replace
 
 from ringbase.settings import flat
 from tasks.embedder.pooling import said_by
-from tasks.embedder.reading import files_and_columns
+from tasks.embedder.reading import Source, files_and_columns
 from tasks.embedder.settings import DEFAULTS, EmbedderConfig, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, run_task, runs_of
-from tasks.runs.sources import Source
 from tasks.runs.start import Start
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings

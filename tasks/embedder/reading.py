@@ -10,7 +10,7 @@ import numpy as np
 
 from ringbase.errors import InputError
 from tasks.embedder.settings import PairSettings
-from tasks.runs.sources import Source
+from tasks.runs import sources
 from tasks.runs.tables import number_in, open_table
 
 
@@ -31,6 +31,16 @@ class Pairs(NamedTuple):
         """The places of the texts of each row, int64 [rows, columns]."""
         place_of = self.places()
         return np.array([[place_of[text] for text in row] for row in self.rows])
+
+
+class Source(sources.Source):
+    """Those of `--task_name`, too."""
+
+    def __str__(self) -> str:
+        settings = self.settings
+        if settings.task_name:
+            return f"--task_name {settings.task_name} --data_dir {settings.data_dir} ({self.kind})"
+        return super().__str__()
 
 
 def files_and_columns(settings: PairSettings) -> PairSettings:

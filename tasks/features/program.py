@@ -5,6 +5,7 @@ A line of the input is a text, or a pair `text ||| text`. The output is JSON lin
 or Parquet.
 """
 
+import contextlib
 import itertools
 import json
 from collections.abc import Collection, Iterator
@@ -132,20 +133,20 @@ def json_line(layers: Collection[int], number: int, tokens: list[str], states: n
 def write_parquet(file: BinaryIO, layers: Collection[int], vectors: Iterator[Vectors]) -> None:
     """Columns linex_index, tokens, and one per layer: layer_-1, a list of vectors (float32), one
     per token."""
-    writer = None
-    while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
-        numbers, tokens, states = zip(*lines, strict=True)
-        columns = {"linex_index": pa.array(numbers)}
-        columns["tokens"] = pa.array(tokens, pa.list_(pa.string()))
-        offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
-        by_layer = np.concatenate(states).swapaxes(0, 1)
-        for layer, vectors_TH in zip(layers, by_layer, strict=True):
-            width = vectors_TH.shape[1]
-            values = pa.array(vectors_TH.reshape(-1))
-            rows = pa.FixedSizeListArray.from_arrays(values, width)
-            columns[f"layer_{layer}"] = pa.ListArray.from_arrays(offsets, rows)
-        table = pa.table(columns)
-        writer = writer or pq.ParquetWriter(file, table.schema)
-        writer.write_table(table)
-    if writer:
-        writer.close()
+    with contextlib.ExitStack() as stack:  # the writer is closed while the file is open
+        writer = None
+        while lines := list(itertools.islice(vectors, LINES_PER_ROW_GROUP)):
+            numbers, tokens, states = zip(*lines, strict=True)
+            columns = {"linex_index": pa.array(numbers)}
+            columns["tokens"] = pa.array(tokens, pa.list_(pa.string()))
+            offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
+            by_layer = np.concatenate(states).swapaxes(0, 1)
+            for layer, vectors_TH in zip(layers, by_layer, strict=True):
+                width = vectors_TH.shape[1]
+                values = pa.array(vectors_TH.reshape(-1))
+                rows = pa.FixedSizeListArray.from_arrays(values, width)
+                columns[f"layer_{layer}"] = pa.ListArray.from_arrays(offsets, rows)
+            table = pa.table(columns)
+            if writer is None:
+                writer = stack.enter_context(pq.ParquetWriter(file, table.schema))
+            writer.write_table(table)

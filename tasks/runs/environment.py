@@ -4,6 +4,7 @@ TensorFlow is imported only when a program starts: `--help` answers at once.
 """
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -21,6 +22,7 @@ from tasks.runs import flags
 # Keras imports these where they are installed, for features that no program uses. They take as long
 # as TensorFlow.
 OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def run_command(prog: str, config_class: type, argv: Sequence[str] | None = None) -> None:
@@ -81,7 +83,12 @@ def writing_cache() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        cache = cache_folder().absolute()
+        file = Path(str(error.filename)).absolute()
+        is_of_cache = cache in (file, *file.parents) or file in cache.parents
+        if not is_of_cache and error.errno not in FULL:  # of which some libraries tell no file
+            raise
         raise InputError(
             f"{one_line(error)}: set RINGBERT_CACHE to a folder that can be written and has room"
-            f" (now {cache_folder().absolute()})"
+            f" (now {cache})"
         ) from error

@@ -92,7 +92,7 @@ def parse(
         if "version" in given:
             stop(VERSION, 0)
         config, notes = configured(config_class, given)
-    except ValueError as error:
+    except (ValueError, OSError) as error:  # a path may be too long, or forbidden
         _refuse(prog, one_line(error))
     for name, reason in IGNORED.items():
         if name in given:

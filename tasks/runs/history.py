@@ -14,12 +14,14 @@ from pathlib import Path
 
 from distributed.run import Run
 from distributed.world import World
+from ringbase.errors import InputError
 from ringbase.files import parse_json, read_json
 from tasks.runs.trained import config_of
 
 FILE = "history.json"
 TRAINING = "training"
 NEW = ("output_dir", "seeds")  # flags that say nothing about a change
+NEEDED = {"began", "what", "ranks", "from", "step"}  # of every entry
 # what is trained on
 DATA_FLAGS = ("task_name", "dataset_name", "train_file", "input_file", "data_dir")
 LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, and becomes NaN
@@ -104,9 +106,13 @@ def duration(seconds: float | None) -> str:
 
 
 def read(folder: Path) -> list[Entry]:
-    """The entries of a run's folder."""
+    """The entries of a run's folder. Raises InputError: the file is damaged."""
     path = folder / FILE
-    return read_json(path) if path.is_file() else []
+    entries = read_json(path) if path.is_file() else []
+    is_list = isinstance(entries, list)
+    if not is_list or not all(isinstance(each, dict) and each.keys() >= NEEDED for each in entries):
+        raise InputError(f"{path}: damaged: no list of starts; without this file the run goes on")
+    return entries
 
 
 def read_metrics(path: Path) -> tuple[list[Figures], int]:

@@ -1,6 +1,6 @@
 """The names of a model's outputs, which its config.json has as `id2label`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import tensorflow as tf
@@ -12,6 +12,7 @@ from tasks.runs.start import Start
 
 CLASSIFICATION = ("single_label_classification", "multi_label_classification")
 Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
+Spelled = Callable[[tuple[str, ...]], tuple[str, ...]]
 
 
 def labels_of(bert_config: BertConfig) -> Labels:
@@ -29,16 +30,20 @@ def stated_labels(bert_config: BertConfig | None) -> Labels:
     return names
 
 
-def with_outputs(start: Start, labels: Labels, trains: bool, run: Run) -> Start:
+def with_outputs(
+    start: Start, labels: Labels, trains: bool, run: Run, spelled: Spelled = tuple
+) -> Start:
     """The start of a model with outputs of these names: in the model's own order if it has the
     same, and with a head that is initialized again if it has others. Without any, where the data
-    do not say them, they are the model's. On rank 0.
+    do not say them, they are the model's. `spelled` gives the model's names as the data have them.
+    On rank 0.
 
     Raises InputError: nothing says what they are, or an untrained model has others.
     """
     # config.json beside the weights counts, even if `--bert_config_file` replaces it
     trained = read_config(start.weights) if start.weights else None
     stated = stated_labels(trained) or stated_labels(start.bert_config)
+    stated = stated and spelled(stated)
     if labels == ():
         # a trained classifier may have labels that are named LABEL_0, LABEL_1, …
         if stated is None and start.bert_config.problem_type not in CLASSIFICATION:

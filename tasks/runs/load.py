@@ -8,7 +8,7 @@ from pathlib import Path
 
 import keras
 
-from bert import weights
+from bert import hub, weights
 from bert.heads import Head
 from bert.model import Bert
 from distributed.collectives import Collectives
@@ -19,9 +19,10 @@ from ringbase.settings import made
 from tasks.runs.job import POLICIES, Job
 from tasks.runs.remote import fetched_model, is_remote
 from tasks.runs.settings import ModelSettings, Precision
-from tasks.runs.start import Needs, Start, find_start, start_of_model
+from tasks.runs.start import TOKENIZER_FILES, Needs, Start, find_start, start_of_model
 from tasks.runs.trained import CHECKPOINTS
 
+CONFIG_FILES = ("config.json", "bert_config.json")
 FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
 
 
@@ -49,6 +50,11 @@ def find_model(name: str, revision: str | None) -> Start:
     settings = made(ModelSettings, {"model": source, "model_revision": revision})
     if (path / CHECKPOINTS).is_dir() and not is_complete:
         return find_start(settings, "auto", Session(path), trains=False, needs=needs)
+    place = hub.find(source, revision)
+    folder = place if place.is_dir() else place.parent
+    for files in (CONFIG_FILES, TOKENIZER_FILES):
+        if not any(any(folder.glob(file)) for file in files):
+            raise InputError(f"it has no {' or '.join(files)}: it is no model, nor a run with one")
     return start_of_model(settings, run.say, needs)
 
 
@@ -80,5 +86,8 @@ def about_arguments(name: str) -> Iterator[None]:
 
 
 def without_dashes(message: str) -> str:
-    """A message with arguments for flags: `--max_seq_length` is `max_seq_length`."""
+    """A message with arguments for flags: `--max_seq_length` is `max_seq_length`, `--model` is
+    `folder`."""
+    message = re.sub(r" \((--\w+(, )?)+\)", "", message)
+    message = re.sub(r"(?<![\w-])--(model|init_checkpoint)\b", "folder", message)
     return re.sub(r"(?<![\w-])--(?=[a-z])", "", message)

@@ -158,8 +158,9 @@ class Evaluation:
     def _learned(self, run: Run) -> dict:
         learned: dict = {}
         for data, results in self.results.items():
-            write_mistakes(run, self.task, data, results, file_of_mistakes(data))
-            learned |= self.task.calibrated(data, results)
+            of_set = self.task.calibrated(data, results)
+            write_mistakes(run, self.task.taught(of_set), data, results, file_of_mistakes(data))
+            learned |= of_set
         return learned
 
     def details(self, task: Task) -> dict:

@@ -47,7 +47,8 @@ def local_inputs(values: Mapping, world: World) -> dict[str, str]:
     InputError."""
     copies = {}
     for name, value in values.items():
-        if is_remote(value) and name != "output_dir":
+        is_place = name in ON_FIRST or name.endswith(("_file", "_dir"))
+        if is_place and is_remote(value) and not name.startswith("output_"):
             call = world.on_first if name in ON_FIRST else world.on_each_machine
             copies[name] = call(fetched, name, value)
     return copies

@@ -37,7 +37,10 @@ def settings_of(place: Path) -> Mapping:
 def config_of(folder: Path) -> Mapping:
     """The flags of the training that wrote a run's folder; none if nobody knows."""
     run = folder / "run.json"
-    return read_object(run).get("config", {}) if run.is_file() else {}
+    config = read_object(run).get("config") if run.is_file() else {}
+    if not isinstance(config, dict):
+        raise InputError(f"{run}: damaged: there is no object 'config' in it")
+    return config
 
 
 def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dict, list[str]]:
@@ -46,13 +49,17 @@ def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dic
     model's settings are damaged."""
     values = dict(given)
     notes = []
-    models = filter(None, map(given.get, ("output_dir", "init_checkpoint", "model")))
+    wanted = []
+    for field in fields:
+        if field.is_saved and (not field.needs or given.keys() & set(field.needs)):
+            wanted.append(field)
+    flags = ("output_dir", "init_checkpoint", "model") if wanted else ()
+    models = filter(None, map(given.get, flags))
     all_saved = (settings_of(Path(model).expanduser()) for model in models)
     saved = next(filter(None, all_saved), {})
-    for field in fields:
+    for field in wanted:
         value = saved.get(field.name)
-        is_wanted = field.is_saved and (not field.needs or given.keys() & set(field.needs))
-        if value is None or not is_wanted:
+        if value is None:
             continue
         try:
             value = of_type(value, field.type)

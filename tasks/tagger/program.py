@@ -3,8 +3,6 @@
 Start reading at `run_tagger`, below.
 """
 
-from dataclasses import replace
-
 from distributed.run import Run
 from ringbase.errors import InputError
 from tasks.runs.job import Job, run_on_ranks
@@ -47,8 +45,9 @@ def with_tags(config: TaggerConfig, start: Start, run: Run) -> Start:
         else:
             found.add("O")
         labels = tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
-    start = with_outputs(start, labels, config.do_train, run)
-    labels = start.bert_config.labels
-    if not is_plain(labels):
-        labels = tuple(in_bioes(labels))
-    return replace(start, bert_config=replace(start.bert_config, labels=labels))
+    return with_outputs(start, labels, config.do_train, run, as_read)
+
+
+def as_read(tags: tuple[str, ...]) -> tuple[str, ...]:
+    """A model's tags as those of a file are read: in BIOES, unless they are plain."""
+    return tags if is_plain(tags) else tuple(in_bioes(tags))

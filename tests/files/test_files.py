@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from harness.refusals import refused
 
+from ringbase.errors import InputError, one_line
 from ringbase.files import (
     build_folder,
     parse_json,
     read_json,
     read_object,
+    read_standard_input,
     replace_folder,
     replacing,
 )
@@ -122,3 +124,15 @@ def test_an_object_is_read_from_a_file_with_an_end(tmp_path):
     packed.write_bytes(gzip.compress(b'{"a": 1}' + b" " * (1 << 26)))
     for path in (tmp_path, large, packed, Path("/dev/zero")):
         refused(lambda path=path: read_object(path), path)
+
+
+def test_a_long_message_keeps_its_end():
+    line = one_line(InputError(f"one of {'names, ' * 400}got 'x': give another"))
+    assert len(line) <= 1500
+    assert line.startswith("one of names")
+    assert line.endswith("got 'x': give another")
+
+
+def test_closed_standard_input_is_one_line(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    refused(lambda: read_standard_input("--predict_file -"), "--predict_file -", "closed")

@@ -1,6 +1,7 @@
 """Remote inputs and run folders, on fsspec's store in memory. tests/soak/install has an S3
 server."""
 
+import errno
 from pathlib import Path
 
 import fsspec
@@ -40,8 +41,20 @@ def test_inputs_are_copied_once_and_again_when_they_change(store):
         copies(model="google-bert/bert-base-uncased", vocab_file="vocab.txt", output_dir=URL) == {}
     )
     assert copies(train_file=f"{URL}/train.csv") == {"train_file": file}
+    no_places = {"label_column": f"{URL}/train.csv", "class_weights": '{"http://a": 1}'}
+    assert copies(**no_places, output_file=f"{URL}/vectors.jsonl") == {}
     store.pipe("/bucket/train.csv", b"new")
     assert Path(copies(train_file=f"{URL}/train.csv")["train_file"]).read_text() == "new"
+
+
+def test_a_broken_connection_is_no_fault_of_the_cache(store, monkeypatch):
+    def broken(*_):
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+    monkeypatch.setattr(type(store), "get", broken)
+    named = f"--train_file {URL}/train.csv", "Connection reset by peer"
+    line = refused(lambda: local_inputs({"train_file": f"{URL}/train.csv"}, World()), *named)
+    assert "RINGBERT_CACHE" not in line
 
 
 @pytest.mark.parametrize("url", [f"{URL}/absent", f"{URL}/*.json", "nowhere://bucket/train.csv"])

@@ -133,6 +133,17 @@ def test_predictions_take_what_their_model_was_trained_with(tmp_path, capsys):
     assert message == "the model's settings: --max_seq_length must be an integer, got '64'"
 
 
+def test_what_a_folder_holds_concerns_programs_that_take_a_models_settings(tmp_path, capsys):
+    (tmp_path / "run.json").write_text('{"config": [1]}')
+    place = f"--output_dir={tmp_path}"
+    assert parsed("bert-doctor", place)["output_dir"] == str(tmp_path)
+    predicts = "--do_predict", "--predict_file=x"
+    assert "run.json: damaged" in refusal(capsys, "bert-squad", place, *predicts)
+    too_long = f"--output_dir={'x' * 300}"
+    assert parsed("bert-doctor", too_long)
+    assert "File name too long" in refusal(capsys, "bert-squad", too_long, *predicts)
+
+
 # -- refusals --------------------------------------------------------------------------------------
 
 BAD = {  # what the message names, and command lines that are refused so

@@ -258,6 +258,14 @@ def test_bad_pairs_are_one_line(lines, more, named, data, tmp_path, capsys):
     assert not (tmp_path / "out").exists() or not [*(tmp_path / "out").iterdir()]
 
 
+def test_a_missing_file_of_a_named_task_is_one_line(data, tmp_path, capsys):
+    flags = (*model_flags(data), "--task_name=STS-B", f"--data_dir={tmp_path}", "--do_train")
+    line = refusal(
+        capsys, "bert-embedder", lambda: embed(tmp_path / "out", *flags), "--task_name STS-B"
+    )
+    assert "--train_file" not in line
+
+
 def test_short_rows_of_published_files_are_left_out(tmp_path):
     rows = ["sentence1\tsentence2\tscore", "a\tb\t5.0", "c\td", "e\tf\t2.5"]
     write_lines(tmp_path / "dev.tsv", *rows)

@@ -1,5 +1,6 @@
 """bert-features: transformers' hidden states, the form of extract_features.py, and Parquet."""
 
+import io
 import json
 import re
 from functools import partial
@@ -14,7 +15,7 @@ from harness.program_runs import in_process, objects_in, refusal
 from harness.real_data import real
 
 from ringbase.files import read_json
-from tasks.features.program import LINES_PER_ROW_GROUP
+from tasks.features.program import LINES_PER_ROW_GROUP, write_parquet
 
 MOST_TOKENS = 16
 # Single texts and pairs of 0 to 26 words; the last two are cut.
@@ -129,6 +130,20 @@ def test_parquet_holds_the_same_whatever_the_batch_size(model, extracted, tmp_pa
         assert row["tokens"] == tokens
         stacked = np.stack([row[f"layer_{layer}"] for layer in (-1, 0, 2)], 1)
         np.testing.assert_allclose(stacked, values, rtol=0, atol=ROUNDING + DECIMALS)
+
+
+def test_a_broken_off_parquet_file_is_closed():
+    def vectors():
+        for number in range(LINES_PER_ROW_GROUP + 1):
+            yield number, ["[CLS]"], np.zeros((1, 1, 4), np.float32)
+        raise OSError("the disk is full")
+
+    file = io.BytesIO()
+    with pytest.raises(OSError, match="full") as kept:  # and with it the writer
+        write_parquet(file, [-1], vectors())
+    assert (
+        pyarrow.parquet.read_table(io.BytesIO(file.getvalue())).num_rows == LINES_PER_ROW_GROUP
+    ), kept
 
 
 @pytest.mark.parametrize(

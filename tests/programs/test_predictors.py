@@ -307,7 +307,7 @@ def test_folders_and_settings_that_are_refused(span_model, label_model, tmp_path
         assert "--" not in line  # flags are the programs'
 
     check(ringbert.QuestionAnswering, "nobody/nothing", "nobody/nothing", "HF_HUB_OFFLINE")
-    check(ringbert.QuestionAnswering, tmp_path, tmp_path, "no model configuration")
+    check(ringbert.QuestionAnswering, tmp_path, tmp_path, "no config.json", "no model")
     check(ringbert.QuestionAnswering, label_model, label_model, "missing")
     check(ringbert.QuestionAnswering, span_model, "precision", precision="fp8")
     check(ringbert.QuestionAnswering, span_model, "max_seq_length", "128", max_seq_length=129)

@@ -1,6 +1,7 @@
 """bert-report: what the page shows of a run's files, and what it says about damaged ones."""
 
 import json
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -8,8 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 from harness.program_runs import refusal
+from harness.refusals import refused
 
+from distributed.run import Run
+from distributed.world import World
 from ringbase.files import read_json, write_json
+from tasks.runs import history
 from tasks.runs.report import page as report
 from tasks.squad.metrics import squad_v2
 
@@ -287,12 +292,14 @@ def test_a_comparison_leaves_the_runs_own_pages_alone(tmp_path, monkeypatch, cap
     for name in ("runs/b", "runs/a", "alone"):
         make_run(tmp_path / name, scores={"f1": 1.0})
         (tmp_path / name / "report.html").write_text("its own page")
+    make_run(tmp_path / os.fsdecode(b"odd/\xff"))  # a name that is not UTF-8
     for words, written in (
         (["runs/a", "alone"], "comparison.html"),
         (["runs/a", "alone", "--output_file", "new.html"], "new.html"),
         (["alone", "--output_file=one.html"], "one.html"),
         (["-output-file=dash.html", "alone"], "dash.html"),
         (["runs"], "runs/report.html"),
+        (["odd"], "odd/report.html"),
     ):
         with pytest.raises(SystemExit, match=r"^0$"):
             report.main(words)
@@ -322,9 +329,19 @@ def test_a_comparison_leaves_the_runs_own_pages_alone(tmp_path, monkeypatch, cap
         ("result.json", '{"scores": {"f1": 1}, "report": 7}'),
         ("step_times.json", "[1]"),
         ("metrics.jsonl", ""),
+        ("history.json", "[1]"),
     ],
 )
 def test_a_missing_or_damaged_file_is_one_line_that_names_it(tmp_path, capsys, name, text):
     folder = make_run(tmp_path / "some_run")
     (folder / name).write_text(text) if text is not None else (folder / name).unlink()
     refusal(capsys, "bert-report", lambda: report.main([str(folder)]), folder, name)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', '[{"what": "training"}]', "[1]"])
+def test_a_damaged_history_is_one_line_for_the_run_that_goes_on(tmp_path, text):
+    folder = make_run(tmp_path / "some_run")
+    (folder / "history.json").write_text(text)
+    world = World()
+    begin = partial(history.begin, Run(folder, world), world, "training", "weights", 0, {})
+    refused(begin, folder / "history.json", "damaged")

@@ -2,24 +2,32 @@
 say of it."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 from harness import classifier_runs as own
 from harness.classifier_runs import classify, table_in, write_rows
 from harness.program_runs import refusal
 from harness.texts import KINDS, write_lines
-from scipy.special import expit
+from scipy.special import expit, logit
 from sklearn.metrics import f1_score
 
 import ringbert
+from distributed.rows import ragged
+from distributed.run import Run
+from distributed.world import World
 from ringbase.files import read_json
 from tasks.classifier.named_tasks import task_of
-from tasks.classifier.reading import Source, read
+from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.several import thresholds_of
 from tasks.classifier.task import LabelTask
+from tasks.runs.cache import in_memory, with_facts
+from tasks.runs.program import Evaluation
+from tasks.runs.task import DataSet
 
 
 def rows_of(examples):
@@ -86,6 +94,28 @@ def test_a_run_learns_chooses_thresholds_and_predicts_with_them(trained):
         [[*each.probabilities.values()] for each in found], probabilities, atol=1e-6
     )
     assert [section["title"] for section in result["report"]] == ["Labels", "Mistakes"]
+    mistakes = (folder / "mistakes.jsonl").read_text().splitlines()
+    assert result["report"][1]["note"].startswith(f"{len(mistakes)} of ")
+
+
+def test_mistakes_are_those_with_the_thresholds_that_the_evaluation_teaches(tmp_path):
+    """All labels have 0.4 where they are right, and 0.1 where not."""
+    texts = Texts(list("abcd"), None, [("x",), ("y",)] * 2, list("abcd"))
+    task = LabelTask(labels=("x", "y"), has_several=True)
+    column = ragged([np.array([number % 2]) for number in range(4)], pa.int32())
+    rows = in_memory(with_facts({"examples": {"label": column}}, {}))
+    source = SimpleNamespace(is_printed=False, suffix="")
+    data = DataSet(source, rows, "examples", lambda: texts)
+    right, wrong = logit([0.4, 0.1])
+    scores = np.array([[right, wrong], [wrong, right]] * 2, np.float32)
+    world = World()
+    evaluation = Evaluation(task, None, [data], 8, world, {data: scores})
+    run = Run(tmp_path, world)
+    learned = evaluation.written(run, {"eval_f1": 1.0}, None)
+    assert learned["thresholds"] == pytest.approx({"x": 0.25, "y": 0.25})
+    assert (tmp_path / "mistakes.jsonl").read_text() == ""
+    note = evaluation.details(task.taught(learned))["report"][1]["note"]
+    assert note.startswith("0 of 4")
 
 
 @pytest.mark.slow

@@ -263,12 +263,13 @@ def test_a_file_of_words_without_tokens_is_one_line(
     tagger_refused(flags, named)
 
 
-def test_a_model_and_files_of_another_scheme_say_the_same(run, data, tmp_path):
+def test_a_model_and_files_of_another_scheme_say_the_same(run, data, tmp_path, capsys):
     """A model from elsewhere whose labels are BMES's: its I- is M-."""
     shutil.copytree(run[0] / "model", tmp_path / "model")
     for file, source in (
         (tmp_path / "model/config.json", run[0] / "model/config.json"),
         (tmp_path / "dev.conll", data / "dev.conll"),
+        (tmp_path / "train.conll", data / "train.conll"),
     ):
         file.write_text(source.read_text().replace("I-", "M-"))
     assert '"M-tool"' in (tmp_path / "model/config.json").read_text()
@@ -280,6 +281,10 @@ def test_a_model_and_files_of_another_scheme_say_the_same(run, data, tmp_path):
     entities = ringbert.Tagger(tmp_path / "model")(text)
     assert [entity.label for entity in entities] == ["animal", "tool"]
     assert entities == ringbert.Tagger(run[0])(text)
+    train = f"--train_file={tmp_path}/train.conll", "--do_train", "--num_train_steps=1"
+    capsys.readouterr()
+    bert("tagger", tmp_path / "more", flags[0], *train, *sizes)
+    assert "new head" not in capsys.readouterr().err
 
 
 # -- plain tags ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,7 +116,8 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
     names = [place.resolve().name.removesuffix(".json") for place in places]
     shown = names if len(set(names)) == len(names) else map(str, places)
     runs = []
-    for place, name in zip(places, shown, strict=True):
+    for place, given in zip(places, shown, strict=True):
+        name = os.fsencode(given).decode(errors="replace")
         if place.suffix == ".json" and place.is_file():
             runs.append(RunFiles(name, history.figures(read_object(place)["scores"])))
             continue
