@@ -100,7 +100,11 @@ def visible_gpus(device: str = "auto") -> list:
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
     is_unusable = not is_hidden and Path("/dev/nvidia0").exists()
     if not gpus and (device == "gpu" or (device == "auto" and is_unusable)):
-        reason = "cannot use the GPU /dev/nvidia0" if is_unusable else "sees no GPU"
+        reason = "sees no GPU"
+        if is_unusable:
+            is_silent = tf.test.is_built_with_cuda()
+            why = "its driver or CUDA's libraries do not answer" if is_silent else "a CPU build"
+            reason = f"cannot use the GPU /dev/nvidia0 ({why})"
         raise InputError(
             f"--device {device}: TensorFlow {tf.__version__} {reason}; pip install '.[gpu]' in the"
             " checkout, or give --device cpu"

@@ -15,6 +15,7 @@ from distributed import launcher
 from distributed.joining import place_in, started
 from distributed.watchdog import StallError
 from distributed.world import World
+from ringbase.errors import InputError
 
 T = TypeVar("T")
 
@@ -25,10 +26,16 @@ class Elsewhere(Exception):
 
 
 def enable(world: World) -> None:
-    """Makes a world elastic if bert-launch asks for it, which has seen that MPI can go on without a
-    rank."""
+    """Makes a world elastic if bert-launch asks for it. Raises InputError if MPI cannot go on
+    without a rank."""
     if world.comm is None or os.environ.get(launcher.ELASTIC, "0") == "0":
         return
+    try:
+        world.comm.Get_failed().Free()
+    except (started().Exception, NotImplementedError) as error:
+        raise InputError(
+            f"--elastic needs ULFM, as in Open MPI 5 under --with-ft ulfm ({error})"
+        ) from None
     world.names = tuple(world.all_gather(f"rank {world.rank} on {started().Get_processor_name()}"))
 
 

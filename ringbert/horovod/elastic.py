@@ -58,7 +58,10 @@ class TensorFlowKerasState(TensorFlowState):
     def __init__(self, model: keras.Model, optimizer=None, backend=None, **attributes):
         if not model.built:
             raise InputError("the model must be built first: call model.build(input_shape)")
-        self.model, self.optimizer = model, optimizer or model.optimizer
+        optimizer = optimizer or getattr(model, "optimizer", None)
+        if optimizer is None:
+            raise InputError("the model has no optimizer: call model.compile first, or give one")
+        self.model, self.optimizer = model, optimizer
         super().__init__([*model.variables, *self.optimizer.variables], **attributes)
 
 

@@ -319,8 +319,10 @@ def barrier() -> None:
 @as_written
 def broadcast_object(obj, root_rank: int = 0, name: str | None = None):
     """The object of rank `root_rank` on every rank (pickled)."""
-    sent = obj if current().world.rank == checked_root(root_rank) else None
-    objects = allgather_object(sent, f"{name or 'object'} from rank {root_rank}")
+    session = current()
+    sent = obj if session.world.rank == checked_root(root_rank) else None
+    with session.meeting(Call("hvd.broadcast_object", name, (root_rank,))):
+        objects = session.world.all_gather(sent)
     return objects[root_rank]
 
 

@@ -69,9 +69,16 @@ class GradientMean:
                 f"gradients can be averaged or summed (op=hvd.Average or hvd.Sum), got op={self.op}"
             )
         for layer in () if self.local_layers is None else tf.nest.flatten(self.local_layers):
-            if not layer.built:
-                raise InputError(f"local_layers must be built, got {layer!r:.100}")
+            if not isinstance(layer, keras.layers.Layer) or not layer.built:
+                raise InputError(
+                    f"local_layers must be layers of Keras that are built, got {layer!r:.100}"
+                )
             self.local |= {id(variable): variable for variable in layer.trainable_weights}
+
+    @property
+    def has_own_compressor(self) -> bool:
+        """Whether the user's class compresses, which works on the host."""
+        return self.compression not in (Compression.none, *OF_BACKEND)
 
     def __call__(self, gradients: Sequence, variables: Sequence) -> list:
         """The means over ranks of gradients of `variables`; None stays None.
@@ -100,8 +107,7 @@ class GradientMean:
         session = current()
         is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
         is_on_host = tf.executing_eagerly() or session.collectives is session.host
-        has_own_compressor = self.compression not in (Compression.none, *OF_BACKEND)
-        if is_sparse or is_on_host or has_own_compressor or not own:
+        if is_sparse or is_on_host or self.has_own_compressor or not own:
             options = {"op": self.op, "compression": self.compression, "name": "gradients"}
             return grouped_allreduce(own, **options)
         dtypes = [value.dtype for value in own]
@@ -345,10 +351,13 @@ def _replace(owner, name: str, wrapper: Callable[..., Any]) -> None:
 
 
 def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
-    """XLA cannot compile a sum that MPI computes on the host."""
+    """XLA cannot compile a sum that MPI computes on the host, or a compressor there."""
     optimizer = getattr(model, "optimizer", None)
-    is_distributed = isinstance(getattr(optimizer, "inner_optimizer", optimizer), Distributed)
-    if is_distributed and is_initialized() and not current().collectives.in_graph:
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    is_distributed = isinstance(inner, Distributed) and is_initialized()
+    if is_distributed and (
+        not current().collectives.in_graph or inner.gradient_mean.has_own_compressor
+    ):
         return False
     return original(model)
 

@@ -4,9 +4,12 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
+
+import tensorflow as tf
 
 from bert.configuration import BertConfig
+from bert.heads import Head
 from bert.text.tokenizer import MOST_UNKNOWN_SHARE
 from ringbase.errors import InputError
 from ringbase.settings import (
@@ -36,6 +39,16 @@ class LoadSettings(Settings):
     model_revision: str | None = setting(None)
 
 
+class ArgumentPredictor(Predictor):
+    """A `Predictor` that names the arguments of Python."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> list | None:
+        try:
+            return super().__call__(*arguments, **options)
+        except tf.errors.ResourceExhaustedError as error:
+            raise InputError("out of memory: lower batch_size or max_seq_length") from error
+
+
 @dataclass(kw_only=True, eq=False)
 class TrainedPredictor:
     """A predictor: its fields are the options. One that is None is as in the run that wrote the
@@ -47,6 +60,8 @@ class TrainedPredictor:
     max_seq_length: int | None = None
     model_revision: str | None = None
 
+    head: ClassVar[Any]
+    trained_by: ClassVar[str | None] = None  # the program that trains such a model
     settings_class = LoadSettings
     # of `max_seq_length` by default; never more than the model's positions
     longest = LONGEST_ROW
@@ -61,14 +76,17 @@ class TrainedPredictor:
                 options |= {name: each for name, each in source.items() if each is not None}
             self.options = options
             values = self._checked_options(positions)
+            precision = values.get("precision", "fp32")
+            # before the settings are made: the folder may be another program's
+            self._model = load_model(start, self.head, precision, self.trained_by)
             self.settings: Any = self.settings_class(**values)
             self._job = alone()
             self._preparation = Preparation(self._job.world, self._job.run, start.words)
             self.task: Any = self.make_task(start.bert_config)
-            self._model = load_model(start, self.task.head, self.precision)
         self.labels: tuple[str, ...] = tuple(self.task.labels or ())
         forward = self.forward()
-        self._predictor = Predictor(self._model, self.task, self._job, forward, compiles=False)
+        parts = self._model, self.task, self._job, forward
+        self._predictor = ArgumentPredictor(*parts, compiles=False)
 
     def _checked_options(self, positions: int) -> dict[str, Any]:
         """The options that are settings. Raises ValueError: one is wrong."""
@@ -133,6 +151,10 @@ class TaskPredictor(TrainedPredictor):
     """
 
     task_of: Callable[[Mapping[str, Any]], Task] = field(kw_only=False)
+
+    @property
+    def head(self) -> Head:
+        return self.task_of(self.options).head
 
     def make_task(self, bert_config: BertConfig) -> Task:
         return self.task_of(self.options)

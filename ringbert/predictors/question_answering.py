@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from bert.configuration import BertConfig
+from bert.heads import SPAN
 from ringbase.errors import InputError
+from ringbase.settings import shown
 from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from tasks.squad.reading import Examples, Question
 from tasks.squad.settings import AnswerSettings, WindowSettings
@@ -82,6 +84,7 @@ class QuestionAnswering(TrainedPredictor):
     version_2_with_negative: bool | None = None
     null_score_diff_threshold: float | None = None
 
+    head, trained_by = SPAN, "bert-squad"
     settings_class = SpanSettings
     longest = 384
 
@@ -109,6 +112,11 @@ class QuestionAnswering(TrainedPredictor):
         Either may be a list, and then the result is a list: one question is asked of each context,
         each question of one context, or of its own.
         """
+        most = self.settings.n_best_size
+        if top_k is not None and (type(top_k) is not int or not 1 <= top_k <= most):
+            raise InputError(
+                f"top_k must be an integer from 1 to n_best_size {most}, got {shown(top_k)}"
+            )
         questions, is_one_question = checked_texts(question, "question")
         contexts, is_one_context = checked_texts(context, "context")
         if is_one_question:

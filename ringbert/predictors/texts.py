@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from bert.configuration import BertConfig
+from bert.heads import CLASSIFIER, TAGGER
 from bert.text.characters import word_spans
 from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from tasks.classifier.named_tasks import is_on_pairs
@@ -143,6 +144,7 @@ class Classifier(TextPredictor[TextOrPair, Prediction]):
     ['text', 'label', 'probability', 'labels', 'probabilities_good', 'probabilities_bad']
     """
 
+    head, trained_by = CLASSIFIER, "bert-classifier"
     settings_class = LabelSettings
 
     def make_task(self, bert_config: BertConfig) -> LabelTask:
@@ -203,6 +205,7 @@ class Tagger(TextPredictor[str, list[Entity]]):
     characters: bool | None = None
 
     takes_pairs, columns = False, Entity.__slots__
+    head, trained_by = TAGGER, "bert-tagger"
     settings_class = TaggingSettings
     longest = 128
 

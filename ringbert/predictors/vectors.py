@@ -9,13 +9,14 @@ import numpy as np
 from numpy import ndarray
 
 from bert.configuration import BertConfig
+from bert.heads import EMBEDDINGS, FEATURES, Head
 from ringbase.errors import InputError
-from ringbase.settings import setting
+from ringbase.settings import setting, shown
 from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from ringbert.predictors.texts import LabelSettings, TextOrPair, TextPredictor
 from tasks.embedder.pooling import said_by
 from tasks.embedder.reading import Pairs
-from tasks.embedder.settings import Pooling, VectorSettings
+from tasks.embedder.settings import DEFAULTS, Pooling, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.features.task import FeaturesTask, states_of
 from tasks.runs.start import Start
@@ -74,6 +75,7 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
     layer: int = -1
     pooling: Pooling = "mean"
 
+    head = FEATURES
     settings_class = FeatureSettings
 
     def make_task(self, bert_config: BertConfig) -> FeaturesTask:
@@ -81,12 +83,13 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
 
     def forward(self) -> Callable:
         layers = self._model.config.num_hidden_layers
-        if not -layers <= self.layer < layers:
+        layer = self.settings.layer
+        if not -layers <= layer < layers:
             raise InputError(
-                f"layer must be an integer from {-layers} to {layers - 1}, got {self.layer}"
+                f"layer must be an integer from {-layers} to {layers - 1}, got {layer}"
             )
         # 0 is the embeddings' output
-        return states_of(self._model, [self.layer % layers + 1])
+        return states_of(self._model, [layer % layers + 1])
 
     def results_of(self, items: Items, data: DataSet) -> list[TextFeatures]:
         tokenizer = self._preparation.tokenizer
@@ -120,7 +123,7 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
         return vectors[0] if is_single else np.stack(vectors)
 
     def _pooled(self, _: int, states_T1H: ndarray) -> ndarray:
-        if self.pooling == "cls":
+        if self.settings.pooling == "cls":
             return states_T1H[0, 0].copy()
         return states_T1H[:, 0].mean(0)
 
@@ -153,6 +156,11 @@ class Embedder(TrainedPredictor):
     settings_class = EmbedSettings
     longest = 128
 
+    @property
+    def head(self) -> Head:
+        settings = {**DEFAULTS, **self.options}
+        return EMBEDDINGS[settings["pooling"], settings["normalize"]]
+
     def said_by(self, start: Start) -> Mapping[str, Any]:
         return said_by(start.weights, start.bert_config.num_positions, self.pooling)
 
@@ -161,24 +169,28 @@ class Embedder(TrainedPredictor):
 
     def __call__(self, texts: str | Iterable[str]) -> ndarray:
         """The vectors of texts, in their order."""
-        items, is_single = checked_texts(texts, "texts")
+        vectors = self._vectors(texts)
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    def _vectors(self, texts: str | Iterable[str]) -> ndarray:
+        """The same, of one text too [1, width]."""
+        items, _ = checked_texts(texts, "texts")
         pairs = Pairs(items)
         vectors = self.results(self.set_of(pairs))  # of each text once
         place_of = pairs.places()
-        places = [place_of[text] for (text,) in items]
-        vectors = vectors[places]
-        return vectors[0] if is_single else vectors
+        return vectors[[place_of[text] for (text,) in items]]
 
     def similarities(self, texts: Iterable[str], others: Iterable[str]) -> ndarray:
         """The cosines of texts with others, float32 [texts, others]."""
-        one = _units(self([*texts]))
-        other = _units(self([*others]))
+        one, other = (_units(self._vectors(each)) for each in (texts, others))
         return one @ other.T
 
     def nearest(
         self, texts: Iterable[str], corpus: Sequence[str], top_k: int = 10
     ) -> list[list[tuple[str, float]]]:
         """For each text the nearest of a corpus, with their cosines, the nearest first."""
+        if type(top_k) is not int or top_k < 1:
+            raise InputError(f"top_k must be an integer from 1, got {shown(top_k)}")
         nearest = []
         for cosines in self.similarities(texts, corpus):
             best = np.argsort(-cosines, kind="stable")[:top_k]

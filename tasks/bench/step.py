@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import tensorflow as tf
 
 from bert import configuration
 from bert.configuration import BertConfig
@@ -22,6 +23,7 @@ from distributed.plan import first_state
 from distributed.rows import Batch, Rows, ragged
 from distributed.run import Unwritten
 from distributed.world import World
+from ringbase.errors import InputError
 from ringbase.settings import flat, made
 from tasks.bench.settings import SIZES, LoadSettings, StepConfig
 from tasks.bench.timing import PARTS, line_up, medians, write
@@ -40,7 +42,10 @@ def run(config: StepConfig) -> None:
     load = config.load
     with World.join(load.machine.device, "bert-bench") as world:
         collectives = open_collectives(world, load.machine.collectives.backend)
-        figures = step_figures(load, world, collectives)
+        try:
+            figures = step_figures(load, world, collectives)
+        except tf.errors.ResourceExhaustedError as error:
+            raise InputError("out of memory: lower --batch_size or --seq_length") from error
         place = f"backend {collectives.name}, {world.device.threads} threads per rank"
         world.say(f"{load}: {figures['parameters'] / 1e6:.1f} M parameters, {place}")
         for rank, (mean, deviation) in enumerate(figures["of_ranks"]):

@@ -63,7 +63,9 @@ def alone() -> Job:
     return Job(World(), Collectives(), Session())
 
 
-def load_model(start: Start, head: Head, precision: Precision = "fp32") -> Bert:
+def load_model(
+    start: Start, head: Head, precision: Precision = "fp32", trained_by: str | None = None
+) -> Bert:
     """The trained model. Raises InputError: its weights have no such head."""
     before = keras.config.dtype_policy()  # the process's, which is restored
     keras.config.set_dtype_policy(POLICIES[precision])
@@ -72,7 +74,11 @@ def load_model(start: Start, head: Head, precision: Precision = "fp32") -> Bert:
     finally:
         keras.config.set_dtype_policy(before)
     assert start.weights is not None
-    weights.load(model, start.weights)
+    try:
+        weights.load(model, start.weights)
+    except weights.MissingTensors as error:
+        advice = f"; {trained_by} trains such a model" if trained_by else ""
+        raise InputError(f"{error}{advice}") from error
     return model
 
 
@@ -82,7 +88,8 @@ def about_arguments(name: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise InputError(f"folder {name}: {without_dashes(one_line(error))}") from error
+        text = without_dashes(one_line(error))
+        raise InputError(text if name in text else f"folder {name}: {text}") from error
 
 
 def without_dashes(message: str) -> str:

@@ -180,6 +180,14 @@ def test_a_folder_of_newer_sentence_transformers_gives_its_vectors(pooling, tmp_
     )
 
 
+def test_a_text_alone_is_one_text_and_the_nearest_are_a_number(trained):
+    embedder = ringbert.Embedder(trained[0])
+    corpus = ["the cat", "a dog"]
+    assert len(embedder.nearest("the cat", corpus)) == 1
+    for top_k in (0, -1, "a", 2.0):
+        refused(partial(embedder.nearest, "the cat", corpus, top_k=top_k), "top_k", repr(top_k))
+
+
 def test_folders_with_other_modules_are_refused(tmp_path):
     for name, named, *arguments in (
         ("max", "max", "max"),

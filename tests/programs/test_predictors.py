@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pandas
 import pytest
+import tensorflow as tf
 from harness.classifier_runs import COLUMNS, TEST, classify, table_in, write_rows
 from harness.models import save_model
 from harness.program_runs import bert, files_in, in_process, objects_in, refusal
@@ -308,13 +309,36 @@ def test_folders_and_settings_that_are_refused(span_model, label_model, tmp_path
 
     check(ringbert.QuestionAnswering, "nobody/nothing", "nobody/nothing", "HF_HUB_OFFLINE")
     check(ringbert.QuestionAnswering, tmp_path, tmp_path, "no config.json", "no model")
-    check(ringbert.QuestionAnswering, label_model, label_model, "missing")
+    check(ringbert.QuestionAnswering, label_model, label_model, "missing", "bert-squad trains")
+    # before what its own settings say
+    check(ringbert.QuestionAnswering, label_model, "missing", max_seq_length=40)
     check(ringbert.QuestionAnswering, span_model, "precision", precision="fp8")
     check(ringbert.QuestionAnswering, span_model, "max_seq_length", "128", max_seq_length=129)
     named = ("max_seq_length", "max_query_length")
     check(ringbert.QuestionAnswering, span_model, *named, max_seq_length=40)
     check(ringbert.Features, span_model, "layer", "1", layer=1)
     check(ringbert.Features, span_model, "pooling", pooling="max")
+
+
+@pytest.mark.parametrize("top_k", [0, -1, "a", 2.0, 21])
+def test_numbers_of_answers_that_are_refused(span_model, top_k):
+    answers = ringbert.QuestionAnswering(span_model, **LENGTHS)
+    refused(lambda: answers("the animal", "a cat", top_k=top_k), "top_k", f"{top_k!r}")
+
+
+def test_options_of_none_have_their_defaults(span_model):
+    features = ringbert.Features(span_model, layer=None, pooling=None, precision=None)
+    expected = ringbert.Features(span_model).pooled("the cat")
+    np.testing.assert_array_equal(features.pooled("the cat"), expected)
+
+
+def test_too_little_memory_is_one_line(label_model, monkeypatch):
+    def exhausted(*_, **options):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+
+    monkeypatch.setattr(tf.nn, "softmax", exhausted)  # which attention calls
+    labels = ringbert.Classifier(label_model)
+    refused(lambda: labels("the cat"), "out of memory", "batch_size")
 
 
 def test_bert_ask_prints_lines_and_json(span_model, tmp_path, capsys, monkeypatch):

@@ -132,6 +132,14 @@ def test_random_numbers_stay_those_of_each_rank(hvd):
     same_weights(hvd, model)
 
 
+def test_what_cannot_be_used_is_one_line(hvd):
+    model = keras.Sequential([keras.Input([3]), layers.Dense(1)])
+    with pytest.raises(InputError, match=r"no optimizer: call model\.compile"):
+        hvd.elastic.KerasState(model)
+    with pytest.raises(InputError, match="layers of Keras that are built, got 'dense'"):
+        hvd.DistributedGradientTape(tf.GradientTape(), local_layers=["dense"])
+
+
 class Adversaries(keras.Model):
     """Two networks with an optimizer each. The second one is built, and trained, after two steps of
     the first."""
