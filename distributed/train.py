@@ -171,6 +171,7 @@ class Log:
         self._skipped, self._all_skipped = 0, 0  # in a row, and of the whole training
         self._began_s = time.perf_counter()
         self._unread: deque = deque()
+        self._unlogged: tuple | None = None  # the newest step
         self._times: list = []  # of the logged steps
 
     def step(self, state: State, result: StepResult) -> None:
@@ -208,10 +209,17 @@ class Log:
             shown["examples_s"] = f"{times['examples_per_s']:.1f}"
             self.bar.set_postfix(shown, refresh=False)
             self.bar.update()
+            self._unlogged = state, values, times
             if is_logged:
-                place = {"rows": state.position, "ranks": self._world.size}
-                self._run.metrics(state.step, {**place, **values, **times})
-                self._times.append(times)
+                self._write()
+
+    def _write(self) -> None:
+        if self._unlogged:
+            state, values, times = self._unlogged
+            place = {"rows": state.position, "ranks": self._world.size}
+            self._run.metrics(state.step, {**place, **values, **times})
+            self._times.append(times)
+            self._unlogged = None
 
     @contextmanager
     def pausing(self, name: str) -> Iterator[None]:
@@ -221,10 +229,11 @@ class Log:
         self.clock.skip(name)
 
     def close(self) -> None:
-        """Says how long the training took. Logs of all ranks the median time of each part of a
-        step."""
+        """Says how long the training took. Logs the last step, and of all ranks the median time of
+        each part of a step."""
         self._profile.close()
         self._timeline.write(self._run)
+        self._write()
         times = self._times[1:] or self._times  # the first holds the compilation
         medians = {}
         for name in times[0] if times else ():

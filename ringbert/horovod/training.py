@@ -353,7 +353,7 @@ def _replace(owner, name: str, wrapper: Callable[..., Any]) -> None:
 def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
     """XLA cannot compile a sum that MPI computes on the host, or a compressor there."""
     optimizer = getattr(model, "optimizer", None)
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
     is_distributed = isinstance(inner, Distributed) and is_initialized()
     if is_distributed and (
         not current().collectives.in_graph or inner.gradient_mean.has_own_compressor

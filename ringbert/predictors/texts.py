@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from bert.configuration import BertConfig
 from bert.heads import CLASSIFIER, TAGGER
 from bert.text.characters import word_spans
+from ringbase.errors import InputError
 from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.reading import Texts
@@ -60,9 +61,11 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
         `Tagger` an entity.
 
         The index says to which text a row belongs: it is that of `texts` if they are a series of
-        pandas, else the number of the text. pandas must be installed."""
-        import pandas
-
+        pandas, else the number of the text. Raises InputError also if pandas is not installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("a frame needs pandas: pip install pandas") from None
         items, _ = checked_texts(texts, "texts", self.takes_pairs, takes_empty=True)
         results: list = self.results_of(items, self.rows_of(items))
         rows = []

@@ -58,6 +58,7 @@ def files_and_columns(settings: PairSettings) -> PairSettings:
         anchor_column="sentence1",
         positive_column="sentence2",
         negative_columns="",
+        score_column="score",
         score_scale=5.0,
     )
 

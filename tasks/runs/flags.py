@@ -306,11 +306,13 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict:
 
 
 def _hint(name: str, known: Mapping[str, Field]) -> str:
-    """What the user may have meant: the most similar name."""
+    """What the user may have meant: the first name that begins with this one, else the most
+    similar."""
     if name in INSTEAD:
         return INSTEAD[name]
-    names = known.keys() - IGNORED.keys()
-    near = difflib.get_close_matches(name, sorted(names), 1)
+    names = [other for other in known if other not in IGNORED]
+    longer = [other for other in names if len(name) > 2 and other.startswith(name)]
+    near = longer or difflib.get_close_matches(name, names, 1)
     return f"did you mean --{near[0]}?" if near else "--help lists all flags"
 
 

@@ -21,6 +21,8 @@ from tasks.runs.trained import config_of
 FILE = "history.json"
 TRAINING = "training"
 NEW = ("output_dir", "seeds")  # flags that say nothing about a change
+# how flags begin that do not change what is trained on
+NOT_TRAINED_ON = ("output_", "predict_", "dev_", "eval_", "max_predict_", "allow_")
 NEEDED = {"began", "what", "ranks", "from", "step"}  # of every entry
 # what is trained on
 DATA_FLAGS = ("task_name", "dataset_name", "train_file", "input_file", "data_dir")

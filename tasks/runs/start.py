@@ -111,7 +111,8 @@ class Start:
         content = f"the content of {', '.join(data)}, or RingBERT's version"
         changed = []
         for name, (old, new) in history.changes(self.checkpoint.parent.parent, flags).items():
-            changed.append(f"--{name} was {old}, now it is {new}")
+            if not name.startswith(history.NOT_TRAINED_ON):
+                changed.append(f"--{name} was {old}, now it is {new}")
         return f"{', '.join(changed)}; or {content}" if changed else content
 
 

@@ -55,8 +55,10 @@ def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dic
             wanted.append(field)
     flags = ("output_dir", "init_checkpoint", "model") if wanted else ()
     models = filter(None, map(given.get, flags))
-    all_saved = (settings_of(Path(model).expanduser()) for model in models)
-    saved = next(filter(None, all_saved), {})
+    place, saved = "", dict[str, Any]()
+    for place in models:
+        if saved := dict(settings_of(Path(place).expanduser())):
+            break
     for field in wanted:
         value = saved.get(field.name)
         if value is None:
@@ -64,7 +66,7 @@ def with_settings_of_model(given: Mapping, fields: Sequence[Field]) -> tuple[dic
         try:
             value = of_type(value, field.type)
         except ValueError as error:
-            raise InputError(f"the model's settings: --{field.name} {error}") from None
+            raise InputError(f"{place}: --{field.name} {error}") from None
         if values.setdefault(field.name, value) != value:
             notes.append(
                 f"note: --{field.name} {values[field.name]}: the model was trained with {value}"

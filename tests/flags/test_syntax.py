@@ -130,7 +130,7 @@ def test_predictions_take_what_their_model_was_trained_with(tmp_path, capsys):
             assert capsys.readouterr().err == (note if "128" in line else "")
     task.write_text('{"max_seq_length": "64"}')
     message = refusal(capsys, "bert-classifier", f"--output_dir={tmp_path}", *lines[0].split())
-    assert message == "the model's settings: --max_seq_length must be an integer, got '64'"
+    assert message == f"{tmp_path}: --max_seq_length must be an integer, got '64'"
 
 
 def test_what_a_folder_holds_concerns_programs_that_take_a_models_settings(tmp_path, capsys):
@@ -149,6 +149,7 @@ def test_what_a_folder_holds_concerns_programs_that_take_a_models_settings(tmp_p
 BAD = {  # what the message names, and command lines that are refused so
     "--learning_rate": [
         "--lerning-rate 1",
+        "--learn=1",
         "--learning_rate=1e999",
         "--learning_rate=fast",
     ],

@@ -198,6 +198,7 @@ def test_the_best_model_is_kept_and_training_stops_also_in_two_parts(data, flags
     out = tmp_path / "out"
     flags = (*flags, f"--train_file={tmp_path}/train.csv", "--num_train_steps=60", "--do_eval")
     flags += ("--eval_steps=4", "--early_stopping_patience=3", "--keep_checkpoints=2")
+    flags += ("--log_steps=25",)
     scores = classify(out, *flags)
     measured = {
         line["step"]: line["eval_accuracy"] for line in metrics_in(out) if "eval_accuracy" in line
@@ -205,6 +206,8 @@ def test_the_best_model_is_kept_and_training_stops_also_in_two_parts(data, flags
     best, last = max(measured, key=lambda step: (measured[step], -step)), max(measured)
     assert best + 3 * 4 == last == max(line["step"] for line in metrics_in(out)) < 60
     assert list(measured) == list(range(4, last + 1, 4))
+    # of the steps also the last one is logged
+    assert last == max(line["step"] for line in metrics_in(out) if "loss" in line)
     kept = {
         int(path.name.removeprefix("rows-")) // 32: path for path in (out / "checkpoints").iterdir()
     }

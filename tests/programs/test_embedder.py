@@ -277,7 +277,8 @@ def test_a_missing_file_of_a_named_task_is_one_line(data, tmp_path, capsys):
 def test_short_rows_of_published_files_are_left_out(tmp_path):
     rows = ["sentence1\tsentence2\tscore", "a\tb\t5.0", "c\td", "e\tf\t2.5"]
     write_lines(tmp_path / "dev.tsv", *rows)
-    settings = files_and_columns(PairSettings(task_name="sts-b", data_dir=str(tmp_path)))
+    given = PairSettings(task_name="sts-b", data_dir=str(tmp_path), score_column="gold")
+    settings = files_and_columns(given)  # the task's columns
     pairs = read(Source(settings, "dev"))
     assert (pairs.rows, pairs.scores) == ([("a", "b"), ("e", "f")], [1.0, 0.5])
 

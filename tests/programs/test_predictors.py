@@ -210,13 +210,16 @@ def test_threads_two_predictors_and_the_keras_policy(label_model):
         assert list(threads.map(exact, items)) == alone
 
 
-def test_frames_of_labels_have_the_index_of_the_texts(label_model):
+def test_frames_of_labels_have_the_index_of_the_texts(label_model, monkeypatch):
     classifier, items = ringbert.Classifier(label_model), [e.first for e in TEST]
     data = pandas.DataFrame({"text": items}).sample(frac=0.5, random_state=1)
     frame, found = classifier.frame(data.text), classifier([*data.text])
     shares = [f"probabilities_{label}" for label in LABELS]
     assert list(frame) == ["text", "label", "probability", "labels", *shares]
     assert frame.index.equals(data.index)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pandas", None)
+        refused(lambda: classifier.frame(items), "pandas", "pip install")
     assert frame.text.equals(data.text)
     assert list(frame.label) == [one.label for one in found]
     assert list(frame.probability) == [one.probability for one in found]

@@ -345,3 +345,12 @@ def test_a_damaged_history_is_one_line_for_the_run_that_goes_on(tmp_path, text):
     world = World()
     begin = partial(history.begin, Run(folder, world), world, "training", "weights", 0, {})
     refused(begin, folder / "history.json", "damaged")
+
+
+def test_of_several_places_the_damaged_one_is_named(tmp_path, capsys):
+    places = [str(make_run(tmp_path / name)) for name in ("a", "b")]
+    other = tmp_path / "other.json"
+    other.write_text('{"f1": 3}')
+    call = partial(report.main, [*places, str(other)])
+    line = refusal(capsys, "bert-report", call, other, "'scores'")
+    assert places[0] not in line

@@ -379,11 +379,11 @@ def versions_of(run: RunFiles) -> str:
 
 def command_of(run: RunFiles) -> str:
     """A paragraph with the command as it was typed, and that of each rank, as a shell takes it."""
-    command = shlex.join(run.environment["command"])
+    command = shlex.join(map(str, run.environment["command"]))
     lines = [f"<code>{html.escape(command)}</code>"]
     launched = run.environment.get("launched_by")
     if launched:
-        lines = [f"<code>{html.escape(launched)}</code>", "on each rank:", *lines]
+        lines = [f"<code>{html.escape(str(launched))}</code>", "on each rank:", *lines]
     if run.num_damaged:
         lines.append(f"{run.num_damaged:,} damaged lines of metrics.jsonl are left out")
     return f"<p><b>{html.escape(run.name)}</b><br>{'<br>'.join(lines)}</p>"
