@@ -205,6 +205,8 @@ def checkpoint_at(folder: Path, position: int) -> tuple[Path, State]:
     """The best checkpoint, at a position, and its state. Raises InputError when it is missing or
     damaged."""
     path = folder / folder_name(position)
+    if not path.is_dir():  # a kill has left the one that was being replaced
+        path = path.with_name(f"{path.name}.old")
     if not path.is_dir():
         raise InputError(
             f"{folder}: the checkpoint at row {position}, the best one, no longer exists"

@@ -91,6 +91,7 @@ class Run:
         has none. On rank 0. Raises InputError, with the other job's host and process, if it is
         locked."""
         path = self.folder / LOCK
+        path.parent.mkdir(parents=True, exist_ok=True)  # another job may have just removed it
         lock = path.open("a+")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

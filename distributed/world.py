@@ -220,7 +220,8 @@ class World:
         """Calls `function` on rank 0, then on the first rank of every other machine, which on a
         shared file system finds the files already written. Returns the result of the first rank
         here."""
-        with self.operation("the work of each machine's first rank"):
+        work = getattr(function, "__name__", "")
+        with self.operation(f"the work of each machine's first rank ({work})"):
             result = self.on_first(function, *args)
             if self.local_rank == 0 and self.rank > 0:
                 with self.watchdog.working():

@@ -176,6 +176,10 @@ def _started(comm) -> Session:
     stalls = StallSettings(stall_warning=warning_s, stall_timeout=timeout_s)
     device = None if is_late else DeviceSettings()
     world = World.join(device, None, stalls, is_script=True, comm=comm)
+    if is_late and world.size > 1:
+        world.say(
+            "note: TensorFlow was used before hvd.init(), so each rank has a thread for every core"
+        )
     atexit.register(_at_exit, world)
     collectives = host = open_collectives(world, os.environ.get("RINGBERT_BACKEND", "auto"))
     if collectives.name not in ("mpi", "local"):

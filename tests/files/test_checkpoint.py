@@ -97,6 +97,9 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert saver.positions() == [20, 80, 120]
     assert (best / "model.safetensors").read_bytes() == weights
     assert checkpoint_at(saver.folder, 20)[1].global_batch_size == 10
+    old = best.rename(best.with_name(f"{best.name}.old"))  # left by a kill between two renames
+    assert checkpoint_at(saver.folder, 20)[0] == old
+    old.rename(best)
     early = saver.save(30, evaluations=evaluations)
     assert early.is_dir(), (
         "a run that starts anew from an early state keeps what it has just written"
