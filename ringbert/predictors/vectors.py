@@ -189,7 +189,7 @@ class Embedder(TrainedPredictor):
         self, texts: Iterable[str], corpus: Sequence[str], top_k: int = 10
     ) -> list[list[tuple[str, float]]]:
         """For each text the nearest of a corpus, with their cosines, the nearest first."""
-        if type(top_k) is not int or top_k < 1:
+        if not isinstance(top_k, int | np.integer) or top_k < 1:
             raise InputError(f"top_k must be an integer from 1, got {shown(top_k)}")
         nearest = []
         for cosines in self.similarities(texts, corpus):

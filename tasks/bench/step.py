@@ -42,10 +42,7 @@ def run(config: StepConfig) -> None:
     load = config.load
     with World.join(load.machine.device, "bert-bench") as world:
         collectives = open_collectives(world, load.machine.collectives.backend)
-        try:
-            figures = step_figures(load, world, collectives)
-        except tf.errors.ResourceExhaustedError as error:
-            raise InputError("out of memory: lower --batch_size or --seq_length") from error
+        figures = step_figures(load, world, collectives)
         place = f"backend {collectives.name}, {world.device.threads} threads per rank"
         world.say(f"{load}: {figures['parameters'] / 1e6:.1f} M parameters, {place}")
         for rank, (mean, deviation) in enumerate(figures["of_ranks"]):
@@ -67,10 +64,16 @@ def run(config: StepConfig) -> None:
 
 def step_figures(load: LoadSettings, world: World, collectives: Collectives) -> dict:
     """The speed over all ranks in examples and tokens; the parts of a step, and the FLOP per
-    second, of rank 0."""
+    second, of rank 0. Raises InputError: memory runs out."""
     config = config_of(load)
     job = Job(world, collectives, Unwritten())
-    measured, rates = measured_steps(load, config, job)
+    try:
+        measured, rates = measured_steps(load, config, job)
+    except tf.errors.ResourceExhaustedError as error:
+        raise InputError(
+            f"out of memory: {load} is too much here: lower --batch_size or --seq_length of"
+            " bert-bench step"
+        ) from error
     mean = float(np.mean(rates))
     deviation = float(np.std(rates))
     of_ranks = world.all_gather((mean, deviation))

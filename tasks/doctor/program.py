@@ -167,7 +167,7 @@ def check_devices(world: World) -> Finding:
     if not world.device.is_gpu:
         return Finding("the ranks compute on CPUs")
     kinds = Counter(world.all_gather(world.device.name))
-    text = "; ".join(f"{number} x {name}" for name, number in kinds.items())
+    text = ", ".join(f"{number} x {name}" for name, number in kinds.items())
     if world.device.may_be_shared:
         text += ", which ranks may share; start one rank per GPU to train"
         return Finding(text, "warning")

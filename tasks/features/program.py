@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import json
 from collections.abc import Collection, Iterator
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,7 +19,6 @@ from tqdm import tqdm
 
 from bert.text.tokenizer import check_unknown
 from distributed.rows import Rows
-from distributed.run import replaced
 from ringbase.errors import InputError
 from ringbase.files import read_text, replacing
 from tasks.features.__main__ import FeaturesConfig
@@ -72,7 +70,11 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
     with run.progress(table.num_rows, "features", "line") as bar:
         if run.is_writer:
             path = Path(config.output_file).expanduser()
-            replaced(path, partial(write, layers), vectors(bar))
+            try:
+                write(layers, path, vectors(bar))
+            except OSError as error:
+                reason = error.strerror or error
+                raise InputError(f"--output_file {path} cannot be written: {reason}") from error
         else:
             list(vectors(bar))  # only computes
     run.say(f"done: {config.output_file}, {table.num_rows:,} lines, layers {config.layers}")

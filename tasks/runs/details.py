@@ -4,6 +4,7 @@ A section is a table of cells or a matrix of counts. A cell is a text, a number,
 marks.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -33,8 +34,9 @@ def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence
 
 def examples(title: str, note: str, shown: Sequence[Mapping]) -> Section:
     """A table of the first of these examples, each with its cells by their columns."""
-    rows = [[*map(_cell, columns.values())] for columns in shown[:MOST_ROWS]]
-    names = [*shown[0]] if shown else []
+    first = shown[:MOST_ROWS]
+    names = [*dict.fromkeys(itertools.chain(*first))]
+    rows = [[_cell(columns.get(name, "")) for name in names] for columns in first]
     for place in range(len(names)):
         texts = [row for row in rows if isinstance(row[place], str)]
         # a column of texts gets room on the page
@@ -46,7 +48,9 @@ def examples(title: str, note: str, shown: Sequence[Mapping]) -> Section:
 
 def _cell(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        value = ", ".join(value)
+        value = ", ".join(map(str, value))
+    if isinstance(value, Mapping) and value.keys() != {"text", "marks"}:
+        value = str(value)
     return NONE if value == "" else value
 
 

@@ -17,7 +17,7 @@ from distributed.train import NoTargets, NotFinite
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, one_line
-from ringbase.settings import flat, made
+from ringbase.settings import fields_of, flat, made
 from tasks.runs import history
 from tasks.runs.card import CARD, card_of
 from tasks.runs.environment import result_file
@@ -47,6 +47,7 @@ class Job:
     collectives: Collectives
     run: Run
     config: Mapping = field(default_factory=dict)  # the program's flags, for run.json
+    flags_of_data: Mapping = field(default_factory=dict)  # those of the group "data"
     goes_on: bool = False  # after a restart or a death the run continues what this job has saved
     # set once a training has begun: a death then makes it go on
     has_trained: Event = field(default_factory=Event)
@@ -72,6 +73,13 @@ class Job:
                 self.run.say(f"report: {page}")
             except Exception as error:  # the training is complete, whatever its page lacks
                 self.run.say(f"warning: no {CARD} or {PAGE}: {one_line(error)}")
+
+
+def flags_of_data(config: Any) -> dict[str, Any]:
+    """The flags of the group "data"."""
+    values = flat(config)
+    names = (each.name for each in fields_of(type(config)) if each.group == "data")
+    return {name: values[name] for name in names}
 
 
 def run_on_ranks(
@@ -111,7 +119,10 @@ def run_on_ranks(
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
-            work(local, Job(world, collectives, run, values, goes_on, has_trained))
+            work(
+                local,
+                Job(world, collectives, run, values, flags_of_data(config), goes_on, has_trained),
+            )
             # nobody leaves while another may need to repeat the work
             world.on_first(run.publish, True)
             if mirror:

@@ -31,22 +31,24 @@ def stated_labels(bert_config: BertConfig | None) -> Labels:
 
 
 def with_outputs(
-    start: Start, labels: Labels, trains: bool, run: Run, spelled: Spelled = tuple
+    start: Start, labels: Labels, trains: bool, run: Run, spelled: Spelled | None = None
 ) -> Start:
     """The start of a model with outputs of these names: in the model's own order if it has the
     same, and with a head that is initialized again if it has others. Without any, where the data
-    do not say them, they are the model's. `spelled` gives the model's names as the data have them.
-    On rank 0.
+    do not say them, they are the model's. `spelled`, of a tagger, gives the model's names as the
+    data have them. On rank 0.
 
     Raises InputError: nothing says what they are, or an untrained model has others.
     """
     # config.json beside the weights counts, even if `--bert_config_file` replaces it
     trained = read_config(start.weights) if start.weights else None
     stated = stated_labels(trained) or stated_labels(start.bert_config)
-    stated = stated and spelled(stated)
+    if stated and spelled:
+        stated = spelled(stated)
     if labels == ():
         # a trained classifier may have labels that are named LABEL_0, LABEL_1, …
-        if stated is None and start.bert_config.problem_type not in CLASSIFICATION:
+        has_unnamed = start.bert_config.problem_type in CLASSIFICATION and not spelled
+        if stated is None and not has_unnamed:
             raise InputError(
                 "the labels are unknown: the model's config.json has no id2label; --do_train is off"
             )

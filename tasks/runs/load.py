@@ -54,7 +54,9 @@ def find_model(name: str, revision: str | None) -> Start:
     folder = place if place.is_dir() else place.parent
     for files in (CONFIG_FILES, TOKENIZER_FILES):
         if not any(any(folder.glob(file)) for file in files):
-            raise InputError(f"it has no {' or '.join(files)}: it is no model, nor a run with one")
+            raise InputError(
+                f"folder {name} has no {' or '.join(files)}: it is no model, nor a run with one"
+            )
     return start_of_model(settings, run.say, needs)
 
 

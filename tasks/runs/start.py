@@ -74,7 +74,7 @@ class Start:
         load_on_all(model, self.weights, world, run)
         return steps
 
-    def check_settings(self, settings: Mapping, flags: Mapping) -> None:
+    def check_settings(self, settings: Mapping, job: Job) -> None:
         """Raises InputError for the first setting that differs from the checkpoint's, with both
         values, or for other training data with what made them so; and how to train on. On rank
         0."""
@@ -85,9 +85,9 @@ class Start:
                 continue
             difference = f"{name} = {before}, this command has {now}"
             if name == DATA:
-                difference = f"other training data: {self._change_of_data(flags)}"
+                difference = f"other training data: {self._change_of_data(job.flags_of_data)}"
             moments = ""
-            if "init_moments" in flags:  # which some programs have
+            if "init_moments" in job.config:  # which some programs have
                 moments = ", and --init_moments to keep the optimizer's moments"
             raise InputError(
                 f"{self.checkpoint} holds a run with {difference}: give the same value, or --resume"

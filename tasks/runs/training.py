@@ -161,7 +161,7 @@ class Training:
         settings = {f"--{name}": value for name, value in values.items()}
         settings["--seed"] = seed
         settings[DATA] = self._data.key
-        self._world.on_first(start.check_settings, settings, job.config)
+        self._world.on_first(start.check_settings, settings, job)
         return first_state(self.plan, settings, start.state, continues)
 
     def _announce(self, job: Job, plan: Plan, step: int, held_out: HeldOut | None) -> None:

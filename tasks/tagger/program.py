@@ -35,7 +35,7 @@ def with_tags(config: TaggerConfig, start: Start, run: Run) -> Start:
     """The start of a tagger: see `with_outputs`. The tags are those of the checkpoint, else of the
     training file with O first. On rank 0."""
     labels: tuple[str, ...] = ()
-    if config.do_train:
+    if config.do_train and not start.state:
         source = Source(config.files, "train")
         found = tags_of(read(source, config.sentences.characters))
         if found == {"O"}:

@@ -15,7 +15,9 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.files import read_json, write_json
 from tasks.runs import history
+from tasks.runs.details import examples
 from tasks.runs.report import page as report
+from tasks.runs.report.sections import section
 from tasks.squad.metrics import squad_v2
 
 EVALUATIONS = [(20, {"eval_f1": 0.5}), (40, {"eval_f1": 0.25})]
@@ -354,3 +356,11 @@ def test_of_several_places_the_damaged_one_is_named(tmp_path, capsys):
     call = partial(report.main, [*places, str(other)])
     line = refusal(capsys, "bert-report", call, other, "'scores'")
     assert places[0] not in line
+
+
+def test_records_of_a_task_of_ones_own_become_a_table():
+    """With numbers, lists and objects, and not all with the same fields."""
+    shown = [{"text": "a", "scores": [0.1, 0.9]}, {"text": "b", "probabilities": {"x": 0.1}}]
+    page = ElementTree.fromstring(section(examples("Mistakes", "2 of 2", shown)))
+    cells = [cell.text for cell in page.iter("td")]
+    assert cells == ["a", "0.1, 0.9", "(none)", "b", "(none)", "{'x': 0.1}"]
