@@ -55,8 +55,8 @@ def own_cores(world) -> Device:
     threads = max(1, len(mine) // num_sharing)
     advice = "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
     note = f"each rank is bound to {len(mine)} of {total} cores; {advice}"
-    num_used = max(len(masks) * threads, len(set().union(*masks)))
-    notes = (note,) if num_used < total else ()
+    cores_of_all = set().union(*masks)
+    notes = (note,) if len(cores_of_all) < total else ()
     return Device("cpu", threads, notes=notes)
 
 

@@ -119,10 +119,8 @@ def run_on_ranks(
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
-            work(
-                local,
-                Job(world, collectives, run, values, flags_of_data(config), goes_on, has_trained),
-            )
+            of_data = flags_of_data(config)
+            work(local, Job(world, collectives, run, values, of_data, goes_on, has_trained))
             # nobody leaves while another may need to repeat the work
             world.on_first(run.publish, True)
             if mirror:

@@ -122,6 +122,14 @@ def test_without_a_terminal_a_line_comes_every_30_seconds(run, monkeypatch, caps
             assert part in line
 
 
+def test_a_folder_that_another_job_has_just_removed_is_made_again(run):
+    run.folder.rmdir()
+    run.lock()
+    assert (run.folder / ".lock").is_file()
+    run.close()
+    assert not run.folder.exists()  # nothing was written
+
+
 def test_a_bar_is_closed_whatever_ends_its_loop(run, monkeypatch, capsys):
     """An open bar would be drawn again below each line that is printed later."""
     monkeypatch.setenv("RINGBERT_TERMINAL", "60")

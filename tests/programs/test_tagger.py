@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from harness import tagger_files, texts
 from harness.classifier_runs import model_flags
+from harness.models import save_model
 from harness.parsing import main_of
 from harness.program_runs import bert, metrics_in, objects_in, refusal, text_of
 from sklearn.metrics import accuracy_score, f1_score
@@ -285,6 +286,30 @@ def test_a_model_and_files_of_another_scheme_say_the_same(run, data, tmp_path, c
     capsys.readouterr()
     bert("tagger", tmp_path / "more", flags[0], *train, *sizes)
     assert "new head" not in capsys.readouterr().err
+
+
+def test_a_run_that_goes_on_has_its_own_tags(run, data, tmp_path, tagger_refused):
+    """A line of the file that it has now is named, and not a new head."""
+    shutil.copytree(run[0], tmp_path / "run")
+    (tmp_path / "run/result.json").unlink()
+    rows = (data / "train.conll").read_text().replace("B-tool", "B-machine")
+    (tmp_path / "train.conll").write_text(rows.replace("I-tool", "I-machine"))
+    learn = ("--learning_rate=1e-3", "--global_batch_size=32", "--num_train_steps=100")
+    flags = (
+        *tagger_files.flags(data),
+        *learn,
+        "--do_train",
+        f"--train_file={tmp_path}/train.conll",
+    )
+    named = f"{tmp_path}/train.conll", "one of ", "-machine"
+    tagger_refused(flags, *named, output_dir=tmp_path / "run")
+
+
+def test_a_classifiers_unnamed_labels_are_no_tags(data, tmp_path, tagger_refused):
+    names = {"labels": ("LABEL_0", "LABEL_1"), "problem_type": "single_label_classification"}
+    model = save_model(tmp_path / "model", "classifier", **names)
+    flags = f"--model={model}", f"--predict_file={data}/dev.conll", "--do_predict"
+    tagger_refused(flags, "the labels are unknown")
 
 
 # -- plain tags ------------------------------------------------------------------------------------

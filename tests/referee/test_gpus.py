@@ -62,7 +62,7 @@ def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(
     assert stop.value.code == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert "--device cpu" in line
-    assert ("/dev/nvidia0" in line) == is_present
+    assert ("/dev/nvidia0 (a CPU build)" in line) == is_present
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
     for place, given in zip(places, shown, strict=True):
         name = os.fsencode(given).decode(errors="replace")
         if place.suffix == ".json" and place.is_file():
-            runs.append(RunFiles(name, scores_in(place)))
+            runs.append(RunFiles(name, scores_in(read_object(place), place)))
             continue
         parts = [] if (place / "run.json").is_file() else runs_in(place)
         if not parts:
@@ -131,10 +131,10 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
     return runs
 
 
-def scores_in(file: Path) -> Scores:
-    """The scores in a result file. Raises InputError: it has none, or what are no numbers."""
+def scores_in(result: Mapping, file: Path) -> Scores:
+    """The scores in what a file holds. Raises InputError: it has none, or what are no numbers."""
     try:
-        return history.figures(read_object(file)["scores"])
+        return history.figures(result["scores"])
     except history.DAMAGED as error:
         raise InputError(
             f"{file}: no object 'scores' with numbers in it: {error!r:.200}"
@@ -168,15 +168,14 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
     if starts:
         origin, began_s = starts[0]["from"], starts[0]["began"]
     files = [folder / result_file(trains) for trains in (True, False)]
-    found = [file for file in files if file.is_file()]
-    results = [read_object(file) for file in found]
     scores = seconds = None
     sections: Sequence[Section] = ()
-    for result in reversed(results):  # a training's come first
-        seconds = result.get("seconds")
-        sections = result.get(REPORT) or sections
-    for file in reversed(found):
-        scores = scores_in(file) or scores or {}
+    for file in reversed(files):  # a training's come first
+        if file.is_file():
+            result = read_object(file)
+            seconds = result.get("seconds")
+            sections = result.get(REPORT) or sections
+            scores = scores_in(result, file) or scores or {}
     return RunFiles(
         name,
         scores,
