@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +23,14 @@ from safetensors.numpy import load_file, save_file
 
 from distributed import launcher
 from distributed.arrays import host_view
+from distributed.found import checkpoints_in, complete_checkpoints, folder_name
 from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
 from distributed.plan import LoopSettings, State
 from distributed.run import replaced
 from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
-from ringbase.files import read_object, remove_folder, replace_folder, write_json
+from ringbase.files import remove_folder, replace_folder, write_json
 
 WriteModel = Callable[[Path], None]
 
@@ -79,7 +80,7 @@ class Checkpoints:
     def without_lost(self, state: State) -> State:
         """The state without evaluations whose model a dead rank 0 has not finished writing. On rank
         0."""
-        positions = [manifest.position_of(path) or 0 for path in _checkpoints(self.folder)]
+        positions = [manifest.position_of(path) or 0 for path in checkpoints_in(self.folder)]
         newest = max(positions, default=0)
         here = state.position
         kept = []
@@ -147,76 +148,3 @@ class Checkpoints:
             if path != final and manifest.position_of(path) != best:
                 remove_folder(path)
         self.publish()
-
-
-def folder_name(position: int) -> str:
-    """The name of the checkpoint at a position, in rows of the stream."""
-    return f"rows-{position:012d}"
-
-
-def complete_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a folder whose files have the sizes in their manifests, in order of
-    position."""
-    return [path for path in _checkpoints(folder) if manifest.position_of(path) is not None]
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """Those of a folder, intact or not, in order of position."""
-    # A rewrite that was killed can have set one aside, as NAME.old, which a new one of this
-    # position follows.
-    return sorted(folder.glob("rows-*"), key=lambda path: (path.stem, not path.suffix))
-
-
-def read_checkpoint(path: Path) -> State:
-    """The state in a checkpoint. Raises InputError, with the reason, unless all bytes match the
-    manifest and the state is one of this version."""
-    try:
-        manifest.check_intact(path)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    file = path / "state.json"
-    values, names = read_object(file), {field.name for field in fields(State)}
-    if different := ", ".join(sorted(values.keys() ^ names)):
-        raise InputError(f"{file} is of another version of RingBERT, which differs in {different}")
-    return State(**values)
-
-
-def newest_intact(folder: Path, say: Callable[[str], None]) -> tuple[Path, State] | None:
-    """The newest checkpoint whose bytes match its manifest, and its state; None if there are no
-    checkpoints. Calls `say` with a warning for each newer one. `folder` holds checkpoints, or is
-    one. Raises InputError, with the reasons, if there are checkpoints but none is intact."""
-    reasons: list = []
-    for path in [folder] if (folder / manifest.NAME).exists() else reversed(_checkpoints(folder)):
-        try:
-            state = read_checkpoint(path)
-        except InputError as error:
-            reasons.append(str(error))
-            continue
-        for reason in reasons:
-            say(f"warning: not used: {reason}")
-        return path, state
-    if reasons:
-        text = "; ".join(reasons)
-        raise InputError(f"{folder} has checkpoints, but none of them is intact ({text})")
-    return None
-
-
-def checkpoint_at(folder: Path, position: int) -> tuple[Path, State]:
-    """The best checkpoint, at a position, and its state. Raises InputError when it is missing or
-    damaged."""
-    path = folder / folder_name(position)
-    if not path.is_dir():  # a kill has left the one that was being replaced
-        path = path.with_name(f"{path.name}.old")
-    if not path.is_dir():
-        raise InputError(
-            f"{folder}: the checkpoint at row {position}, the best one, no longer exists"
-        )
-    return path, read_checkpoint(path)
-
-
-def set_aside(folder: Path) -> Path | None:
-    """Renames a folder that holds checkpoints, so that a new run starts without them; returns any
-    new name."""
-    if not _checkpoints(folder):
-        return None
-    return folder.rename(folder.with_name(f"{folder.name}-before-{time.strftime('%Y%m%d-%H%M%S')}"))

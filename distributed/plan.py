@@ -244,6 +244,9 @@ class State:
     # [position, score] of each evaluation with a score, which choose the best checkpoint.
     evaluations: list[list[float]] = field(default_factory=list)
     evaluated: int = 0  # the position of the last evaluation, so that each is done once
+    # a digest of the score and the held-out data of the evaluations, which can be compared with
+    # others of the same only; "" if there are none
+    evaluated_by: str = ""
 
     def after_step(self) -> "State":
         """The state one step later."""
@@ -254,6 +257,13 @@ class State:
         checkpoint."""
         added = [] if score is None else [[self.position, float(score)]]
         return replace(self, evaluated=self.position, evaluations=[*self.evaluations, *added])
+
+    def for_evaluations(self, by: str) -> "State":
+        """The state of a training that is evaluated `by` this score and these data: without the
+        evaluations by others."""
+        if self.evaluated_by in ("", by):  # those of an earlier version do not say
+            return replace(self, evaluated_by=by)
+        return replace(self, evaluated_by=by, evaluations=[], evaluated=0)
 
     @property
     def best(self) -> tuple[int, float] | None:
@@ -280,6 +290,13 @@ def first_state(
         step = -(-saved.position // rows)
     if saved.step >= saved.steps:
         step = plan.steps
-    evaluations = saved.evaluations if continues else []
-    step = min(step, plan.steps)
-    return State(saved.position, step, plan.steps, rows, settings, evaluations, saved.evaluated)
+    return State(
+        position=saved.position,
+        step=min(step, plan.steps),
+        steps=plan.steps,
+        global_batch_size=rows,
+        settings=settings,
+        evaluations=saved.evaluations if continues else [],
+        evaluated=saved.evaluated,
+        evaluated_by=saved.evaluated_by,
+    )

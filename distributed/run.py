@@ -16,7 +16,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partialmethod
 from pathlib import Path
 from typing import Any, TextIO
@@ -77,8 +77,18 @@ class Run:
         self._events: Any = None
         self._lock: TextIO | None = None
         self._has_failed = False
+        self._parts = list[Run]()
+        self.written = set[str]()  # the files and folders in it that this start has written
         if self.is_writer:
             folder.mkdir(parents=True, exist_ok=True)
+
+    def part(self, name: str) -> "Run":
+        """The run in a folder of this one, which is uploaded and closed with it."""
+        upload = self._upload
+        whole = None if upload is None else lambda _: upload(self.folder)
+        part = Run(self.folder / name, self._world, whole)
+        self._parts.append(part)
+        return part
 
     @property
     def is_writer(self) -> bool:
@@ -145,6 +155,7 @@ class Run:
         """Writes a whole file or folder, or leaves the old one untouched."""
         if self.is_writer:
             replaced(self.folder / name, write, content)
+            self.written.add(Path(name).parts[0])
 
     write = partialmethod(_write, write_text)
     write_bytes = partialmethod(_write, write_bytes)
@@ -155,6 +166,18 @@ class Run:
     def remove(self, name: str) -> None:
         if self.is_writer:
             (self.folder / name).unlink(missing_ok=True)
+
+    def set_aside(self, names: Iterable[str]) -> Path | None:
+        """Moves those of these files and folders that are there into a new folder of this one.
+        Returns it; None if there were none. On rank 0."""
+        there = [name for name in names if (self.folder / name).exists()]
+        if not there:
+            return None
+        aside = self.folder / f"before-{time.strftime('%Y%m%d-%H%M%S')}"
+        aside.mkdir(exist_ok=True)
+        for name in there:
+            (self.folder / name).rename(aside / name)
+        return aside
 
     def rewind_metrics(self, rows: int) -> None:
         """Drops the lines logged after this number of rows, which a resumed run logs again, and
@@ -219,6 +242,8 @@ class Run:
 
     def close(self) -> None:
         """Opens the folder to other jobs, and removes one in which nothing was written."""
+        for part in self._parts:
+            part.close()
         if self._lock is not None:
             if [path.name for path in self.folder.iterdir()] == [LOCK]:
                 (self.folder / LOCK).unlink()

@@ -48,6 +48,7 @@ class HeldOut:
     best: str | None = None
     # training stops after this many measurements without a better score
     patience: int | None = None
+    key: str = ""  # a digest of the data and of `best`: scores are compared with those of the same
 
     def interval(self, plan: Plan) -> int:
         """Steps between measurements. The share of "auto" is not measured but estimated from

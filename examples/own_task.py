@@ -26,10 +26,11 @@ from ringbase.ragged import padded
 from tasks.runs import flags
 from tasks.runs.cache import Tables, with_facts
 from tasks.runs.job import Job, run_on_ranks
-from tasks.runs.program import open_sets, run_task, runs_of
+from tasks.runs.program import open_sets, resolved, run_task
+from tasks.runs.resolve.command import Program, Say
+from tasks.runs.resolve.spec import Start
 from tasks.runs.settings import DataSettings, TaskConfig, data_setting
 from tasks.runs.sources import Source
-from tasks.runs.start import Start
 from tasks.runs.tables import number_in
 from tasks.runs.task import DataSet, Scores, Task
 from tasks.runs.texts import Preparation, rows_of_texts
@@ -112,17 +113,25 @@ class StarsTask(Task[Reviews, np.ndarray]):
         run.write("stars.txt", "".join(f"{number:.2f}\n" for number in results_B1[:, 0]))
 
 
+class Stars(Program[StarsConfig]):
+    """What the program adds where its runs are resolved."""
+
+    name = "own_task"
+
+    def length(self, config: StarsConfig) -> int:
+        return config.max_seq_length
+
+    def outputs(self, config: StarsConfig, start: Start, say: Say) -> Start:
+        return replace(start, bert_config=replace(start.bert_config, labels=("stars",)))
+
+
 def run_stars(config: StarsConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts, on every rank."""
-    runs = runs_of(config, job, config.max_seq_length, with_stars)
+    config, runs = resolved(Stars(), config, job)
     task = StarsTask(config.max_seq_length, saved_settings(config))
     sources = {kind: [Source(config.files, kind)] for kind in config.wanted_sets}
     sets = open_sets(task, sources, runs, config, job)
     return run_task(task, sets, runs, config, job)
-
-
-def with_stars(config: StarsConfig, start: Start, run: Run) -> Start:
-    return replace(start, bert_config=replace(start.bert_config, labels=("stars",)))
 
 
 def of_settings(settings: Mapping[str, Any]) -> StarsTask:

@@ -56,6 +56,15 @@ class Settings:
     def check(self) -> None:
         """Raises ValueError if the values contradict each other."""
 
+    def check_settled(self) -> None:
+        """Raises ValueError if values contradict each other of which a trained model may give some
+        (`Field.is_saved`). Called when they are known, so not where the settings are made."""
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The names of the flat values that `made` got; the others are defaults."""
+        return vars(self).get("_given", frozenset(flat(self)))
+
 
 def setting(
     default: Any = dataclasses.MISSING, help: str = "", group: str = "", **options: Any
@@ -114,13 +123,24 @@ def made(settings_class: type[T], values: Mapping[str, Any]) -> T:
     """The settings with these flat values, each handed to the part that has a field of its name.
     Raises ValueError: a value is out of range, or contradicts another. TypeError: a name is
     unknown."""
-    values = dict(values)
+    given, values = frozenset(values), dict(values)
     parts = {}
     for field, annotation, is_part in _annotated(settings_class):
         if is_part:
             names = values.keys() & {part.name for part in fields_of(annotation)}
             parts[field.name] = made(annotation, {name: values.pop(name) for name in names})
-    return settings_class(**values, **parts)
+    settings = settings_class(**values, **parts)
+    object.__setattr__(settings, "_given", given)  # no field: it says nothing about equality
+    return settings
+
+
+def check_settled(settings: Settings) -> None:
+    """Raises ValueError if the values of settings or of their parts contradict each other."""
+    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
+        part = getattr(settings, field.name)
+        if isinstance(part, Settings):
+            check_settled(part)
+    settings.check_settled()
 
 
 def flat(settings: Any) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class LaunchedJob:
                     if any(map(given.get, names)):
                         self.argv.append(f"--{part}")
                         given[part] = True
-            config, _ = flags.configured(self.settings, given)
+            config = flags.configured(self.settings, given)
         except ValueError as error:
             raise InputError(str(error)) from None
         vars(self).update(flat(config))

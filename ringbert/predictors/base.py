@@ -23,8 +23,8 @@ from ringbase.settings import (
 )
 from tasks.runs.load import about_arguments, alone, find_model, load_model
 from tasks.runs.predict import Predictor
+from tasks.runs.resolve.spec import Start
 from tasks.runs.settings import Precision, batch_size
-from tasks.runs.start import Start
 from tasks.runs.task import DataSet, Task, set_of
 from tasks.runs.texts import Preparation
 
@@ -72,7 +72,7 @@ class TrainedPredictor:
             start = find_model(name, self.model_revision)
             positions = start.bert_config.num_positions
             options = {"max_seq_length": min(self.longest, positions)}
-            for source in (self.said_by(start), start.settings(), vars(self)):
+            for source in (self.said_by(start), start.saved, vars(self)):
                 options |= {name: each for name, each in source.items() if each is not None}
             self.options = options
             values = self._checked_options(positions)

@@ -16,7 +16,7 @@ from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.reading import Texts
 from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.task import LabelTask
-from tasks.runs.labels import CLASSIFICATION, labels_of
+from tasks.runs.resolve.labels import CLASSIFICATION, labels_of
 from tasks.runs.task import DataSet
 from tasks.tagger.reading import Sentence
 from tasks.tagger.scoring import Entity, entities

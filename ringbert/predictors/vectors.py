@@ -19,7 +19,7 @@ from tasks.embedder.reading import Pairs
 from tasks.embedder.settings import DEFAULTS, Pooling, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.features.task import FeaturesTask, states_of
-from tasks.runs.start import Start
+from tasks.runs.resolve.spec import Start
 from tasks.runs.task import DataSet
 
 

@@ -5,33 +5,32 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.settings import shown
 from tasks.classifier.named_tasks import NamedTask, is_on_pairs, task_of
 from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import ClassifierConfig
 from tasks.classifier.several import FLAGS
-from tasks.runs.labels import CLASSIFICATION, with_outputs
-from tasks.runs.start import Start
+from tasks.runs.resolve.command import Say
+from tasks.runs.resolve.labels import CLASSIFICATION, with_outputs
+from tasks.runs.resolve.spec import Start
 
 
 def named_task(config: ClassifierConfig, start: Start) -> NamedTask:
-    """The task of the flags. Lines of standard input are pairs if the model was trained on pairs.
-    On rank 0."""
-    has_pairs = not config.do_train and is_on_pairs(start.settings())
+    """The task of the flags. Lines of standard input are pairs if the model was trained on
+    pairs."""
+    has_pairs = not config.do_train and is_on_pairs(start.saved)
     return task_of(config.texts, has_pairs)
 
 
-def with_labels(config: ClassifierConfig, start: Start, run: Run) -> Start:
+def with_labels(config: ClassifierConfig, start: Start, say: Say) -> Start:
     """The start of a classifier: see `with_outputs`. The labels are those of the checkpoint's
-    `id2label`, else the task's (in Google's order), else the training file's (sorted). On
-    rank 0."""
+    `id2label`, else the task's (in Google's order), else the training file's (sorted)."""
     trains = config.do_train
     task = named_task(config, start)
     is_single = not config.texts.task_name and task.columns.pair is None
-    if is_single and not trains and is_on_pairs(start.settings()):
-        run.say(
+    if is_single and not trains and is_on_pairs(start.saved):
+        say(
             "warning: the model was trained on pairs of texts: --text_pair_column names the second"
             " text"
         )
@@ -40,7 +39,7 @@ def with_labels(config: ClassifierConfig, start: Start, run: Run) -> Start:
         labels = labels_of_file(Source(config.texts, task, "train"))
     kind = "regression" if labels is None else CLASSIFICATION[task.has_several]
     trained_kind = start.bert_config.problem_type
-    start = with_outputs(start, labels, trains, run)
+    start = with_outputs(start, labels, trains, say)
     if not trains and trained_kind not in (None, kind):
         raise InputError(f"the model was trained for {trained_kind}, this command asks for {kind}")
     return replace(start, bert_config=replace(start.bert_config, problem_type=kind))

@@ -5,13 +5,14 @@ The data are those of a task in named_tasks.py, or your own files. Start reading
 `run_classifier`, below.
 """
 
-from tasks.classifier.labels import named_task, with_labels
+from tasks.classifier.definition import Classifier
+from tasks.classifier.labels import named_task
 from tasks.classifier.reading import sources_of
 from tasks.classifier.settings import ClassifierConfig
 from tasks.classifier.task import LabelTask
 from tasks.runs.job import Job, run_on_ranks
-from tasks.runs.labels import labels_of
-from tasks.runs.program import open_sets, run_task, runs_of
+from tasks.runs.program import open_sets, resolved, run_task
+from tasks.runs.resolve.labels import labels_of
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
 
@@ -22,14 +23,12 @@ def run(config: ClassifierConfig) -> None:
 
 def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    # configuration, tokenizer, weights and labels are found on rank 0
-    max_seq_length = config.examples.max_seq_length
-    runs = runs_of(config, job, max_seq_length, with_labels)
+    config, runs = resolved(Classifier(), config, job)
     start = runs[0].start
-    named = job.world.on_first(named_task, config, start)
+    named = named_task(config, start)
     sources = {kind: sources_of(config.texts, named, kind) for kind in config.wanted_sets}
     task = LabelTask(
-        max_seq_length,
+        config.examples.max_seq_length,
         labels_of(start.bert_config),
         named.has_several,
         named.metrics,

@@ -63,11 +63,8 @@ class TextSettings(ExampleLimits):
             raise ValueError(
                 "--task_name needs --data_dir, the folder of its files (or --from_hub)"
             )
-        for flag, needed in (("from_hub", "task_name"), ("dataset_revision", "from_hub")):
-            if getattr(self, flag) and not getattr(self, needed):
-                raise ValueError(f"--{flag} needs --{needed}")
-        if self.ranking and not (self.regression and self.text_pair_column):
-            raise ValueError("--ranking needs --regression and --text_pair_column")
+        if self.dataset_revision and not self.from_hub:
+            raise ValueError("--dataset_revision needs --from_hub")
         if self.multi_label and self.regression:
             raise ValueError("--multi_label and --regression exclude each other")
         for flag in ("train_file", "dev_file", "predict_file", "regression", "multi_label"):
@@ -75,6 +72,12 @@ class TextSettings(ExampleLimits):
                 raise ValueError(
                     f"--{flag} is for files of your own: --task_name has its files and labels"
                 )
+
+    def check_settled(self) -> None:
+        if self.from_hub and not self.task_name:
+            raise ValueError("--from_hub needs --task_name")
+        if self.ranking and not (self.regression and self.text_pair_column):
+            raise ValueError("--ranking needs --regression and --text_pair_column")
 
     @property
     def reads_lines(self) -> bool:
@@ -104,4 +107,10 @@ class ClassifierConfig(TaskConfig):
 
     def check(self) -> None:
         super().check()
+        self.check_parts()
+        if self.texts.task_name or not (self.texts.data_dir or self.texts.from_hub):
+            self.check_files(self.texts, "task_name")
+
+    def check_settled(self) -> None:
+        # a trained model may have told the name of the task
         self.check_files(self.texts, "task_name")

@@ -26,9 +26,9 @@ from tasks.classifier.scoring import metrics, table_of
 from tasks.classifier.several import HALF, THRESHOLDS, in_a_cell, targets, thresholds_of
 from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
-from tasks.runs.labels import Labels, named_outputs
 from tasks.runs.ranking import BEST, ranks_in_groups, search_scores
-from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
+from tasks.runs.resolve.labels import Labels
+from tasks.runs.task import DataSet, Record, Scores, Task, Tensors, named_outputs
 from tasks.runs.texts import Preparation, rows_of_texts
 
 Data = DataSet[Texts]

@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from distributed.collectives import Collectives, open_collectives
 from distributed.collectives.tensorflow import host_address
+from distributed.found import newest_intact
 from distributed.joining import started
 from distributed.mpirun import OPEN_MPI, find_mpi
 from distributed.run import Run
@@ -38,9 +39,11 @@ from tasks.bench.step import model_config, random_training, step_figures
 from tasks.doctor.__main__ import DoctorConfig
 from tasks.doctor.page import Finding, Page
 from tasks.runs.environment import cache_folder
+from tasks.runs.history import History
 from tasks.runs.job import Job, set_precision
+from tasks.runs.resolve.past import CHECKPOINTS
+from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.settings import MachineSettings
-from tasks.runs.start import Start, newest_checkpoint
 
 WRITTEN_BYTES = 1 << 26
 MPI_BYTES = 1 << 24  # without which Open MPI 5 does not start several ranks
@@ -298,10 +301,12 @@ def train_on_trial(
     hidden = contextlib.redirect_stderr(io.StringIO())
     with hidden, contextlib.closing(Run(output_dir, world)) as run:
         job = Job(world, collectives, run)
-        path, state = world.on_first(newest_checkpoint, "auto", run) or (None, None)
+        found = world.on_first(newest_intact, output_dir / CHECKPOINTS, run.say)
+        path, state = found or (None, None)
         start = Start(config, weights=path, checkpoint=path, state=state)
+        spec = RunSpec("bert-doctor", 0, output_dir, ("train",), {}, start)
         training = random_training(config, LENGTH, values, job)
-        training.run(start, job, seed=0)
+        training.run(spec, job, History(run, world))
     text = world.on_first((output_dir / "metrics.jsonl").read_text)
     steps = [json.loads(line) for line in text.splitlines()]
     return np.array([[step["loss"], step["gradient_norm"]] for step in steps])

@@ -31,8 +31,8 @@ from tasks.embedder.task import EmbedTask
 from tasks.export.__main__ import ExportConfig
 from tasks.features.task import FeaturesTask
 from tasks.runs import flags
-from tasks.runs.labels import CLASSIFICATION, labels_of
 from tasks.runs.load import about_arguments, find_model, load_model
+from tasks.runs.resolve.labels import CLASSIFICATION, labels_of
 from tasks.runs.task import Task
 from tasks.squad.task import SpanTask
 from tasks.tagger.task import TagTask
@@ -85,7 +85,7 @@ def export(
         config = start.bert_config
         tensors = weights.read(start.weights, config.architecture)
         most = config.num_positions
-        said = {"max_seq_length": most, **said_by(start.weights, most), **start.settings()}
+        said = {"max_seq_length": most, **said_by(start.weights, most), **start.saved}
         if task_of:
             task = task_of(said)
         elif "pooling" in said:

@@ -24,8 +24,9 @@ from ringbase.files import read_text, replacing
 from tasks.features.__main__ import FeaturesConfig
 from tasks.features.task import FeaturesTask, states_of
 from tasks.runs.job import Job, run_on_ranks
+from tasks.runs.loading import load_on_all, model_of
 from tasks.runs.predict import Predictor
-from tasks.runs.start import Needs, load_on_all, start_of_model
+from tasks.runs.resolve.start import Needs, check_length, start_of_model
 from tasks.runs.task import set_of
 from tasks.runs.texts import Pairs, Preparation
 
@@ -45,11 +46,12 @@ def run(config: FeaturesConfig) -> None:
 def run_features(config: FeaturesConfig, job: Job) -> None:
     """Reads, tokenizes and computes on every rank; rank 0 writes, in the order of the lines."""
     world, run = job.world, job.run
-    start = world.on_first(start_of_model, config.model, run.say, Needs(config.max_seq_length))
+    start = world.on_first(start_of_model, config.model, run.say, Needs())
+    check_length(config.max_seq_length, start.bert_config)
     layers = chosen_layers(config.layers, start.bert_config.num_hidden_layers)
     table = world.on_first(tokenize, config, Preparation(world, run, start.words))
     task = FeaturesTask(config.max_seq_length)
-    model = start.model(task.head)
+    model = model_of(start, task.head)
     assert start.weights is not None
     load_on_all(model, start.weights, world, run)
     forward = states_of(model, list(layers.values()))

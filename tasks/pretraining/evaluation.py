@@ -36,6 +36,7 @@ class Evaluation:
     model: Bert
     task: MaskedTask
     rows: BatchRows
+    key: str  # a digest of the rows
 
     def held_out(self, settings: HeldOutSettings) -> HeldOut:
         """Measures accuracy and loss of masked tokens and next sentences, the same values on every
@@ -54,7 +55,8 @@ class Evaluation:
             outputs = self._predict(batches, forward, "evaluation")
             return self.job.world.on_first(means_of, outputs, num_rows)
 
-        return HeldOut(measure=measure, num_rows=num_rows, every=settings.eval_steps or "auto")
+        every = settings.eval_steps or "auto"
+        return HeldOut(measure=measure, num_rows=num_rows, every=every, key=self.key)
 
     def filled_in(self, tokenizer: Tokenizer) -> list[Section]:
         """The first examples with the masked tokens marked, and the model's best candidates for

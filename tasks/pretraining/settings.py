@@ -136,6 +136,10 @@ class PretrainingConfig(ProgramConfig):
         None, "shards to evaluate on", shown_default="--input_file", is_list=True
     )
 
+    @property
+    def does_eval(self) -> bool:
+        return self.evaluation.do_eval
+
     def check(self) -> None:
         if not (self.do_train or self.evaluation.do_eval):
             raise ValueError("nothing to do: give --do_train, --do_eval or both")

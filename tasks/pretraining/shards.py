@@ -13,7 +13,6 @@ import tensorflow as tf
 from bert.corpus.masking import Masking
 from bert.corpus.settings import ExampleSettings
 from bert.corpus.shards import (
-    TOKENIZER,
     find_shards,
     is_arrow,
     open_shards,
@@ -32,20 +31,13 @@ from tasks.pretraining.settings import ShardSettings
 from tasks.pretraining.task import MaskedTask, head_of
 from tasks.runs.environment import cache_folder, writing_cache
 from tasks.runs.job import Job
-from tasks.runs.start import Start
+from tasks.runs.resolve.spec import Start
 from tasks.runs.training import TrainingData
 
 VERSION = 2  # bump when other rows are made of the same TFRecord files
 RECORDS_AT_ONCE = 1024
 Columns = dict[str, np.ndarray | Ragged]
 PREDICTIONS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-
-
-def tokenizer_of_shards(patterns: str) -> Path | None:
-    """The folder of the tokenizer that Arrow shards were made with; None for TFRecord files. On
-    rank 0."""
-    shards = find_shards(patterns)
-    return next(iter(shards)).parent / TOKENIZER if is_arrow(shards) else None
 
 
 def open_rows(

@@ -29,13 +29,14 @@ from ringbase.settings import (
     LONGEST_SHOWN,
     TEXTS,
     Field,
+    Settings,
     alternatives,
+    check_settled,
     fields_of,
     from_text,
     made,
 )
 from tasks.runs.old_flags import IGNORED, INSTEAD, WITH_TEXT
-from tasks.runs.trained import with_settings_of_model
 
 Config = TypeVar("Config")
 
@@ -91,21 +92,18 @@ def parse(
             stop(help_of(fields, prog, description or str(config_class.__doc__)), 0)
         if "version" in given:
             stop(VERSION, 0)
-        config, notes = configured(config_class, given)
+        config = configured(config_class, given)
     except (ValueError, OSError) as error:  # a path may be too long, or forbidden
         _refuse(prog, one_line(error))
     for name, reason in IGNORED.items():
         if name in given:
             _print_on_first(f"--{name} is ignored: {reason}", sys.stderr)
-    for note in notes:
-        _print_on_first(f"{prog}: {note}", sys.stderr)
     return config
 
 
-def configured(config_class: type[Config], given: Mapping) -> tuple[Config, list[str]]:
-    """The configuration of the flags that `read_command_line` gives, and what to say about it.
-    Flags that are not given have the values of the trained model, if it is one that only predicts,
-    else their default. Raises ValueError."""
+def configured(config_class: type[Config], given: Mapping) -> Config:
+    """The configuration of the flags that `read_command_line` gives; the others have their
+    defaults. Raises ValueError."""
     if given.get("use_tpu"):
         raise InputError(
             "--use_tpu=True: TPUs are not supported; leave the flag out to run on GPUs or CPUs"
@@ -117,11 +115,12 @@ def configured(config_class: type[Config], given: Mapping) -> tuple[Config, list
             missing.append(field.name.upper() if field.is_positional else f"--{field.name}")
     if missing:
         raise InputError(f"{' and '.join(missing)} must be given")
-    notes = list[str]()
-    if not given.get("do_train"):
-        given, notes = with_settings_of_model(given, fields)
     values = {field.name: given[field.name] for field in fields if field.name in given}
-    return made(config_class, values), notes
+    config = made(config_class, values)
+    # a command that does not train may have settings of its model, which are read later
+    if given.get("do_train") and isinstance(config, Settings):
+        check_settled(config)
+    return config
 
 
 def parse_command(

@@ -2,21 +2,21 @@
 
 An entry: `began` (seconds since 1970), `what` was done, on how many `ranks` and which `machine`,
 what it started `from` and at which `step`, the flags that have `changed` since the training before,
-what was `predicted`, and its `seconds`. All of it stands on rank 0.
+what was `predicted`, its `seconds`, and the `files` that it has written.
 """
 
 import math
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.files import parse_json, read_json
-from tasks.runs.trained import config_of
 
 FILE = "history.json"
 TRAINING = "training"
@@ -34,32 +34,75 @@ Entry = dict
 Figures = dict[str, float]
 
 
-def begin(run: Run, world: World, what: str, origin: str, step: int, config: Mapping) -> None:
-    """Adds a start. One before it without an end, which was broken off, ends with the last step
-    that it has logged."""
-    entries = read(run.folder)
+@dataclass
+class History:
+    """The starts of a run, the same on every rank: whoever is the first rank writes them."""
+
+    run: Run
+    world: World
+    entries: list[Entry] = field(default_factory=list)
+
+    def begin(self, what: str, origin: str, step: int, changed: Mapping | None = None) -> None:
+        """Adds a start, on every rank. `changed`: the flags of a training with other values than
+        in the training before, [old, new] by name."""
+        entry = self.world.on_first(self._entry, what, origin, step)
+        if changed is not None:
+            entry["changed"] = dict(changed)
+        self.entries.append(entry)
+        self.run.write_json(FILE, self.entries)
+
+    def _entry(self, what: str, origin: str, step: int) -> Entry:
+        since_start_s = time.monotonic() - self.run.began_s
+        return {
+            "began": round(time.time() - since_start_s, 1),
+            "what": what,
+            "ranks": self.world.size,
+            "machine": f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
+            "from": origin,
+            "step": step,
+        }
+
+    def predicts(self, sources: list[str]) -> str | None:
+        """Notes what this start predicts. Returns what the one before predicted, if that is
+        other."""
+        *before, last = self.entries
+        last["predicted"] = sources
+        self.run.write_json(FILE, self.entries)
+        earlier = [entry["predicted"] for entry in before if "predicted" in entry]
+        if not earlier or earlier[-1] == sources:
+            return None
+        return ", ".join(earlier[-1])
+
+    def end(self, trains: bool) -> dict[str, float]:
+        """Ends this start, on every rank. Returns the seconds and ranks for its result: of a
+        training those of all starts that trained, and the ranks of the last one."""
+        took_s = round(time.monotonic() - self.run.began_s, 1)
+        seconds, files = self.world.broadcast((took_s, sorted(self.run.written)))
+        ranks = self.world.size
+        if self.entries:
+            self.entries[-1] |= {"seconds": seconds, "files": files}
+            self.run.write_json(FILE, self.entries)
+        trainings = [entry for entry in self.entries if entry["what"] == TRAINING]
+        if trains and trainings:
+            seconds = round(sum(entry["seconds"] for entry in trainings), 1)
+            ranks = trainings[-1]["ranks"]
+        return {"seconds": seconds, "world_size": ranks}
+
+
+def starts_in(folder: Path) -> list[Entry]:
+    """The starts of a run's folder. One without an end, which was broken off, ends with the last
+    step that it has logged. Raises InputError: the file is damaged."""
+    entries = read(folder)
     if entries and "seconds" not in entries[-1]:
         broken_off = entries[-1]
-        logged, _ = read_metrics(run.folder / "metrics.jsonl")
+        logged, _ = read_metrics(folder / "metrics.jsonl")
         last_sign = logged[-1].get("time", 0.0) if logged else 0.0
         broken_off["seconds"] = round(max(0.0, last_sign - broken_off["began"]), 1)
-    since_start_s = time.monotonic() - run.began_s
-    entry = {
-        "began": round(time.time() - since_start_s, 1),
-        "what": what,
-        "ranks": world.size,
-        "machine": f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
-        "from": origin,
-        "step": step,
-    }
-    if what == TRAINING:
-        entry["changed"] = changes(run.folder, config)
-    run.write_json(FILE, [*entries, entry])
+    return entries
 
 
-def changes(folder: Path, config: Mapping) -> dict[str, list]:
+def changes(old: Mapping, config: Mapping) -> dict[str, list]:
     """The flags with other values than in the training before: [old, new] by name."""
-    old = config_of(folder)
     changed = {}
     for name, value in config.items():
         if name not in NEW and old.get(name, value) != value:
@@ -67,30 +110,9 @@ def changes(folder: Path, config: Mapping) -> dict[str, list]:
     return changed
 
 
-def predicted(run: Run, sources: list[str]) -> str | None:
-    """Notes what this start predicts. Returns what the one before predicted, if that is other."""
-    *before, last = read(run.folder)
-    run.write_json(FILE, [*before, last | {"predicted": sources}])
-    earlier = [entry["predicted"] for entry in before if "predicted" in entry]
-    if not earlier or earlier[-1] == sources:
-        return None
-    return ", ".join(earlier[-1])
-
-
-def end(run: Run, world: World, trains: bool) -> dict[str, float]:
-    """Ends this start. Returns the seconds and ranks for its result: of a training those of all
-    starts that trained, and the ranks of the last one."""
-    seconds = round(time.monotonic() - run.began_s, 1)
-    ranks = world.size
-    entries = read(run.folder)
-    if entries:
-        entries[-1]["seconds"] = seconds
-        run.write_json(FILE, entries)
-    trainings = [entry for entry in entries if entry["what"] == TRAINING]
-    if trains and trainings:
-        seconds = round(sum(entry["seconds"] for entry in trainings), 1)
-        ranks = trainings[-1]["ranks"]
-    return {"seconds": seconds, "world_size": ranks}
+def files_of(entries: Sequence[Entry]) -> set[str]:
+    """What the starts that came to their end have written."""
+    return {name for entry in entries for name in entry.get("files", ())}
 
 
 def duration(seconds: float | None) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
@@ -17,10 +17,10 @@ from distributed.train import NoTargets, NotFinite
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, one_line
-from ringbase.settings import fields_of, flat, made
-from tasks.runs import history
+from ringbase.settings import flat, made
 from tasks.runs.card import CARD, card_of
 from tasks.runs.environment import result_file
+from tasks.runs.history import History
 from tasks.runs.remote import Mirror, is_remote, local_folder, local_inputs
 from tasks.runs.report.page import PAGE, write_page
 
@@ -47,39 +47,37 @@ class Job:
     collectives: Collectives
     run: Run
     config: Mapping = field(default_factory=dict)  # the program's flags, for run.json
-    flags_of_data: Mapping = field(default_factory=dict)  # those of the group "data"
     goes_on: bool = False  # after a restart or a death the run continues what this job has saved
     # set once a training has begun: a death then makes it go on
     has_trained: Event = field(default_factory=Event)
 
-    def of_seed(self, seed: int) -> "Job":
-        """The job of one of several `--seeds`, in a folder of its own."""
-        folder = self.run.folder / f"seed-{seed}"
-        config = {**self.config, "seed": seed, "output_dir": str(folder), "seeds": None}
-        return replace(self, run=Run(folder, self.world), config=config)
-
-    def finish(self, trains: bool, scores: Mapping[str, float], more: Mapping) -> None:
+    def finish(
+        self,
+        history: History,
+        trains: bool,
+        scores: Mapping[str, float],
+        more: Mapping,
+        before: Mapping | None = None,
+    ) -> None:
         """Writes the file of `result_file`: the command is complete when it exists. Says so, and
-        draws the page of a training."""
-        facts = self.world.on_first(history.end, self.run, self.world, trains)
-        self.run.write_json(result_file(trains), {"scores": scores, **more, **facts})
-        figures = "".join(f", {name} {value:.4g}" for name, value in scores.items())
-        self.run.say(f"done: {self.run.folder}{figures}")
-        if self.run.is_writer and trains:
+        draws the page of a training. `before`: what that file says of a training that was complete;
+        it keeps what was not computed anew."""
+        run = self.run
+        facts = history.end(trains)
+        kept = before or {}
+        all_scores = {**kept.get("scores", {}), **scores}
+        result = {**kept, "scores": all_scores, **more, **facts}
+        run.write_json(result_file(trains), result)
+        figures = "".join(f", {name} {value:.4g}" for name, value in all_scores.items())
+        run.say(f"done: {run.folder}{figures}")
+        if run.is_writer and trains:
             try:
-                if (self.run.folder / "model").is_dir():
-                    self.run.write(CARD, card_of(self.run.folder))
-                page = write_page([self.run.folder])
-                self.run.say(f"report: {page}")
+                if (run.folder / "model").is_dir():
+                    run.write(CARD, card_of(run.folder))
+                page = write_page([run.folder])
+                run.say(f"report: {page}")
             except Exception as error:  # the training is complete, whatever its page lacks
-                self.run.say(f"warning: no {CARD} or {PAGE}: {one_line(error)}")
-
-
-def flags_of_data(config: Any) -> dict[str, Any]:
-    """The flags of the group "data"."""
-    values = flat(config)
-    names = (each.name for each in fields_of(type(config)) if each.group == "data")
-    return {name: values[name] for name in names}
+                run.say(f"warning: no {CARD} or {PAGE}: {one_line(error)}")
 
 
 def run_on_ranks(
@@ -102,7 +100,8 @@ def run_on_ranks(
         products = set_precision(machine.precision, machine.tf32)
         collectives = open_collectives(world, machine.collectives.backend)
         world.agree({"the configuration": values, "the versions of packages": versions()})
-        local = made(type(config), values | local_inputs(values, world))
+        given = {name: values[name] for name in config.given}
+        local = made(type(config), given | local_inputs(given, world))
         mirror = Mirror(folder) if is_remote(folder) else None
         upload = mirror.upload if mirror else None
         with contextlib.closing(Run(local_folder(folder), world, upload)) as run:
@@ -119,8 +118,7 @@ def run_on_ranks(
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
             for note in filter(None, (*world.device.notes, products)):
                 run.say(note)
-            of_data = flags_of_data(config)
-            work(local, Job(world, collectives, run, values, of_data, goes_on, has_trained))
+            work(local, Job(world, collectives, run, values, goes_on, has_trained))
             # nobody leaves while another may need to repeat the work
             world.on_first(run.publish, True)
             if mirror:

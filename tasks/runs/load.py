@@ -17,10 +17,18 @@ from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.settings import made
 from tasks.runs.job import POLICIES, Job
+from tasks.runs.loading import model_of
 from tasks.runs.remote import fetched_model, is_remote
+from tasks.runs.resolve.past import CHECKPOINTS
+from tasks.runs.resolve.spec import Start
+from tasks.runs.resolve.start import (
+    TOKENIZER_FILES,
+    Needs,
+    find_start,
+    past_of,
+    start_of_model,
+)
 from tasks.runs.settings import ModelSettings, Precision
-from tasks.runs.start import TOKENIZER_FILES, Needs, Start, find_start, start_of_model
-from tasks.runs.trained import CHECKPOINTS
 
 CONFIG_FILES = ("config.json", "bert_config.json")
 FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
@@ -43,13 +51,13 @@ def find_model(name: str, revision: str | None) -> Start:
     if is_remote(name):
         name = fetched_model(name)
     path = Path(name).expanduser()
-    needs = Needs(max_seq_length=1)
-    run = Session()
+    say = Session().say
     is_complete = (path / "model/config.json").is_file()
     source = str(path / "model") if is_complete else name
     settings = made(ModelSettings, {"model": source, "model_revision": revision})
     if (path / CHECKPOINTS).is_dir() and not is_complete:
-        return find_start(settings, "auto", Session(path), trains=False, needs=needs)
+        past = past_of(path, "auto", say)
+        return find_start(settings, "auto", past, trains=False, needs=Needs(), say=say)
     place = hub.find(source, revision)
     folder = place if place.is_dir() else place.parent
     for files in (CONFIG_FILES, TOKENIZER_FILES):
@@ -57,7 +65,7 @@ def find_model(name: str, revision: str | None) -> Start:
             raise InputError(
                 f"folder {name} has no {' or '.join(files)}: it is no model, nor a run with one"
             )
-    return start_of_model(settings, run.say, needs)
+    return start_of_model(settings, say, Needs())
 
 
 def alone() -> Job:
@@ -72,7 +80,7 @@ def load_model(
     before = keras.config.dtype_policy()  # the process's, which is restored
     keras.config.set_dtype_policy(POLICIES[precision])
     try:
-        model = start.model(head)
+        model = model_of(start, head)
     finally:
         keras.config.set_dtype_policy(before)
     assert start.weights is not None

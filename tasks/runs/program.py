@@ -4,26 +4,35 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from distributed.run import Run
 from distributed.train import HeldOut
 from distributed.world import World
 from ringbase.errors import InputError
-from tasks.runs import history
+from ringbase.files import digest
 from tasks.runs.details import REPORT, Section, examples
 from tasks.runs.environment import result_file
+from tasks.runs.history import History
 from tasks.runs.job import Job
+from tasks.runs.loading import load_trained, model_of
 from tasks.runs.predict import Predictor
-from tasks.runs.settings import FineTuningConfig, SelectionSettings
-from tasks.runs.start import Completed, Needs, Start, start_of_run
+from tasks.runs.resolve.command import (
+    Program,
+    folder_of_seed,
+    refuse_changes,
+    refuse_single_run,
+    resolve,
+)
+from tasks.runs.resolve.past import TASK_FILE
+from tasks.runs.resolve.spec import RunSpec, Start
+from tasks.runs.settings import FineTuningConfig, ProgramConfig, SelectionSettings
 from tasks.runs.task import DataSet, Record, Scores, Task, open_set
 from tasks.runs.texts import Preparation
-from tasks.runs.trained import TASK_FILE
-from tasks.runs.training import Training, TrainingData
+from tasks.runs.training import Training, TrainingData, fixed_settings
 
-Config = TypeVar("Config", bound=FineTuningConfig)
+Config = TypeVar("Config", bound=ProgramConfig)
 Results = dict[DataSet, Any]  # of the sets, on rank 0; None on other ranks
 
 
@@ -36,15 +45,56 @@ class Sets(NamedTuple):
 
 
 class SeedRun(NamedTuple):
-    """One run of a program: where it starts, its seed, and the job with its folder."""
+    """One run of a command: what it is, the job with its folder, and its starts."""
 
-    seed: int
+    spec: RunSpec
     job: Job
-    start: Start
+    history: History
+
+    @property
+    def start(self) -> Start:
+        return self.spec.start
+
+    @property
+    def seed(self) -> int:
+        return self.spec.seed
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is something left to train."""
+        return "train" in self.spec.does and not self.start.is_complete
+
+
+def resolved(program: Program[Config], config: Config, job: Job) -> tuple[Config, list[SeedRun]]:
+    """What a command does, on every rank: its flags with the settings of a trained model, and its
+    runs, one or one for each of `--seeds`. Rank 0 finds it out, and locks the folders of the runs.
+    Raises InputError as `resolve`."""
+    resume = config.training.resume
+    if job.goes_on and resume == "never":
+        resume = "auto"
+    world, run = job.world, job.run
+    folders = {}
+    if config.has_seeds:
+        world.on_first(refuse_single_run, run.folder)
+        for seed in config.each_seed:
+            folders[seed] = run.part(folder_of_seed(run.folder, seed).name)
+            world.on_first(folders[seed].lock)
+    written = {name: job.config[name] for name in config.given}
+    found = world.on_first(resolve, program, config, written, run.folder, resume, run.say)
+    runs = []
+    for spec in found.specs:
+        own = folders.get(spec.seed, run)
+        history = History(own, world, [*spec.starts])
+        runs.append(SeedRun(spec, replace(job, run=own, config=spec.config), history))
+    return found.config, runs
 
 
 def open_sets(
-    task: Task, sources: Mapping[str, Sequence], runs: Sequence[SeedRun], config: Config, job: Job
+    task: Task,
+    sources: Mapping[str, Sequence],
+    runs: Sequence[SeedRun],
+    config: FineTuningConfig,
+    job: Job,
 ) -> Sets:
     """The sets of the sources of "train", one or none, "dev" and "predict". A source in both of
     these is opened once. Rows are made once per machine."""
@@ -61,47 +111,32 @@ def open_sets(
     return Sets(**sets)
 
 
-def runs_of(
-    config: Config, job: Job, max_seq_length: int, completed: Completed[Config] | None = None
-) -> list[SeedRun]:
-    """The runs of a command: this one, or one for each of `--seeds` in a folder of its own. Raises
-    InputError as `start_of_run`, or if two start from different models."""
-    runs = []
-    for seed in config.each_seed:
-        each = job.of_seed(seed) if config.seeds else job
-        start = start_of_run(config, each, Needs(max_seq_length), completed)
-        runs.append(SeedRun(seed, each, start))
-    first = runs[0].start
-    for one in runs:
-        start = one.start
-        if (start.bert_config, start.words.digest) != (first.bert_config, first.words.digest):
-            raise InputError(
-                f"{one.job.run.folder} starts from another model or tokenizer than the first"
-                " seed's folder: give another --output_dir, or --resume never"
-            )
-    return runs
-
-
 def run_task(
     task: Task, sets: Sets, runs: Sequence[SeedRun], config: FineTuningConfig, job: Job
 ) -> Scores:
     """Trains, evaluates and predicts as the flags say, once for each run, on every rank. The model
     is made, traced and compiled once. Returns the scores, or their means over several seeds."""
-    model = runs[0].start.model(task.head)
+    model = model_of(runs[0].start, task.head)
     training = None
     for data in sets.train:
         rows = data.tables[task.train_table or task.table]
         commit = getattr(data.source, "commit", None)
         trained = TrainingData(rows, data.prepared.key, settings=task.fixed, commit=commit)
-        training = Training(model, task, trained, config.training, job)
+        for one in runs:
+            settings = fixed_settings(trained, config.training, one.seed)
+            job.world.on_first(refuse_changes, one.spec, settings)
+        if any(one.trains for one in runs):
+            training = Training(model, task, trained, config.training, job)
     predictor = Predictor(model, task, job)
     evaluation = Evaluation(task, predictor, sets.dev, config.eval_batch_size, job.world)
-    if config.seeds is None:
+    if not config.has_seeds:
         return run_once(training, evaluation, sets, runs[0], config)
-    job.run.remove(result_file(config.do_train))
+    if training or config.does_eval or sets.predict:
+        job.run.remove(result_file(config.do_train))
     results = dict[int, Scores]()
     for one in runs:
         job.world.on_first(job.run.lock_again)  # after a death
+        job.world.on_first(one.job.run.lock_again)
         job.run.say(f"seed {one.seed}")
         with closing(one.job.run):
             results[one.seed] = run_once(training, evaluation, sets, one, config)
@@ -137,6 +172,7 @@ class Evaluation:
             every=settings.eval_steps or "epoch",
             best=self.task.metric if settings.keeps_best else None,
             patience=settings.early_stopping_patience,
+            key=digest(self.task.metric, [data.prepared.key for data in self.sets]),
         )
 
     def _measure_training(self) -> Scores:
@@ -187,26 +223,41 @@ def run_once(
     one: SeedRun,
     config: FineTuningConfig,
 ) -> Scores:
-    """One run: trains or loads, evaluates, predicts, and writes the files. Returns the scores."""
-    task, job, start = evaluation.task, one.job, one.start
-    world, run = job.world, job.run
-    if training:
+    """One run: trains or loads, evaluates, predicts, and writes the files. Returns the scores.
+
+    A training that is complete stays as it is, but for what this command computes anew.
+    """
+    spec, job, history = one
+    start, run, world = spec.start, job.run, job.world
+    task = evaluation.task
+    trains = "train" in spec.does
+    facts = dict[str, Any]()  # of result.json
+    if one.trains:
+        assert training is not None
         held_out = evaluation.held_out(config.evaluation)
-        steps: int | None = training.run(start, job, one.seed, held_out)
+        trained = training.run(spec, job, history, held_out)
+        steps: int | None = trained.steps
+        facts |= trained._asdict()
     else:
-        steps = start.load(evaluation.predictor.model, world, run)
-        task = task.taught(world.on_first(start.settings))
-    scores, facts, evaluated = Scores(), dict(), Results()
+        if start.is_complete and not (config.does_eval or sets.predict):
+            return say_complete(run, start)
+        if not trains:  # of an earlier command, and no longer so
+            run.remove(result_file(trains=False))
+        load_trained(start, evaluation.predictor.model, history, run)
+        steps = start.steps
+        task = task.taught(start.saved)
+    scores, evaluated = Scores(), Results()
     if config.does_eval:
         scores, evaluated = evaluation.measure(), evaluation.results
     if scores:
         learned = evaluation.written(run, scores, steps)
-        facts = learned | world.on_first(evaluation.details, task.taught(learned))
-        if training and learned:
+        facts |= learned | world.on_first(evaluation.details, task.taught(learned))
+        if trains and learned:
             task = task.taught(learned)
-            run.write_json(f"model/{TASK_FILE}", {**task.settings, **learned})
+            saved = start.saved if start.is_complete else task.settings
+            run.write_json(f"model/{TASK_FILE}", {**saved, **learned})
     names = [str(data.source) for data in sets.predict if not data.is_printed]
-    if names and (replaced := world.on_first(history.predicted, run, names)):
+    if names and (replaced := history.predicts(names)):
         run.say(f"note: {', '.join(names)} replaces the predictions of {replaced}")
     for data in sets.predict:
         results = evaluated.get(data)
@@ -222,7 +273,17 @@ def run_once(
         timing = facts["prediction"] = evaluation.predictor.timing
         rows, seconds = timing["rows"], timing["seconds"]
         run.say(f"predicted {rows:,} rows in {seconds:.1f} s, {rows / seconds:.1f} a second")
-    job.finish(config.do_train, scores, facts)
+    before = start.result if trains else None
+    job.finish(history, trains, scores, facts, before)
+    return {**(before or {}).get("scores", {}), **scores}
+
+
+def say_complete(run: Run, start: Start) -> Scores:
+    """Says that a training is complete and nothing else was asked for. Returns its scores."""
+    assert start.result is not None
+    scores = start.result["scores"]
+    figures = "".join(f", {name} {value:.4g}" for name, value in scores.items())
+    run.say(f"done: {run.folder} was complete and stays as it is{figures}")
     return scores
 
 
@@ -264,14 +325,19 @@ def summed_up(config: FineTuningConfig, job: Job, results: Mapping[int, Scores])
     """Writes means and standard deviations of the seeds' scores into `output_dir`. Returns the
     means."""
     means, deviations, lines = Scores(), Scores(), []
+    common = set.intersection(*map(set, results.values()))
     for name in next(iter(results.values())):
+        if name not in common:  # of a seed that was evaluated on more
+            continue
         values = [scores[name] for scores in results.values()]
         means[name] = statistics.mean(values)
         deviations[name] = statistics.stdev(values) if len(values) > 1 else 0.0
         figures = f"{means[name]:.4f} ± {deviations[name]:.4f}"
         lines.append(f"{name} = {figures} ({len(results)} seeds)")
     job.world.on_first(job.run.lock_again)  # after a death
-    job.run.write("eval_results.txt", "\n".join(lines) + "\n")
-    job.run.say("\n".join(lines))
-    job.finish(config.do_train, means, {"standard_deviations": deviations, "seeds": results})
+    if lines:
+        job.run.write("eval_results.txt", "\n".join(lines) + "\n")
+        job.run.say("\n".join(lines))
+    facts = {"standard_deviations": deviations, "seeds": results}
+    job.finish(History(job.run, job.world), config.do_train, means, facts)
     return means

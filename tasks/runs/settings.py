@@ -143,6 +143,26 @@ class ProgramConfig(Settings):
     machine: MachineSettings
     do_train: bool = setting(False, "train the model", "training")
 
+    @property
+    def has_seeds(self) -> bool:
+        """Whether there is a run for each of several seeds, in a folder of its own."""
+        return False
+
+    @property
+    def each_seed(self) -> list[int]:
+        """The seeds of the command's runs."""
+        return [self.training.loop.seed]
+
+    @property
+    def does_eval(self) -> bool:
+        """Whether held-out data are scored at the end."""
+        return False
+
+    @property
+    def does_predict(self) -> bool:
+        """Whether examples are predicted at the end."""
+        return False
+
 
 class ExampleLimits(Settings):
     """How many of the examples are read."""
@@ -224,8 +244,11 @@ class FineTuningConfig(ProgramConfig):
     )
 
     @property
+    def has_seeds(self) -> bool:
+        return self.seeds is not None
+
+    @property
     def each_seed(self) -> list[int]:
-        """The seeds of the command's runs."""
         if self.seeds is None:
             return [self.training.loop.seed]
         return [int(seed) for seed in self.seeds.split(",")]
@@ -238,22 +261,29 @@ class FineTuningConfig(ProgramConfig):
         return [*filter(wanted.get, wanted)]
 
     @property
+    def does_predict(self) -> bool:
+        return self.do_predict
+
+    @property
     def does_eval(self) -> bool:
-        """Whether the dev set is scored at the end."""
         return self.do_predict
 
     @property
     def eval_batch_size(self) -> int:
         return self.predict_batch_size
 
-    def check_files(self, files: Settings, instead: str, dev: str = "dev") -> None:
-        """Raises ValueError: no set is wanted, or neither the file of one nor the flag `instead` is
-        given. `dev`: the file of the dev set is `dev`_file."""
-        wanted = self.wanted_sets
-        if not wanted:
+    def check_parts(self) -> None:
+        """Raises ValueError: no set is wanted."""
+        if not self.wanted_sets:
             known = [field.name for field in fields_of(type(self))]
             parts = [f"--{do}" for do in ("do_train", "do_eval", "do_predict") if do in known]
             raise ValueError(f"nothing to do: give one or more of {', '.join(parts)}")
+
+    def check_files(self, files: Settings, instead: str, dev: str = "dev") -> None:
+        """Raises ValueError: no set is wanted, or neither the file of one nor the flag `instead` is
+        given. `dev`: the file of the dev set is `dev`_file."""
+        self.check_parts()
+        wanted = self.wanted_sets
         dev_reason = "--do_eval" if self.does_eval else "evaluation while training"
         for name, file, reason in (
             ("train", "train_file", "--do_train"),

@@ -190,6 +190,13 @@ class Task(Trains, Generic[Examples, Results]):
         return self
 
 
+def named_outputs(scores: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+    """What an exported model says of one label for each row or token, from scores [..., L]."""
+    best = tf.argmax(scores, -1)
+    label = tf.gather(tf.constant(labels), best)
+    return {"probabilities": tf.nn.softmax(scores), "logits": scores, "label": label}
+
+
 def open_set(task: Task, source: Any, preparation: Preparation) -> DataSet:
     """The rows of a source on every rank; each machine makes them once and keeps them in its cache.
     Raises InputError as `task.read` and `Preparation.rows`."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +16,9 @@ from bert.batch import Layouts, by_length, in_one_group, rounded_up, with_checke
 from bert.model import Bert, Tracing
 from bert.optimizer import make_optimizer
 from bert.trained_words import AllWords, TrainedWords
-from distributed.checkpoint import Checkpoints, checkpoint_at, set_aside
+from distributed.checkpoint import Checkpoints
 from distributed.elastic import surviving
+from distributed.found import checkpoint_at, checkpoints_in
 from distributed.gradient import TrainingStep
 from distributed.joint import JointStep
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
@@ -27,14 +29,17 @@ from distributed.run import Run
 from distributed.train import HeldOut, is_finished, train
 from distributed.versions import environment
 from ringbase.errors import InputError
-from ringbase.files import write_json
-from tasks.runs import history
+from ringbase.files import sha256, write_json
 from tasks.runs.environment import result_file
+from tasks.runs.history import TRAINING, History, files_of
 from tasks.runs.job import Job
+from tasks.runs.loading import load_on_all
+from tasks.runs.resolve.command import DATA
+from tasks.runs.resolve.past import CHECKPOINTS, MODEL, RUN_FILE, TASK_FILE
+from tasks.runs.resolve.spec import RunSpec, Start, digest_of
+from tasks.runs.resolve.start import WEIGHTS
 from tasks.runs.settings import TrainingSettings
-from tasks.runs.start import DATA, Start, load_on_all
 from tasks.runs.task import Trains
-from tasks.runs.trained import CHECKPOINTS, TASK_FILE
 
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 # Steps of a training in which, on GPUs, several shapes earn back the time to compile them: about a
@@ -43,6 +48,8 @@ STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 SEVERAL_SHAPES_FROM = 2000
 # steps after which, on CPUs, an optimized graph has earned back its slower start
 OPTIMIZED_FROM = 1000
+# what a training leaves in its folder besides the files that its starts remember
+OF_A_RUN = {CHECKPOINTS, "metrics.jsonl", "profile", "report.html", "tensorboard"}
 
 
 class TrainingData(NamedTuple):
@@ -55,6 +62,36 @@ class TrainingData(NamedTuple):
     # by flag: must not change when a run is resumed
     settings: Mapping = {}
     commit: str | None = None  # the hub's, of its data set
+
+
+class Trained(NamedTuple):
+    """The model that a training has saved: what result.json says of it."""
+
+    steps: int  # that it was trained for
+    sha256: str  # of its weights
+
+
+def fixed_settings(data: TrainingData, config: TrainingSettings, seed: int) -> dict[str, Any]:
+    """What must not change when a training goes on, by name."""
+    values = {**data.settings, **config.schedule()}
+    settings = {f"--{name}": value for name, value in values.items()}
+    return settings | {"--seed": seed, DATA: data.key}
+
+
+def set_former_run_aside(run: Run, history: History) -> None:
+    """Moves what another training, or predictions of another model, have left in the folder of a
+    new training into a folder of its own."""
+
+    def move() -> Path | None:
+        names = files_of(history.entries)
+        if not (names or checkpoints_in(run.folder / CHECKPOINTS)):
+            return None
+        return run.set_aside(sorted(names | OF_A_RUN))
+
+    aside = history.world.on_first(move)
+    if aside:
+        run.say(f"what the previous run left is kept in {aside}")
+        history.entries.clear()
 
 
 class Training:
@@ -110,35 +147,35 @@ class Training:
             collates_of_shapes=collates_of_shapes,
         )
 
-    def run(self, start: Start, job: Job, seed: int, held_out: HeldOut | None = None) -> int:
-        """Trains from `start` to the end of the plan and saves the model in the folder `model` of
-        the job's run.
+    def run(
+        self, spec: RunSpec, job: Job, history: History, held_out: HeldOut | None = None
+    ) -> "Trained":
+        """Trains from the start of a run to the end of the plan and saves the model in the folder
+        `model` of the job's run. With `held_out.best` it is that of the best evaluation.
 
-        Returns the number of steps that the saved model was trained for. With `held_out.best` it is
-        that of the best evaluation. Raises InputError: a setting differs from the checkpoint's,
-        gradients stay non-finite, or memory runs out.
+        Raises InputError: gradients stay non-finite, or memory runs out.
         """
-        world, run = self._world, job.run
+        world, run, start, seed = self._world, job.run, spec.start, spec.seed
         plan, loop = self.plan, self._config.loop
         folder = run.folder / CHECKPOINTS
         continues = start.checkpoint is not None and start.checkpoint.parent == folder
-        state = self._first_state(start, job, seed, continues)
-        is_complete = is_finished(state, held_out)
-        if not is_complete:
-            run.remove(result_file(trains=True))
+        fixed = fixed_settings(self._data, self._config, seed)
+        state = self._first_state(start, fixed, continues, held_out, run)
+        is_at_end = is_finished(state, held_out)  # only its model was not saved
+        run.remove(result_file(trains=True))
         self._announce(job, plan, state.step, held_out)
         feed = self.feed(seed)
         copy_model = partial(weights.copied, self.model, start.tokenizer)
+        if not (continues or job.goes_on):
+            set_former_run_aside(run, history)
         with closing(Checkpoints(folder, world, copy_model, loop, run.publish)) as checkpoints:
-            aside = None if continues else world.on_first(set_aside, folder)
-            if aside:
-                run.say(f"the checkpoints of the previous run are kept in {aside}")
             self._take_values(start, run, seed, checkpoints, state)
-            what = "evaluation" if is_complete else history.TRAINING
-            world.on_first(history.begin, run, world, what, start.reason, state.step, job.config)
-            if not is_complete:
+            if is_at_end:
+                history.begin("evaluation", start.reason, state.step)
+            else:
+                history.begin(TRAINING, start.reason, state.step, spec.changed)
                 run.remove(result_file(trains=False))  # of an older model
-                self._describe(start, job, plan)
+                self._describe(spec, job, plan, fixed)
                 if self._layouts:
                     self._compile([*feed.batches_of_shapes()], run)
             job.has_trained.set()
@@ -152,17 +189,30 @@ class Training:
                 path, _ = world.on_first(checkpoint_at, folder, position)
                 run.say(f"the best checkpoint: {path.name}, {held_out.best} {score:.4f}")
                 load_on_all(self.model, path, world, run)
-        world.on_first(self._save, start, run)
-        return steps
+        digest = world.on_first(self._save, start, run)
+        return Trained(steps, digest)
 
-    def _first_state(self, start: Start, job: Job, seed: int, continues: bool) -> State:
-        """Where the training begins. Raises InputError: a setting differs from the checkpoint's."""
-        values = {**self._data.settings, **self._config.schedule()}
-        settings = {f"--{name}": value for name, value in values.items()}
-        settings["--seed"] = seed
-        settings[DATA] = self._data.key
-        self._world.on_first(start.check_settings, settings, job)
-        return first_state(self.plan, settings, start.state, continues)
+    def _first_state(
+        self,
+        start: Start,
+        fixed: Mapping,
+        continues: bool,
+        held_out: HeldOut | None,
+        run: Run,
+    ) -> State:
+        """Where the training begins. Scores of other held-out data, or of another metric, say
+        nothing about which model is the best."""
+        state = first_state(self.plan, dict(fixed), start.state, continues)
+        if held_out is None:
+            return state
+        before = state.evaluations
+        state = state.for_evaluations(held_out.key)
+        if before and not state.evaluations:
+            run.say(
+                f"note: the dev set or the metric is not that of before: the {len(before)} scores"
+                " so far do not choose the best model"
+            )
+        return state
 
     def _announce(self, job: Job, plan: Plan, step: int, held_out: HeldOut | None) -> None:
         """Says the plan and the first step, and makes sure that all ranks have the same."""
@@ -292,21 +342,23 @@ class Training:
         if start.moments:
             run.say(f"moments: {start.moments}")
 
-    def _describe(self, start: Start, job: Job, plan: Plan) -> None:
+    def _describe(self, spec: RunSpec, job: Job, plan: Plan, fixed: Mapping) -> None:
         """Writes run.json."""
         facts = {
             "config": job.config,
+            "spec": digest_of(spec),
+            "fixed": fixed,
             "plan": asdict(plan),
-            "start": start.reason,
+            "start": spec.start.reason,
             "metric": self._task.metric,
-            "hub_commits": {"model": start.commit, "data_set": self._data.commit},
+            "hub_commits": {"model": spec.start.commit, "data_set": self._data.commit},
             "environment": environment(),
         }
-        job.run.write_json("run.json", facts)
+        job.run.write_json(RUN_FILE, facts)
         job.run.hyperparameters(job.config)
 
-    def _save(self, start: Start, run: Run) -> None:
-        """Writes the folder `model` of the run. On rank 0."""
+    def _save(self, start: Start, run: Run) -> str:
+        """Writes the folder `model` of the run. Returns the SHA-256 of its weights. On rank 0."""
 
         def fill(folder):
             weights.copied(self.model, start.tokenizer)(folder)
@@ -316,7 +368,8 @@ class Training:
                 (folder / name).parent.mkdir(exist_ok=True)
                 write_json(folder / name, value)
 
-        run.replace_folder("model", fill)
+        run.replace_folder(MODEL, fill)
+        return sha256(run.folder / MODEL / WEIGHTS)
 
     def _say_warnings(self, job: Job, plan: Plan, held_out: HeldOut | None) -> None:
         """Warns of surprising plans."""

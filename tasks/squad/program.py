@@ -5,9 +5,10 @@ Start reading at `run_squad`, below: start -> data -> model -> plan -> train -> 
 """
 
 from tasks.runs.job import Job, run_on_ranks
-from tasks.runs.program import open_sets, run_task, runs_of
+from tasks.runs.program import open_sets, resolved, run_task
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
+from tasks.squad.definition import Squad
 from tasks.squad.reading import Source
 from tasks.squad.settings import SquadConfig
 from tasks.squad.task import SpanTask
@@ -20,10 +21,8 @@ def run(config: SquadConfig) -> None:
 def run_squad(config: SquadConfig, job: Job) -> Scores:
     """Trains and predicts as the flags say, on every rank. Returns the scores, if the file has
     answers."""
-    windows = config.windows
-    # configuration, tokenizer and weights are found on rank 0
-    runs = runs_of(config, job, windows.max_seq_length)
-    task = SpanTask(windows, config.answers, config.metric, saved_settings(config))
+    config, runs = resolved(Squad(), config, job)
+    task = SpanTask(config.windows, config.answers, config.metric, saved_settings(config))
     train = [Source(config.questions, "train")]
     dev = [Source(config.questions, "predict")]
     # what is predicted is also what a training is evaluated on

@@ -40,7 +40,7 @@ class WindowSettings(Settings):
         64, "maximum number of tokens of a question", is_saved=True, at_least=1
     )
 
-    def check(self) -> None:
+    def check_settled(self) -> None:
         if self.max_seq_length <= (least := self.max_query_length + 3):
             raise ValueError(
                 f"--max_seq_length {self.max_seq_length} must exceed --max_query_length + 3 ="
@@ -95,6 +95,8 @@ class SquadConfig(FineTuningConfig):
     def check(self) -> None:
         super().check()
         self.check_files(self.questions, "dataset_name", dev="predict")
+
+    def check_settled(self) -> None:
         version_2 = self.windows.version_2_with_negative
         if self.metric not in ("auto", "characters") and (self.metric == "squad_v2") != version_2:
             raise ValueError(

@@ -16,8 +16,7 @@ from distributed.rows import ragged
 from distributed.run import Run
 from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
-from tasks.runs.labels import named_outputs
-from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
+from tasks.runs.task import DataSet, Record, Scores, Task, Tensors, named_outputs
 from tasks.runs.texts import Preparation, max_context_owner, window_starts
 from tasks.tagger.decoder import NONE, Results, TagDecoder
 from tasks.tagger.reading import Sentences, Source, illegal, is_plain, read, text_of

@@ -12,15 +12,15 @@ import pytest
 from harness import toy
 from harness.refusals import refused
 
-from distributed.checkpoint import (
-    State,
+from distributed.collectives import Collectives
+from distributed.found import (
     checkpoint_at,
     complete_checkpoints,
     newest_intact,
     read_checkpoint,
 )
-from distributed.collectives import Collectives
 from distributed.order import Order
+from distributed.plan import State
 from distributed.world import World
 from ringbase.files import read_json, write_json
 from ringbase.manifest import seal

@@ -17,8 +17,8 @@ from harness.texts import write_model
 from bert import hub
 from bert.corpus.units import load_data_set
 from ringbase.settings import made
+from tasks.runs.resolve.start import Needs, start_of_model
 from tasks.runs.settings import ModelSettings
-from tasks.runs.start import Needs, start_of_model
 
 OLD, NEW, OTHER = (hashlib.sha1(name.encode()).hexdigest() for name in ("old", "new", "other"))
 
@@ -47,7 +47,7 @@ def test_configuration_vocabulary_and_weights_are_those_of_the_revision(
     cache, revision, commit, num_layers
 ):
     settings = made(ModelSettings, {"model": "someone/tiny", "model_revision": revision})
-    start = start_of_model(settings, print, Needs(max_seq_length=64))
+    start = start_of_model(settings, print, Needs())
     assert start.weights == cache / "models--someone--tiny" / "snapshots" / commit
     assert start.bert_config.num_hidden_layers == num_layers
     assert start.words.source.endswith(f"{commit}/vocab.txt")

@@ -17,7 +17,7 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import flat
 from tasks.runs import flags
-from tasks.runs.job import Job, flags_of_data
+from tasks.runs.job import Job
 
 
 def bert(program, output_dir, *argv):
@@ -39,7 +39,7 @@ def in_world(world, collectives, program, folder, *argv):
     function = named(f"tasks.{program}.program:run_{program}")
     config = flags.parse(named(SETTINGS[f"bert-{program}"]), argv, prog=f"bert-{program}")
     with contextlib.closing(Run(Path(folder), world)) as run:
-        return function(config, Job(world, collectives, run, flat(config), flags_of_data(config)))
+        return function(config, Job(world, collectives, run, flat(config)))
 
 
 def command(module, *argv, ranks=1):

@@ -12,19 +12,13 @@ import pyarrow as pa
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from distributed.checkpoint import (
-    Checkpoints,
-    State,
-    complete_checkpoints,
-    folder_name,
-    newest_intact,
-    read_checkpoint,
-)
+from distributed.checkpoint import Checkpoints
 from distributed.elastic import surviving
+from distributed.found import complete_checkpoints, folder_name, newest_intact, read_checkpoint
 from distributed.gradient import TrainingStep
 from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
-from distributed.plan import LoopSettings, PlanSettings, first_state, make_plan
+from distributed.plan import LoopSettings, PlanSettings, State, first_state, make_plan
 from distributed.rows import Feed, Rows, ragged
 from distributed.run import Run
 from distributed.train import train as train_loop

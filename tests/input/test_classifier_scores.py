@@ -21,8 +21,8 @@ from tasks.classifier.labels import with_labels
 from tasks.classifier.scoring import metrics
 from tasks.classifier.settings import ClassifierConfig
 from tasks.classifier.task import LabelTask, weights_of_labels
-from tasks.runs.labels import labels_of
-from tasks.runs.start import Start
+from tasks.runs.resolve.labels import labels_of
+from tasks.runs.resolve.spec import Start
 
 
 def test_metrics_are_those_of_scikit_learn_and_scipy():
@@ -135,6 +135,6 @@ def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(
     states = {"labels": stated, "problem_type": "single_label_classification"} if stated else {}
     start = Start(BertConfig(hidden_size=8, num_attention_heads=2, **states))
     if labels is None:
-        refused(lambda: with_labels(settings, start, run), "id2label")
+        refused(lambda: with_labels(settings, start, run.say), "id2label")
     else:
-        assert labels_of(with_labels(settings, start, run).bert_config) == labels
+        assert labels_of(with_labels(settings, start, run.say).bert_config) == labels

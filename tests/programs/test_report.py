@@ -11,13 +11,11 @@ import pytest
 from harness.program_runs import refusal
 from harness.refusals import refused
 
-from distributed.run import Run
-from distributed.world import World
 from ringbase.files import read_json, write_json
-from tasks.runs import history
 from tasks.runs.details import examples
 from tasks.runs.report import page as report
 from tasks.runs.report.sections import section
+from tasks.runs.resolve.past import Past
 from tasks.squad.metrics import squad_v2
 
 EVALUATIONS = [(20, {"eval_f1": 0.5}), (40, {"eval_f1": 0.25})]
@@ -344,9 +342,7 @@ def test_a_missing_or_damaged_file_is_one_line_that_names_it(tmp_path, capsys, n
 def test_a_damaged_history_is_one_line_for_the_run_that_goes_on(tmp_path, text):
     folder = make_run(tmp_path / "some_run")
     (folder / "history.json").write_text(text)
-    world = World()
-    begin = partial(history.begin, Run(folder, world), world, "training", "weights", 0, {})
-    refused(begin, folder / "history.json", "damaged")
+    refused(partial(Past.of, folder, print), folder / "history.json", "damaged")
 
 
 def test_of_several_places_the_damaged_one_is_named(tmp_path, capsys):

@@ -116,8 +116,11 @@ def test_a_finished_run_is_not_trained_again(squad, trained, copy, capsys):
     """What it took stays with its scores."""
     kept = ("scores", "seconds", "world_size")
     (copy / "predictions.json").unlink()
+    (copy / "model/notes.txt").write_text("mine")
     squad(copy, *TRAIN)
-    assert f"checkpoint {copy}/checkpoints/{checkpoint(STEPS)}" in capsys.readouterr().err
+    assert f"the complete training in {copy}" in capsys.readouterr().err
+    assert (copy / "model/notes.txt").read_text() == "mine"
+    (copy / "model/notes.txt").unlink()
     new = ("result.json", "report.html", "history.json", "model/README.md")
     assert files_in(copy, *new) == files_in(trained, *new)
     again, result = read_json(copy / "result.json"), read_json(trained / "result.json")
@@ -208,6 +211,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(squad, squad_refused, cop
     newest, *older = (copy / "checkpoints" / checkpoint(step) for step in (24, 16, 8))
     path, other = newest / "model.safetensors", copy.parent / "other"
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    (copy / "result.json").unlink()  # as of a job that was killed; else model/ is used
     squad(copy, "--do_predict")
     printed = capsys.readouterr().err
     assert all(name in printed for name in (str(older[0]), "model.safetensors"))

@@ -17,9 +17,11 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import made
 from tasks.classifier.task import LabelTask
+from tasks.runs.history import History
 from tasks.runs.job import Job, set_precision
+from tasks.runs.loading import model_of
+from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.settings import TrainingSettings
-from tasks.runs.start import Start
 from tasks.runs.training import Training, TrainingData
 
 FACTOR = 1000.0
@@ -63,11 +65,12 @@ def train(tmp_path):
 
     def train(training, name, seed):
         with closing(Run(tmp_path / name, world)) as run:
-            training.run(Start(CONFIG), replace(job, run=run), seed)
+            spec = RunSpec("toy", seed, tmp_path / name, ("train",), {}, Start(CONFIG))
+            training.run(spec, replace(job, run=run), History(run, world))
         return [line["loss"] for line in metrics_in(tmp_path / name)]
 
     def training(task, data, **settings):
-        model = Start(CONFIG).model(task.head)
+        model = model_of(Start(CONFIG), task.head)
         return Training(model, task, data, made(TrainingSettings, SETTINGS | settings), job)
 
     train.world = world

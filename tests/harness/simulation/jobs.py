@@ -17,7 +17,7 @@ from harness.simulation.training import program
 from harness.simulation.watch import Watch
 
 from distributed import elastic, launcher
-from distributed.checkpoint import complete_checkpoints
+from distributed.found import complete_checkpoints
 from distributed.joining import place_in
 from distributed.watchdog import Watchdog
 from distributed.world import World

@@ -17,8 +17,9 @@ from harness.simulation.watch import NUM_ROWS, PRIMES, SEED, Watch, hash_after
 from safetensors.numpy import load_file, save_file
 
 from distributed import checkpoint, elastic
-from distributed.checkpoint import Checkpoints, newest_intact
+from distributed.checkpoint import Checkpoints
 from distributed.collectives import Collectives
+from distributed.found import newest_intact
 from distributed.gradient import TrainingStep
 from distributed.joining import started
 from distributed.optimizer import AllreduceOptimizer

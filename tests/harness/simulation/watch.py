@@ -12,7 +12,7 @@ import numpy as np
 from harness.simulation.scheduler import Fault, Process
 from safetensors.numpy import load_file
 
-from distributed.checkpoint import complete_checkpoints, read_checkpoint
+from distributed.found import complete_checkpoints, read_checkpoint
 from distributed.order import Order
 from distributed.plan import State
 from distributed.world import World

@@ -1,14 +1,11 @@
 """The names of a model's outputs, which its config.json has as `id2label`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-import tensorflow as tf
-
 from bert.configuration import BertConfig, read_config, unnamed_labels
-from distributed.run import Run
 from ringbase.errors import InputError
-from tasks.runs.start import Start
+from tasks.runs.resolve.spec import Start
 
 CLASSIFICATION = ("single_label_classification", "multi_label_classification")
 Labels = tuple[str, ...] | None  # None: a number is predicted (regression)
@@ -31,7 +28,11 @@ def stated_labels(bert_config: BertConfig | None) -> Labels:
 
 
 def with_outputs(
-    start: Start, labels: Labels, trains: bool, run: Run, spelled: Spelled | None = None
+    start: Start,
+    labels: Labels,
+    trains: bool,
+    say: Callable[[str], None],
+    spelled: Spelled | None = None,
 ) -> Start:
     """The start of a model with outputs of these names: in the model's own order if it has the
     same, and with a head that is initialized again if it has others. Without any, where the data
@@ -56,10 +57,10 @@ def with_outputs(
     elif labels and stated and stated != labels:
         own, others = ", ".join(stated), ", ".join(labels)
         if sorted(stated) == sorted(labels):
-            run.say(f"labels: the model's own order {own} (id2label), not {others}")
+            say(f"labels: the model's own order {own} (id2label), not {others}")
             labels = stated
         elif trains:
-            run.say(f"the model's labels {own} are not this task's: a new head is trained")
+            say(f"the model's labels {own} are not this task's: a new head is trained")
         else:
             raise InputError(f"the model's labels (id2label) are {own}, the data's {others}")
     fresh: tuple[str, ...] = ()
@@ -67,10 +68,3 @@ def with_outputs(
         fresh = "output_weights", "output_bias"
     bert_config = replace(start.bert_config, labels=labels or unnamed_labels(1))
     return replace(start, bert_config=bert_config, fresh_tensors=fresh)
-
-
-def named_outputs(scores: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
-    """What an exported model says of one label for each row or token, from scores [..., L]."""
-    best = tf.argmax(scores, -1)
-    label = tf.gather(tf.constant(labels), best)
-    return {"probabilities": tf.nn.softmax(scores), "logits": scores, "label": label}

@@ -1,0 +1,35 @@
+"""What bert-pretraining adds to the resolution of its run: the tokenizer of its shards. Without
+TensorFlow."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from bert.corpus.shards import TOKENIZER, find_shards, is_arrow
+from tasks.pretraining.settings import PretrainingConfig
+from tasks.runs.resolve.command import Program, Say
+from tasks.runs.resolve.spec import Start
+from tasks.runs.resolve.start import Needs
+
+
+class Pretraining(Program[PretrainingConfig]):
+    name = "bert-pretraining"
+
+    def length(self, config: PretrainingConfig) -> int:
+        return config.shards.max_seq_length
+
+    def needs(self, config: PretrainingConfig) -> Needs:
+        # TFRecord shards are ids already: Google's program has no tokenizer
+        folder = tokenizer_of_shards(config.input_file)
+        return Needs(folder is not None, folder)
+
+    def outputs(self, config: PretrainingConfig, start: Start, say: Say) -> Start:
+        if not config.training.init_moments:
+            return start
+        moments = Path(str(config.model.init_checkpoint)).expanduser()
+        return replace(start, moments=moments)
+
+
+def tokenizer_of_shards(patterns: str) -> Path | None:
+    """The folder of the tokenizer that Arrow shards were made with; None for TFRecord files."""
+    shards = find_shards(patterns)
+    return next(iter(shards)).parent / TOKENIZER if is_arrow(shards) else None

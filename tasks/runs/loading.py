@@ -1,0 +1,39 @@
+"""The model where a run starts, and its values on every rank."""
+
+from pathlib import Path
+
+from bert import weights
+from bert.heads import Head
+from bert.model import Bert
+from distributed.optimizer import broadcast_variables
+from distributed.run import Run
+from distributed.world import World
+from tasks.runs.history import History
+from tasks.runs.resolve.spec import Start
+
+
+def model_of(start: Start, head: Head) -> Bert:
+    """A model of this configuration, without values: `load_trained`, or a training, gives it
+    some."""
+    return Bert(start.bert_config, head, seed=None)
+
+
+def load_trained(start: Start, model: Bert, history: History, run: Run) -> None:
+    """Gives a model on every rank the trained weights, for predictions."""
+    assert start.weights is not None
+    history.begin("prediction", start.reason, start.steps or 0)
+    load_on_all(model, start.weights, history.world, run, start.reason)
+
+
+def load_on_all(
+    model: Bert, source: Path, world: World, run: Run, reason: str | None = None
+) -> None:
+    """Gives a model on every rank the weights in a folder or TensorFlow checkpoint. `reason`: why
+    these, for the message."""
+
+    def load():
+        loaded = weights.load(model, source)
+        run.say(f"weights: {loaded} ({reason})" if reason else f"weights: {loaded}")
+
+    world.on_first(load)
+    broadcast_variables(model.trainable_variables, world)

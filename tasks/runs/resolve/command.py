@@ -1,0 +1,235 @@
+"""From a command to its runs: flags and folders become a `RunSpec` for each seed.
+
+Called on rank 0; nothing here computes, and nobody reads the flags or the folders again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from bert.text import tokenizer
+from ringbase.errors import InputError
+from ringbase.settings import check_settled, fields_of, flat, made, of_type
+from tasks.runs.history import DATA_FLAGS, NOT_TRAINED_ON, changes
+from tasks.runs.resolve.past import CHECKPOINTS, RUN_FILE
+from tasks.runs.resolve.spec import RunSpec, Start
+from tasks.runs.resolve.start import Needs, check_length, find_start, past_of
+from tasks.runs.settings import ProgramConfig
+
+DATA = "training data (digest)"  # among what must not change
+Config = TypeVar("Config", bound=ProgramConfig)
+Say = Callable[[str], None]
+
+
+class Program(Generic[Config]):
+    """What one program adds to the resolution of its runs. Without TensorFlow, as all of it."""
+
+    name: str  # of the command
+
+    def length(self, config: Config) -> int:
+        """The most tokens of a row."""
+        raise NotImplementedError
+
+    def needs(self, config: Config) -> Needs:
+        """What the program needs from the files of its model."""
+        return Needs()
+
+    def settled(self, config: Config, start: Start) -> Config:
+        """The flags, with what the folder of the model says in a way of the program's own."""
+        return config
+
+    def outputs(self, config: Config, start: Start, say: Say) -> Start:
+        """The start of a model with the outputs that this command asks for: its labels."""
+        return start
+
+
+@dataclass(frozen=True)
+class Resolved(Generic[Config]):
+    """What a command does."""
+
+    config: Config  # with the settings of a trained model, for what was not given
+    specs: tuple[RunSpec, ...]  # one for each seed
+
+
+def resolve(
+    program: Program[Config],
+    config: Config,
+    written: Mapping[str, Any],
+    folder: Path,
+    resume: str,
+    say: Say,
+) -> Resolved[Config]:
+    """The runs of a command in a folder. `written`: its flags as the user wrote them; what is
+    remote there is local in `config`.
+
+    Raises InputError: as `find_start` and the program; seeds start from different models; a single
+    run and runs of seeds would share the folder.
+    """
+    if not config.has_seeds:
+        places = {config.training.loop.seed: folder}
+    else:
+        places = {seed: folder_of_seed(folder, seed) for seed in config.each_seed}
+    configs: list[Config] = []
+    specs: list[RunSpec] = []
+    for seed, place in places.items():
+        past = past_of(place, resume, say)
+        if past.seeds and config.do_train:
+            raise InputError(
+                f"{place} holds runs of several seeds ({', '.join(past.seeds)}): give --seeds, or"
+                " another --output_dir"
+            )
+        needs = program.needs(config)
+        start = find_start(config.model, resume, past, config.do_train, needs, say)
+        own, notes = settled(config, start)
+        own = program.settled(own, start)
+        if not configs:  # they are the same for all seeds
+            for note in notes:
+                say(note)
+        check_length(program.length(own), start.bert_config)
+        start = program.outputs(own, start, say)
+        flags = {**flat(own), **written}
+        if config.has_seeds:
+            flags |= {"output_dir": str(place), "seed": seed, "seeds": None}
+        spec = RunSpec(
+            program=program.name,
+            seed=seed,
+            folder=place,
+            does=_parts(own),
+            config=flags,
+            start=start,
+            starts=past.starts,
+            changed=changes(past.facts.get("config", {}), flags),
+            data=flags_of_data(own),
+        )
+        configs.append(own)
+        specs.append(spec)
+        _refuse_other_model(specs, configs)
+    return Resolved(configs[0], tuple(specs))
+
+
+def folder_of_seed(folder: Path, seed: int) -> Path:
+    """The folder of one of several `--seeds`."""
+    return folder / f"seed-{seed}"
+
+
+def settled(config: Config, start: Start) -> tuple[Config, list[str]]:
+    """The flags of a command, those with `is_saved` as the model was trained unless they are given,
+    and what to say of given ones that differ.
+
+    A training has its own flags; where it goes on, those without a value are as it began. Raises
+    InputError: the model's settings are damaged, or contradict the flags.
+    """
+    trains = config.do_train
+    saved = start.saved
+    if trains:
+        fixed = start.fixed or {}
+        saved = {name.removeprefix("--"): value for name, value in fixed.items()}
+    values = flat(config)
+    given = {name: values[name] for name in config.given}
+    added: dict[str, Any] = {}
+    notes = []
+    for field in fields_of(type(config)):
+        is_wanted = field.is_saved and (not field.needs or given.keys() & set(field.needs))
+        if trains and values.get(field.name) is not None:
+            is_wanted = False
+        value = saved.get(field.name)
+        if not is_wanted or value is None:
+            continue
+        try:
+            value = of_type(value, field.type)
+        except ValueError as error:
+            raise InputError(f"{start.weights}: --{field.name} {error}") from None
+        own = given.get(field.name)
+        if trains or field.name not in given:
+            added[field.name] = value
+        elif own != value:
+            notes.append(f"note: --{field.name} {own}: the model was trained with {value}")
+    try:
+        merged = made(type(config), given | added)
+        check_settled(merged)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return merged, notes
+
+
+def refuse_changes(spec: RunSpec, settings: Mapping[str, Any]) -> None:
+    """Raises InputError for the first of these settings, by name, that is not as the training which
+    goes on began with, with both values; and how to train on."""
+    start = spec.start
+    before = start.fixed if start.fixed is not None else settings
+    for name in dict.fromkeys([*before, *settings]):
+        old, new = before.get(name), settings.get(name)
+        if old == new:
+            continue
+        difference = f"{name} = {old}, this command has {new}"
+        if name == DATA:
+            difference = f"other training data: {_change_of_data(spec)}"
+        moments = ""
+        if "init_moments" in spec.config:  # which some programs have
+            moments = ", and --init_moments to keep the optimizer's moments"
+        weights, kind = start.checkpoint, "checkpoint"
+        if weights is None:
+            weights, kind = start.weights, "model"
+        raise InputError(
+            f"{weights} holds a run with {difference}: give the same value, or --resume"
+            " never to start from the beginning; to train on from its weights, give another"
+            f" --output_dir and this {kind} as --init_checkpoint{moments}"
+        )
+
+
+def _change_of_data(spec: RunSpec) -> str:
+    """What may have changed since a training began: the tokenizer, flags, or files."""
+    start = spec.start
+    if start.tokenizer and start.weights:
+        saved, own = tokenizer.load(folder=start.weights), start.tokenizer
+        if saved.lower_case != own.lower_case:
+            return f"--do_lower_case was {saved.lower_case}, now it is {own.lower_case}"
+        if saved.digest != own.digest:
+            return (
+                f"{own.source} is another vocabulary than the run's (--vocab_file,"
+                " --spm_model_file)"
+            )
+    named = [f"--{name} {spec.data[name]}" for name in DATA_FLAGS if spec.data.get(name)]
+    content = f"the content of {', '.join(named)}, or RingBERT's version"
+    changed = []
+    for name, (old, new) in spec.changed.items():
+        if name in spec.data and not name.startswith(NOT_TRAINED_ON):
+            changed.append(f"--{name} was {old}, now it is {new}")
+    return f"{', '.join(changed)}; or {content}" if changed else content
+
+
+def flags_of_data(config: Any) -> dict[str, Any]:
+    """The flags of the group "data"."""
+    values = flat(config)
+    names = (field.name for field in fields_of(type(config)) if field.group == "data")
+    return {name: values[name] for name in names}
+
+
+def _parts(config: Any) -> tuple[str, ...]:
+    does = {"train": config.do_train, "eval": config.does_eval, "predict": config.does_predict}
+    return tuple(filter(does.get, does))
+
+
+def refuse_single_run(folder: Path) -> None:
+    """Raises InputError if a folder for runs of seeds holds a single run."""
+    for name in (RUN_FILE, CHECKPOINTS):
+        if (folder / name).exists():
+            raise InputError(
+                f"{folder} holds a single run ({name}): give another --output_dir for the runs of"
+                " --seeds"
+            )
+
+
+def _refuse_other_model(specs: list[RunSpec], configs: list[Any]) -> None:
+    """Raises InputError if the newest run starts from another model, or with other settings, than
+    the first: one model is made for all."""
+    first, newest = specs[0], specs[-1]
+    is_same = first.start.bert_config == newest.start.bert_config
+    if first.start.tokenizer and newest.start.tokenizer:
+        is_same &= first.start.words.digest == newest.start.words.digest
+    if not is_same or configs[0] != configs[-1]:
+        raise InputError(
+            f"{newest.folder} starts from another model, tokenizer or settings than"
+            f" {first.folder}: give another --output_dir, or --resume never"
+        )

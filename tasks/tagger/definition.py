@@ -1,0 +1,41 @@
+"""What bert-tagger adds to the resolution of its runs: its tags. Without TensorFlow."""
+
+from ringbase.errors import InputError
+from tasks.runs.resolve.command import Program, Say
+from tasks.runs.resolve.labels import with_outputs
+from tasks.runs.resolve.spec import Start
+from tasks.tagger.reading import Source, in_bioes, is_plain, read, tags_of
+from tasks.tagger.settings import TaggerConfig
+
+
+class Tagger(Program[TaggerConfig]):
+    name = "bert-tagger"
+
+    def length(self, config: TaggerConfig) -> int:
+        return config.sentences.max_seq_length
+
+    def outputs(self, config: TaggerConfig, start: Start, say: Say) -> Start:
+        """See `with_outputs`. The tags are those of a training that goes on, else of the training
+        file with O first."""
+        labels: tuple[str, ...] = ()
+        if config.do_train and not start.goes_on:
+            labels = tags_of_file(config, say)
+        return with_outputs(start, labels, config.do_train, say, as_read)
+
+
+def tags_of_file(config: TaggerConfig, say: Say) -> tuple[str, ...]:
+    """The tags of the training file, O first. Raises InputError: there are no others."""
+    source = Source(config.files, "train")
+    found = tags_of(read(source, config.sentences.characters))
+    if found == {"O"}:
+        raise InputError(f"{source}: every tag is O")
+    if is_plain(found):
+        say(f"no tag has a prefix such as B-: {len(found)} plain tags, one for each word")
+    else:
+        found.add("O")
+    return tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
+
+
+def as_read(tags: tuple[str, ...]) -> tuple[str, ...]:
+    """A model's tags as those of a file are read: in BIOES, unless they are plain."""
+    return tags if is_plain(tags) else tuple(in_bioes(tags))
