@@ -26,10 +26,10 @@ REASONS = {
 FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
 
 
-def find(name_or_path: str, revision: str | None = None) -> Path:
+def find(name_or_path: str, revision: str | None = None, downloads: bool = True) -> Path:
     """The folder or checkpoint prefix that `--model` or `--init_checkpoint` names; downloads a
-    model of the hub, at the commit, tag or branch `revision`. Raises InputError when there is
-    none."""
+    model of the hub, at the commit, tag or branch `revision`, or takes what its cache has. Raises
+    InputError when there is none."""
     path = Path(name_or_path).expanduser()
     if revision is not None and path.exists():
         raise InputError(
@@ -49,12 +49,17 @@ def find(name_or_path: str, revision: str | None = None) -> Path:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TqdmWarning)  # of notebooks without ipywidgets
             folder = huggingface_hub.snapshot_download(
-                name_or_path, revision=revision, allow_patterns=FILES
+                name_or_path,
+                revision=revision,
+                allow_patterns=FILES,
+                local_files_only=not downloads,
             )
             return Path(folder)
     except (OSError, ValueError) as error:
         reason = reason_of(error)
-        if constants.HF_HUB_OFFLINE:
+        if not downloads:
+            reason = "the cache of the hub lacks it, and nothing is downloaded here"
+        elif constants.HF_HUB_OFFLINE:
             command = f"hf download {name_or_path}"
             if revision:
                 command += f" --revision {revision}"

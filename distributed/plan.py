@@ -151,14 +151,18 @@ class Plan:
         )
 
     def __str__(self) -> str:
+        return self.in_words()
+
+    def in_words(self, about: str = "") -> str:
+        """One line; `about` stands before what depends on the number of rows."""
         rate = f"{self.learning_rate:.3g}"
         if self.learning_rate != self.base_learning_rate:
             rate = f"{self.base_learning_rate:.3g} x {self.lr_scaling} scaling = {rate}"
         return (
-            f"plan: {self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch"
+            f"plan: {about}{self.rows:,} rows, {self.size} rank{'s' * (self.size > 1)}, batch"
             f" {self.global_batch_size} over all ranks, accumulation {self.accumulation};"
-            f" {self.steps:,} steps, {_epochs_in_words(self.epochs)}, {self.warmup_steps:,} of them"
-            f" warmup; learning rate {rate}"
+            f" {about}{self.steps:,} steps, {_epochs_in_words(self.epochs)},"
+            f" {about}{self.warmup_steps:,} of them warmup; learning rate {rate}"
         )
 
 

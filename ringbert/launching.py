@@ -6,12 +6,14 @@ notebook's, and may have loaded TensorFlow. What the ranks print is shown here.
 
 import codecs
 import html
+import importlib
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
@@ -28,6 +30,7 @@ from tasks.pretraining.settings import PretrainingConfig
 from tasks.runs import flags
 from tasks.runs.environment import result_file
 from tasks.runs.remote import local_folder
+from tasks.runs.resolve.plan import planned
 from tasks.squad.settings import SquadConfig
 from tasks.tagger.settings import TaggerConfig
 
@@ -72,10 +75,10 @@ class LaunchedJob:
                     if any(map(given.get, names)):
                         self.argv.append(f"--{part}")
                         given[part] = True
-            config = flags.configured(self.settings, given)
+            self._config = flags.configured(self.settings, given)
         except ValueError as error:
             raise InputError(str(error)) from None
-        vars(self).update(flat(config))
+        vars(self).update(flat(self._config))
 
     def _read(self, arguments: Mapping[str, Any]) -> None:
         """Makes the arguments flags."""
@@ -108,8 +111,23 @@ class LaunchedJob:
         """What each rank runs."""
         return [*PYTHON, self.program.replace("bert-", "tasks."), *self.argv]
 
+    def plan(self, ranks: int = 1) -> list[dict[str, Any]]:
+        """What each run of the job would do on so many ranks, as `--plan` prints it: `plan` has the
+        steps of a training, or `plan_about`, of which the number of rows is an estimate. Nothing is
+        trained, and no model is downloaded. Raises InputError as `launch` would.
+        """
+        name = self.program.removeprefix("bert-")
+        program = importlib.import_module(f"tasks.{name}.definition").PROGRAM
+        return planned(program, self._config, ranks, _warn)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {shlex.join([self.program, *self.argv])}"
+
+
+def _warn(text: str) -> None:
+    """Shows the warnings among what a plan says."""
+    if text.startswith("warning: "):
+        warnings.warn(text.removeprefix("warning: "), stacklevel=2)
 
 
 def _parameter_of(field):
@@ -234,6 +252,9 @@ class Script(LaunchedJob, program="", settings=None):
     @property
     def command(self) -> list[str]:
         return [sys.executable, "-P", str(self.path), *self.argv]
+
+    def plan(self, ranks: int = 1) -> list[dict[str, Any]]:
+        raise InputError(f"only the script knows its task: run {self.path} with --plan")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,13 @@
-"""What bert-classifier adds to the resolution of its runs. Without TensorFlow."""
+"""What bert-classifier is, before anything costly happens. Without TensorFlow."""
 
-from tasks.classifier.labels import with_labels
+from collections.abc import Mapping, Sequence
+
+from tasks.classifier.labels import named_task, with_labels
+from tasks.classifier.reader import LabelReader
+from tasks.classifier.reading import Source, sources_of
 from tasks.classifier.settings import ClassifierConfig
 from tasks.runs.resolve.command import Program, Say
+from tasks.runs.resolve.labels import labels_of
 from tasks.runs.resolve.spec import Start
 
 
@@ -14,3 +19,15 @@ class Classifier(Program[ClassifierConfig]):
 
     def outputs(self, config: ClassifierConfig, start: Start, say: Say) -> Start:
         return with_labels(config, start, say)
+
+    def sources(self, config: ClassifierConfig, start: Start) -> Mapping[str, Sequence[Source]]:
+        named = named_task(config, start)
+        return {kind: sources_of(config.texts, named, kind) for kind in config.wanted_sets}
+
+    def reader(self, config: ClassifierConfig, start: Start) -> LabelReader:
+        has_several = named_task(config, start).has_several
+        length = config.examples.max_seq_length
+        return LabelReader(length, labels_of(start.bert_config), has_several)
+
+
+PROGRAM = Classifier()

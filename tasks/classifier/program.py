@@ -5,9 +5,8 @@ The data are those of a task in named_tasks.py, or your own files. Start reading
 `run_classifier`, below.
 """
 
-from tasks.classifier.definition import Classifier
+from tasks.classifier.definition import PROGRAM
 from tasks.classifier.labels import named_task
-from tasks.classifier.reading import sources_of
 from tasks.classifier.settings import ClassifierConfig
 from tasks.classifier.task import LabelTask
 from tasks.runs.job import Job, run_on_ranks
@@ -23,10 +22,10 @@ def run(config: ClassifierConfig) -> None:
 
 def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    config, runs = resolved(Classifier(), config, job)
+    config, runs = resolved(PROGRAM, config, job)
     start = runs[0].start
     named = named_task(config, start)
-    sources = {kind: sources_of(config.texts, named, kind) for kind in config.wanted_sets}
+    sources = PROGRAM.sources(config, start)
     task = LabelTask(
         config.examples.max_seq_length,
         labels_of(start.bert_config),

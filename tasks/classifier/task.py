@@ -4,7 +4,7 @@ Tensors have their shape as a suffix: B rows, L labels.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,8 @@ from ringbase.errors import InputError
 from ringbase.files import parse_json
 from ringbase.ragged import padded
 from tasks.classifier.details import least_sure, one_label, several_labels
-from tasks.classifier.reading import Source, Texts, read
+from tasks.classifier.reader import LabelReader
+from tasks.classifier.reading import Texts
 from tasks.classifier.scoring import metrics, table_of
 from tasks.classifier.several import HALF, THRESHOLDS, in_a_cell, targets, thresholds_of
 from tasks.runs.cache import Tables, with_facts
@@ -36,22 +37,17 @@ LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
 
 
 @dataclass(frozen=True)
-class LabelTask(Task[Texts, np.ndarray]):
+class LabelTask(LabelReader, Task[Texts, np.ndarray]):
     """Texts with a label, or with several, or a number. The results are the scores, float32
     [B, L]."""
 
-    max_seq_length: int = 128
-    labels: Labels = ()
-    has_several: bool = False  # labels per text
     metrics: tuple[str, ...] = ("accuracy",)  # names in `scoring.metrics`
     class_weights: str | None = None  # the flag
     settings: Mapping = field(default_factory=dict)
     weight_of_label: np.ndarray | None = None  # float32 [L]; None for equal weights
     thresholds: Mapping[str, float] = field(default_factory=dict)  # of several labels
     ranks: bool = False  # scores also how the second texts of each first text are ranked
-    name, head, table = "classifier", CLASSIFIER, "examples"
-    # increase when reading or `tables` writes something else: old folders are not used
-    version = 6
+    head = CLASSIFIER
 
     @property
     def metric(self) -> str:
@@ -94,12 +90,6 @@ class LabelTask(Task[Texts, np.ndarray]):
             if weight_of_label is not None:
                 losses_B *= tf.gather(weight_of_label, label)
         return {"loss": tf.reduce_sum(losses_B * batch["is_example"])}
-
-    def read(self, source: Source) -> Texts:
-        return read(source, self.labels or ())
-
-    def key(self, source: Source, texts: Callable) -> object:
-        return self.max_seq_length, self.labels, self.has_several, texts()
 
     def tables(self, texts: Texts, preparation: Preparation) -> Tables:
         """Tokenizes texts.

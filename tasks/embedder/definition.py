@@ -1,14 +1,16 @@
-"""What bert-embedder adds to the resolution of its runs: how texts become vectors. Without
-TensorFlow."""
+"""What bert-embedder is, before anything costly happens. Without TensorFlow."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ringbase.settings import flat
 from tasks.embedder.pooling import said_by
+from tasks.embedder.reader import PairReader
+from tasks.embedder.reading import Source, files_and_columns
 from tasks.embedder.settings import DEFAULTS, EmbedderConfig, VectorSettings
 from tasks.runs.resolve.command import Program
 from tasks.runs.resolve.spec import Start
+from tasks.runs.trained import saved_settings
 
 
 class Embedder(Program[EmbedderConfig]):
@@ -21,6 +23,16 @@ class Embedder(Program[EmbedderConfig]):
 
     def settled(self, config: EmbedderConfig, start: Start) -> EmbedderConfig:
         return replace(config, vectors=vectors_of(config, start))
+
+    def sources(self, config: EmbedderConfig, start: Start) -> Mapping[str, Sequence[Source]]:
+        pairs = files_and_columns(config.pairs)
+        return {kind: [Source(pairs, kind)] for kind in config.wanted_sets}
+
+    def reader(self, config: EmbedderConfig, start: Start) -> PairReader:
+        return PairReader(config.vectors, saved_settings(config))
+
+
+PROGRAM = Embedder()
 
 
 def vectors_of(config: EmbedderConfig, start: Start) -> VectorSettings:

@@ -4,8 +4,7 @@ Start reading at `run_embedder`, below. The loss that joins the rows of all rank
 distributed/joint.py.
 """
 
-from tasks.embedder.definition import Embedder
-from tasks.embedder.reading import Source, files_and_columns
+from tasks.embedder.definition import PROGRAM
 from tasks.embedder.settings import EmbedderConfig
 from tasks.embedder.task import EmbedTask
 from tasks.runs.job import Job, run_on_ranks
@@ -20,10 +19,9 @@ def run(config: EmbedderConfig) -> None:
 
 def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     """Trains, evaluates and embeds as the flags say, on every rank. Returns the scores."""
-    config, runs = resolved(Embedder(), config, job)
-    task = EmbedTask(config.vectors, config.loss, saved_settings(config))
-    pairs = files_and_columns(config.pairs)
-    sources = {kind: [Source(pairs, kind)] for kind in config.wanted_sets}
+    config, runs = resolved(PROGRAM, config, job)
+    task = EmbedTask(config.vectors, saved_settings(config), config.loss)
+    sources = PROGRAM.sources(config, runs[0].start)
     sets = open_sets(task, sources, runs, config, job)
     if sets.train:
         task = task.trained_on(sets.train[0].tables["pairs"])

@@ -23,9 +23,10 @@ from distributed.run import Run
 from ringbase.ragged import offsets_of, padded
 from ringbase.settings import flat
 from tasks.embedder.pooling import files_of
-from tasks.embedder.reading import Pairs, Source, read
+from tasks.embedder.reader import PairReader
+from tasks.embedder.reading import Pairs
 from tasks.embedder.scoring import Search
-from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
+from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling
 from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
 from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
@@ -37,17 +38,14 @@ OF_TEXTS = ("row_id", "slot", "digest", "anchor", "positive")
 
 
 @dataclass(frozen=True)
-class EmbedTask(Task[Pairs, np.ndarray]):
+class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
     """Pairs with hard negatives or scores. The results are the vectors of `Pairs.places`, float32
     [texts, W]."""
 
-    vectors: VectorSettings = field(default_factory=VectorSettings)
     contrast: LossSettings = field(default_factory=LossSettings)
-    settings: Mapping = field(default_factory=dict)
     texts_per_row: int = 2
     trains_on_scores: bool = False  # the squared error of cosines, instead of the joint loss
     metric: str = "eval_ndcg@10"
-    name, table, train_table = "embedder", "texts", "pairs"
 
     @property
     def head(self) -> Head:  # type: ignore[override]
@@ -60,10 +58,6 @@ class EmbedTask(Task[Pairs, np.ndarray]):
     @property
     def normalize(self) -> bool:
         return self.vectors.normalize is not False
-
-    @property
-    def max_seq_length(self) -> int:
-        return self.vectors.max_seq_length or DEFAULTS["max_seq_length"]
 
     @property
     def fixed(self) -> Mapping:
@@ -136,9 +130,6 @@ class EmbedTask(Task[Pairs, np.ndarray]):
         return {"loss": tf.reduce_sum(losses_P * batch["is_pair"])}
 
     # -- rows and results --------------------------------------------------------------------------
-
-    def read(self, source: Source) -> Pairs:
-        return read(source)
 
     def tables(self, pairs: Pairs, preparation: Preparation) -> Tables:
         """A row of `pairs` has `input_ids`, those of its texts one after another ([CLS] text

@@ -1,12 +1,11 @@
-"""What bert-pretraining adds to the resolution of its run: the tokenizer of its shards. Without
-TensorFlow."""
+"""What bert-pretraining is, before anything costly happens. Without TensorFlow."""
 
 from dataclasses import replace
 from pathlib import Path
 
-from bert.corpus.shards import TOKENIZER, find_shards, is_arrow
+from bert.corpus.shards import TOKENIZER, find_shards, is_arrow, open_shards
 from tasks.pretraining.settings import PretrainingConfig
-from tasks.runs.resolve.command import Program, Say
+from tasks.runs.resolve.command import Count, Program, Say
 from tasks.runs.resolve.spec import Start
 from tasks.runs.resolve.start import Needs
 
@@ -27,6 +26,16 @@ class Pretraining(Program[PretrainingConfig]):
             return start
         moments = Path(str(config.model.init_checkpoint)).expanduser()
         return replace(start, moments=moments)
+
+    def train_rows(self, config: PretrainingConfig, start: Start) -> Count:
+        files = find_shards(config.input_file)
+        if not is_arrow(files):  # TFRecord files are counted when they are converted
+            return Count()
+        _, manifest = open_shards(files)
+        return Count(sum(shard["examples"] for shard in manifest["shards"]), is_exact=True)
+
+
+PROGRAM = Pretraining()
 
 
 def tokenizer_of_shards(patterns: str) -> Path | None:

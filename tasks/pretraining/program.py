@@ -7,7 +7,7 @@ The shards come from `bert-corpus build`, or are Google's TFRecord files. Start 
 
 from typing import Any
 
-from tasks.pretraining.definition import Pretraining
+from tasks.pretraining.definition import PROGRAM
 from tasks.pretraining.evaluation import Evaluation
 from tasks.pretraining.settings import PretrainingConfig
 from tasks.pretraining.shards import open_rows
@@ -31,7 +31,7 @@ def run(config: PretrainingConfig) -> None:
 def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     """Trains and evaluates as the flags say, on every rank. Returns the results of the
     evaluation."""
-    config, (one,) = resolved(Pretraining(), config, job)
+    config, (one,) = resolved(PROGRAM, config, job)
     start, history, settings = one.start, one.history, config.evaluation
     source = "--input_file", config.input_file
     if config.do_train:

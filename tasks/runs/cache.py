@@ -75,6 +75,14 @@ def build(recipe: Callable[[], Recipe], run: Run) -> tuple[Path, bool]:
         return folder, build_folder(folder, fill)
 
 
+def cached_rows(key: str, table: str) -> int | None:
+    """How many rows a table in the cache has; None if it is not there."""
+    folder = cache_folder() / key
+    if manifest.position_of(folder) is None:
+        return None
+    return len(Rows.open(folder / f"{table}.arrow"))
+
+
 def in_memory(tables: Tables) -> Prepared:
     """The tables without a cache, for data that are used once."""
     return Prepared({name: Rows(table) for name, table in tables.items()})

@@ -7,15 +7,17 @@ import contextlib
 import errno
 import gc
 import importlib
+import json
 import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bert import set_xla_flags
 from distributed.devices import imported_tensorflow
+from distributed.launcher import launched_size
 from ringbase.errors import InputError, one_line
 from tasks.runs import flags
 
@@ -29,7 +31,20 @@ def run_command(prog: str, config_class: type, argv: Sequence[str] | None = None
     """The `main` of the command bert-NAME: `tasks.NAME.program.run` with the configuration of the
     flags."""
     config: Any = flags.parse(config_class, argv, prog=prog)
-    start(prog, f"tasks.{prog.removeprefix('bert-')}.program", config)
+    name = prog.removeprefix("bert-")
+    if getattr(config, "plan", False):
+        print_plan(prog, importlib.import_module(f"tasks.{name}.definition").PROGRAM, config)
+    start(prog, f"tasks.{name}.program", config)
+
+
+def print_plan(prog: str, program: Any, config: Any) -> NoReturn:
+    """Prints what the runs of a command would do, once over all ranks, and exits."""
+    # the launcher's variables: no rank joins
+    _, num_ranks = launched_size()
+    with flags.reporting(prog):
+        module = importlib.import_module("tasks.runs.resolve.plan")
+        runs = module.planned(program, config, num_ranks, flags.print_on_first)
+    flags.stop(json.dumps(runs, indent=2, ensure_ascii=False), 0)
 
 
 def start(prog: str, module: str, config: Any) -> None:

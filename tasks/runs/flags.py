@@ -97,7 +97,7 @@ def parse(
         _refuse(prog, one_line(error))
     for name, reason in IGNORED.items():
         if name in given:
-            _print_on_first(f"--{name} is ignored: {reason}", sys.stderr)
+            print_on_first(f"--{name} is ignored: {reason}", sys.stderr)
     return config
 
 
@@ -183,7 +183,7 @@ def help_of(fields: Sequence[Field], prog: str, description: str) -> str:
 
 def stop(text: str, status: int) -> NoReturn:
     """Prints once over all ranks, to standard error unless `status` is 0, and exits."""
-    _print_on_first(text, sys.stderr if status else sys.stdout)
+    print_on_first(text, sys.stderr if status else sys.stdout)
     raise SystemExit(status)
 
 
@@ -319,7 +319,7 @@ def _hint(name: str, known: Mapping[str, Field]) -> str:
 
 
 def _refuse(prog: str, message: str) -> NoReturn:
-    _print_on_first(f"{prog}: error: {message}", sys.stderr)
+    print_on_first(f"{prog}: error: {message}", sys.stderr)
     if is_first():
         tell("ended 2")
     else:
@@ -341,18 +341,19 @@ def reporting(prog: str) -> Iterator[None]:
             stop(f"{prog}: error: {one_line(error)}", 1)
     for warning in caught:
         if warning.category is UserWarning:  # ours; libraries use other classes
-            _print_on_first(f"{prog}: warning: {warning.message}", sys.stderr)
+            print_on_first(f"{prog}: warning: {warning.message}", sys.stderr)
 
 
-def _print_on_first(text: str, file: TextIO) -> None:
+def print_on_first(text: str, file: TextIO | None = None) -> None:
+    """Prints a line once over all ranks, by default to standard error."""
     if not is_first():
         return
     try:
-        print(text, file=file, flush=True)
+        print(text, file=file or sys.stderr, flush=True)
     except BrokenPipeError:  # --help | head
         # or the flush when Python exits would fail too
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, file.fileno())
+        os.dup2(nowhere, (file or sys.stderr).fileno())
 
 
 def is_first() -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from tasks.runs.resolve.command import (
     resolve,
 )
 from tasks.runs.resolve.past import TASK_FILE
+from tasks.runs.resolve.plan import planned
 from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.settings import FineTuningConfig, ProgramConfig, SelectionSettings
 from tasks.runs.task import DataSet, Record, Scores, Task, open_set
@@ -73,6 +75,10 @@ def resolved(program: Program[Config], config: Config, job: Job) -> tuple[Config
     if job.goes_on and resume == "never":
         resume = "auto"
     world, run = job.world, job.run
+    if config.plan:  # of a program of one's own; ours print it before they join
+        plans = world.on_first(planned, program, config, world.size, run.say)
+        world.say(json.dumps(plans, indent=2, ensure_ascii=False), sys.stdout)
+        raise SystemExit(0)
     folders = {}
     if config.has_seeds:
         world.on_first(refuse_single_run, run.folder)

@@ -142,6 +142,9 @@ class ProgramConfig(Settings):
     training: TrainingSettings
     machine: MachineSettings
     do_train: bool = setting(False, "train the model", "training")
+    plan: bool = setting(
+        False, "print what the command would do, as JSON and in words, and stop", "data"
+    )
 
     @property
     def has_seeds(self) -> bool:

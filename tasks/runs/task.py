@@ -17,12 +17,11 @@ from bert.batch import Batch, Grouping
 from bert.heads import Head
 from distributed.rows import BatchRows, Rows
 from distributed.run import Run
-from ringbase.files import digest
 from tasks.runs.cache import Prepared, Recipe, Tables, in_memory
 from tasks.runs.details import Details
+from tasks.runs.reader import Examples, Reader, rows_key
 from tasks.runs.texts import Preparation
 
-Examples = TypeVar("Examples")
 Results = TypeVar("Results")
 Scores = dict[str, float]
 Tensors = dict[str, tf.Tensor]
@@ -122,31 +121,13 @@ class Record(NamedTuple):
     shown: Mapping | None = None
 
 
-class Task(Trains, Generic[Examples, Results]):
+class Task(Reader[Examples], Trains, Generic[Examples, Results]):
     """The base of all tasks but pretraining, which has no examples: its rows come from shards."""
-
-    name: ClassVar[str]
-    # increase when `read` or `tables` makes something else: old rows are not used
-    version: ClassVar[int] = 1
-    table: ClassVar[str] = "rows"  # whose rows are predicted
-    train_table: ClassVar[str | None] = None  # whose rows are trained on, if they are others
-    labels: Any = ()  # the names of the model's outputs, if they have names
 
     @property
     def fixed(self) -> Mapping:
         """The settings, by flag, that must not change when a training is resumed."""
         return self.settings
-
-    # -- from a source to rows ---------------------------------------------------------------------
-
-    def read(self, source: Any) -> Examples:
-        """The examples of a source. Raises InputError, which names the place."""
-        raise NotImplementedError
-
-    def key(self, source: Any, read: Callable[[], Examples]) -> object:
-        """All that the rows of a source depend on, besides the tokenizer: `settings` have all that
-        `tables` reads. `read` reads the source."""
-        return self.settings, self.max_seq_length, self.labels, read()
 
     def tables(self, examples: Examples, preparation: Preparation) -> Tables:
         """The rows of examples, with the facts "notes", to be printed, and those of
@@ -202,10 +183,8 @@ def open_set(task: Task, source: Any, preparation: Preparation) -> DataSet:
     Raises InputError as `task.read` and `Preparation.rows`."""
 
     def recipe() -> Recipe:
-        read = cache(partial(task.read, source))
-        key = task.key(source, read)
-        folder = digest(task.name, task.version, preparation.tokenizer.digest, key)
-        return folder, lambda: task.tables(read(), preparation)
+        key, read = rows_key(task, source, preparation.tokenizer)
+        return key, lambda: task.tables(read(), preparation)
 
     prepared = preparation.rows(recipe, source)
     # read again where they are needed: those to train on would only take memory

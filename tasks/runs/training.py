@@ -162,12 +162,12 @@ class Training:
         fixed = fixed_settings(self._data, self._config, seed)
         state = self._first_state(start, fixed, continues, held_out, run)
         is_at_end = is_finished(state, held_out)  # only its model was not saved
-        run.remove(result_file(trains=True))
         self._announce(job, plan, state.step, held_out)
-        feed = self.feed(seed)
-        copy_model = partial(weights.copied, self.model, start.tokenizer)
         if not (continues or job.goes_on):
             set_former_run_aside(run, history)
+        run.remove(result_file(trains=True))
+        feed = self.feed(seed)
+        copy_model = partial(weights.copied, self.model, start.tokenizer)
         with closing(Checkpoints(folder, world, copy_model, loop, run.publish)) as checkpoints:
             self._take_values(start, run, seed, checkpoints, state)
             if is_at_end:

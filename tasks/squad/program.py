@@ -8,8 +8,7 @@ from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, resolved, run_task
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
-from tasks.squad.definition import Squad
-from tasks.squad.reading import Source
+from tasks.squad.definition import PROGRAM
 from tasks.squad.settings import SquadConfig
 from tasks.squad.task import SpanTask
 
@@ -21,12 +20,8 @@ def run(config: SquadConfig) -> None:
 def run_squad(config: SquadConfig, job: Job) -> Scores:
     """Trains and predicts as the flags say, on every rank. Returns the scores, if the file has
     answers."""
-    config, runs = resolved(Squad(), config, job)
+    config, runs = resolved(PROGRAM, config, job)
     task = SpanTask(config.windows, config.answers, config.metric, saved_settings(config))
-    train = [Source(config.questions, "train")]
-    dev = [Source(config.questions, "predict")]
-    # what is predicted is also what a training is evaluated on
-    of_kind = {"train": train, "dev": dev, "predict": dev}
-    sources = {kind: of_kind[kind] for kind in config.wanted_sets}
+    sources = PROGRAM.sources(config, runs[0].start)
     sets = open_sets(task, sources, runs, config, job)
     return run_task(task, sets, runs, config, job)

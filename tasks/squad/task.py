@@ -5,7 +5,7 @@ Tensors have their shape as a suffix: B rows, T positions of a row, R of the hid
 start and end.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,6 @@ from distributed.rows import ragged
 from distributed.run import Run
 from ringbase.errors import shortened
 from ringbase.ragged import padded
-from ringbase.settings import flat
 from tasks.runs.cache import Tables, with_facts
 from tasks.runs.details import Details
 from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
@@ -28,8 +27,9 @@ from tasks.runs.trained import saved_settings
 from tasks.squad.answers import Prediction, SpanDecoder, nbest_file
 from tasks.squad.details import details, marked_context
 from tasks.squad.metrics import AllScores, Unit, separates_words, squad_v1, squad_v2
-from tasks.squad.reading import NO_PLACE, Examples, Question, Source, answer_characters, read
-from tasks.squad.settings import AnswerSettings, WindowSettings
+from tasks.squad.reader import SpanReader
+from tasks.squad.reading import NO_PLACE, Examples, Question, answer_characters
+from tasks.squad.settings import AnswerSettings
 
 LARGE = 1e30
 ANSWERS = ("start_position", "end_position")
@@ -41,20 +41,13 @@ SHOWN = "question", "context", "prediction", "answers", "probability"
 
 
 @dataclass(frozen=True)
-class SpanTask(Task[Examples, Results]):
+class SpanTask(SpanReader, Task[Examples, Results]):
     """Windows with an answer's first and last token."""
 
-    windows: WindowSettings = field(default_factory=WindowSettings)
     answers: AnswerSettings = field(default_factory=AnswerSettings)
     count: str = "auto"  # what is counted: the flag `--metric`
     settings: Mapping = field(default_factory=dict)
-    name, head, table, metric = "squad", SPAN, "windows", "f1"
-    # increase when reading or cutting accepts or writes something else: old folders are not used
-    version = 7
-
-    @property
-    def max_seq_length(self) -> int:
-        return self.windows.max_seq_length
+    head, metric = SPAN, "f1"
 
     @property
     def fixed(self) -> Mapping:
@@ -91,12 +84,6 @@ class SpanTask(Task[Examples, Results]):
             log_probs_B21 = tf.reduce_sum(log_probs_B2T * here_B2T, -1, keepdims=True)
             sums.append(tf.reduce_sum(log_probs_B21 * is_here_B[:, None, None]))
         return {"loss": -tf.add_n(sums) / 2}
-
-    def read(self, source: Source) -> Examples:
-        return read(source, self.windows.version_2_with_negative)
-
-    def key(self, source: Source, examples: Callable) -> object:
-        return flat(self.windows), examples()
 
     def tables(self, examples: Examples, preparation: Preparation) -> Tables:
         """Tokenizes questions and contexts and cuts the contexts into windows.

@@ -1,9 +1,13 @@
-"""What bert-tagger adds to the resolution of its runs: its tags. Without TensorFlow."""
+"""What bert-tagger is, before anything costly happens. Without TensorFlow."""
+
+from collections.abc import Mapping, Sequence
 
 from ringbase.errors import InputError
 from tasks.runs.resolve.command import Program, Say
 from tasks.runs.resolve.labels import with_outputs
 from tasks.runs.resolve.spec import Start
+from tasks.runs.trained import saved_settings
+from tasks.tagger.reader import TagReader
 from tasks.tagger.reading import Source, in_bioes, is_plain, read, tags_of
 from tasks.tagger.settings import TaggerConfig
 
@@ -21,6 +25,15 @@ class Tagger(Program[TaggerConfig]):
         if config.do_train and not start.goes_on:
             labels = tags_of_file(config, say)
         return with_outputs(start, labels, config.do_train, say, as_read)
+
+    def sources(self, config: TaggerConfig, start: Start) -> Mapping[str, Sequence[Source]]:
+        return {kind: [Source(config.files, kind)] for kind in config.wanted_sets}
+
+    def reader(self, config: TaggerConfig, start: Start) -> TagReader:
+        return TagReader(config.sentences, start.bert_config.labels, saved_settings(config))
+
+
+PROGRAM = Tagger()
 
 
 def tags_of_file(config: TaggerConfig, say: Say) -> tuple[str, ...]:

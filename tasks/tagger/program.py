@@ -7,8 +7,7 @@ from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, resolved, run_task
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
-from tasks.tagger.definition import Tagger
-from tasks.tagger.reading import Source
+from tasks.tagger.definition import PROGRAM
 from tasks.tagger.settings import TaggerConfig
 from tasks.tagger.task import TagTask
 
@@ -19,9 +18,9 @@ def run(config: TaggerConfig) -> None:
 
 def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    config, runs = resolved(Tagger(), config, job)
+    config, runs = resolved(PROGRAM, config, job)
     labels = runs[0].start.bert_config.labels
     task = TagTask(config.sentences, labels, saved_settings(config))
-    sources = {kind: [Source(config.files, kind)] for kind in config.wanted_sets}
+    sources = PROGRAM.sources(config, runs[0].start)
     sets = open_sets(task, sources, runs, config, job)
     return run_task(task, sets, runs, config, job)

@@ -3,8 +3,8 @@
 Tensors have their shape as a suffix: R rows of the hidden state, B rows, T tokens, L labels.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,8 @@ from tasks.runs.details import Details
 from tasks.runs.task import DataSet, Record, Scores, Task, Tensors, named_outputs
 from tasks.runs.texts import Preparation, max_context_owner, window_starts
 from tasks.tagger.decoder import NONE, Results, TagDecoder
-from tasks.tagger.reading import Sentences, Source, illegal, is_plain, read, text_of
+from tasks.tagger.reader import TagReader
+from tasks.tagger.reading import Sentences, illegal, is_plain, text_of
 from tasks.tagger.scoring import details, entities, measure, shown
 from tasks.tagger.settings import SentenceSettings
 
@@ -27,22 +28,14 @@ Data = DataSet[Sentences]
 
 
 @dataclass(frozen=True)
-class TagTask(Task[Sentences, Results]):
+class TagTask(TagReader, Task[Sentences, Results]):
     """Rows of tokens with the number of a tag at each."""
 
-    sentences: SentenceSettings = field(default_factory=SentenceSettings)
-    labels: Sequence[str] = ()
-    settings: Mapping = field(default_factory=dict)
-    name, head = "tagger", TAGGER
-    version = 2  # increase when reading or `tables` makes something else: old rows are not used
+    head = TAGGER
 
     @property
     def metric(self) -> str:
         return "eval_accuracy" if is_plain(self.labels) else "eval_f1"
-
-    @property
-    def max_seq_length(self) -> int:
-        return self.sentences.max_seq_length
 
     def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)
@@ -62,9 +55,6 @@ class TagTask(Task[Sentences, Results]):
         tags_R = batch["tags"]
         losses_R = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(tags_R, 0), scores_RL)
         return {"loss": tf.reduce_sum(losses_R * tf.cast(tags_R != NONE, losses_R.dtype))}
-
-    def read(self, source: Source) -> Sentences:
-        return read(source, self.sentences.characters, self.labels)
 
     def tables(self, sentences: Sentences, preparation: Preparation) -> Tables:
         """A row of `rows` has `input_ids` ([CLS] tokens [SEP]), `sentence_a_tokens`, `sentence`

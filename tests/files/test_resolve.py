@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from harness import folders
 from harness.mpi import ROOT
-from harness.parsing import SETTINGS, named
+from harness.parsing import SETTINGS, main_of, named
 from harness.refusals import refused
 from harness.texts import write_lines
 
@@ -19,6 +19,7 @@ from tasks.embedder.definition import Embedder
 from tasks.pretraining.definition import Pretraining
 from tasks.runs import flags
 from tasks.runs.resolve.command import resolve
+from tasks.runs.resolve.plan import planned
 from tasks.runs.resolve.spec import as_json, digest_of
 from tasks.squad.definition import Squad
 from tasks.tagger.definition import Tagger
@@ -362,7 +363,7 @@ def test_a_spec_is_json_and_its_digest_tells_runs_apart(tmp_path):
 
 def test_nothing_costly_is_imported():
     """Resolution is done before TensorFlow, Keras and MPI are there."""
-    modules = ["tasks.runs.resolve.command", "tasks.runs.resolve.labels"]
+    modules = ["tasks.runs.resolve.plan", "tasks.runs.resolve.labels"]
     modules += [each.__module__ for each in PROGRAMS.values()]
     code = f"import {', '.join(modules)}, sys\n"
     code += "print({'tensorflow', 'keras', 'mpi4py'} & sys.modules.keys() or 'none')"
@@ -387,3 +388,73 @@ def test_each_file_of_a_folder_is_opened_once(tmp_path, monkeypatch):
     names = sorted(opened)
     opened.clear()
     assert names == ["result.json", "run.json", "task.json"]
+
+
+# -- `--plan` --------------------------------------------------------------------------------------
+
+
+def write_questions(file, num):
+    paragraphs = []
+    for number in range(num):
+        answer = {"text": "cat", "answer_start": 6}
+        question = {"id": str(number), "question": "who ?", "answers": [answer]}
+        context = f"a fox cat {number}"
+        paragraphs.append({"context": context, "qas": [question]})
+    file.write_text(json.dumps({"version": "1.1", "data": [{"paragraphs": paragraphs}]}))
+
+
+def plans_of(program, folder, *argv, ranks=1):
+    argv = [f"--output_dir={folder}", *argv]
+    config = flags.parse(named(SETTINGS[program]), argv, prog=program)
+    said = []
+    return planned(PROGRAMS[program](), config, ranks, said.append), said
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_plan_is_exact_or_says_about(tmp_path):
+    """Texts are rows; questions may be several, until their rows are in the cache."""
+    more = write(tmp_path, "nothing")
+    rows = [f"the cat {number},{number % 2}" for number in range(48)]
+    write_lines(tmp_path / "train.csv", "text,label", *rows)
+    argv = [*more, f"--train_file={tmp_path}/train.csv", "--do_train", "--train_batch_size=4"]
+    argv += ["--num_train_epochs=2", "--allow_unknown"]
+    (run,), said = plans_of("bert-classifier", tmp_path / "out", *argv, ranks=3)
+    assert (run["plan"]["rows"], run["plan"]["steps"], run["plan_about"]) == (48, 24 // 3, None)
+    assert run["ranks"] == run["plan"]["size"] == 3
+    assert not [line for line in said if "about" in line]
+    write_questions(tmp_path / "train.json", 20)
+    argv[3] = f"--train_file={tmp_path}/train.json"
+    (run,), said = plans_of("bert-squad", tmp_path / "out", *argv)
+    assert (run["plan"], run["plan_about"]["steps"]) == (None, 10)
+    (line,) = [line for line in said if line.startswith("plan: ")]
+    assert line.count("about") == 3
+    assert "about 10 steps" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_of_what_is_complete_trains_nothing(tmp_path):
+    more = write(tmp_path, "complete")
+    (run,), said = plans_of("bert-squad", tmp_path / "out", *SQUAD, *more)
+    assert (run["plan"], run["plan_about"]) == (None, None)
+    assert run["goes_on_from"] == {"complete": True, "steps": 24}
+    assert said == [f"{tmp_path}/out: the complete training in {tmp_path}/out stays as it is"]
+
+
+def test_a_plan_downloads_no_model_and_reads_no_store(tmp_path):
+    plan = partial(plans_of, "bert-squad")
+    named_model = *SQUAD, "--model=someone/none"
+    refused(lambda: plan(tmp_path / "new", *named_model), "someone/none", "cache")
+    refused(lambda: plan("memory://bucket/run", *SQUAD), "--plan", "memory://bucket/run")
+
+
+def test_a_plan_is_json_on_standard_output_and_words_on_standard_error(tmp_path, capsys):
+    more = write(tmp_path, "unfinished")
+    argv = [f"--output_dir={tmp_path}/out", *PREDICT_ONLY, *more, "--plan"]
+    with pytest.raises(SystemExit) as stop:
+        main_of("bert-squad")(argv)
+    printed = capsys.readouterr()
+    assert not stop.value.code
+    (run,) = json.loads(printed.out)
+    assert (run["program"], run["does"]) == ("bert-squad", ["eval", "predict"])
+    assert f"checkpoint {tmp_path}/out/checkpoints" in printed.err
+    assert "tensorflow" not in printed.err

@@ -16,7 +16,7 @@ from harness.jobs import assert_gone, started
 from harness.program_runs import ROOT, written_scores
 from harness.refusals import refused
 from harness.squad_files import make_entries, write_squad
-from harness.texts import write_model
+from harness.texts import write_lines, write_model
 
 import ringbert
 from ringbase.files import read_json
@@ -44,6 +44,25 @@ def test_files_say_what_a_job_does(kind, arguments, done):
     job = getattr(ringbert, kind)(output_dir="out", **arguments)
     names = ("do_train", "do_eval", "do_predict")
     assert {name for name in names if getattr(job, name, False)} == done
+
+
+def test_a_job_tells_its_plan(tmp_path):
+    """As `--plan` does (tests/files/test_resolve.py); only a script knows its own task."""
+    write_model(tmp_path)
+    write_lines(tmp_path / "train.csv", "text,label", *(f"cat {n},{n % 2}" for n in range(64)))
+    model = {"bert_config_file": f"{tmp_path}/bert_config.json"}
+    job = ringbert.Classification(
+        output_dir=str(tmp_path / "out"),
+        train_file=str(tmp_path / "train.csv"),
+        vocab_file=str(tmp_path / "vocab.txt"),
+        num_train_epochs=2,
+        **model,
+    )
+    (run,) = job.plan(ranks=2)
+    assert (run["does"], run["plan"]["steps"], run["plan"]["size"]) == (["train"], 2, 2)
+    refused(partial(squad(train_file="a.json").plan, 2), "--bert_config_file")
+    script = ringbert.Script(tmp_path / "train.csv", output_dir="out")
+    refused(script.plan, "train.csv", "--plan")
 
 
 def test_a_job_shows_its_command():

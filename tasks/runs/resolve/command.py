@@ -3,15 +3,17 @@
 Called on rank 0; nothing here computes, and nobody reads the flags or the folders again.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from bert.text import tokenizer
 from ringbase.errors import InputError
 from ringbase.settings import check_settled, fields_of, flat, made, of_type
+from tasks.runs.cache import cached_rows
 from tasks.runs.history import DATA_FLAGS, NOT_TRAINED_ON, changes
+from tasks.runs.reader import Reader, rows_key
 from tasks.runs.resolve.past import CHECKPOINTS, RUN_FILE
 from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.resolve.start import Needs, check_length, find_start, past_of
@@ -20,6 +22,13 @@ from tasks.runs.settings import ProgramConfig
 DATA = "training data (digest)"  # among what must not change
 Config = TypeVar("Config", bound=ProgramConfig)
 Say = Callable[[str], None]
+
+
+class Count(NamedTuple):
+    """A number of rows, as far as it is known before they are made."""
+
+    number: int | None = None
+    is_exact: bool = False
 
 
 class Program(Generic[Config]):
@@ -43,6 +52,27 @@ class Program(Generic[Config]):
         """The start of a model with the outputs that this command asks for: its labels."""
         return start
 
+    def sources(self, config: Config, start: Start) -> Mapping[str, Sequence]:
+        """What is read of "train", one or none, "dev" and "predict". Of two kinds it may be the
+        same object, which is read once."""
+        return {}
+
+    def reader(self, config: Config, start: Start) -> Reader | None:
+        """What reads the sources; None if only the task can."""
+        return None
+
+    def train_rows(self, config: Config, start: Start) -> Count:
+        """How many rows there are to train on."""
+        reader = self.reader(config, start)
+        if reader is None:
+            return Count()
+        (source,) = self.sources(config, start)["train"]
+        key, read = rows_key(reader, source, start.words)
+        number = cached_rows(key, reader.train_table or reader.table)
+        if number is not None:
+            return Count(number, is_exact=True)
+        return Count(*reader.rows_of(read()))
+
 
 @dataclass(frozen=True)
 class Resolved(Generic[Config]):
@@ -59,9 +89,10 @@ def resolve(
     folder: Path,
     resume: str,
     say: Say,
+    downloads: bool = True,
 ) -> Resolved[Config]:
     """The runs of a command in a folder. `written`: its flags as the user wrote them; what is
-    remote there is local in `config`.
+    remote there is local in `config`. `downloads`: a model that only the hub has is fetched.
 
     Raises InputError: as `find_start` and the program; seeds start from different models; a single
     run and runs of seeds would share the folder.
@@ -79,7 +110,7 @@ def resolve(
                 f"{place} holds runs of several seeds ({', '.join(past.seeds)}): give --seeds, or"
                 " another --output_dir"
             )
-        needs = program.needs(config)
+        needs = replace(program.needs(config), downloads=downloads)
         start = find_start(config.model, resume, past, config.do_train, needs, say)
         own, notes = settled(config, start)
         own = program.settled(own, start)

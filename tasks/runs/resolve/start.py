@@ -31,6 +31,7 @@ class Needs:
     tokenizer: bool = True  # False if the data are already token ids
     # with a vocabulary, if neither the flags nor the weights have one
     tokenizer_folder: Path | None = None
+    downloads: bool = True  # a model that only the hub has is fetched
 
 
 def past_of(folder: Path, resume: str, say: Say) -> Past:
@@ -170,7 +171,9 @@ def start_of_model(config: ModelSettings, say: Say, needs: Needs) -> Start:
     """The start that the flags name; ignores checkpoints. Raises as `find_start`."""
     flag = "init_checkpoint" if config.init_checkpoint else "model"
     named = config.init_checkpoint or config.model
-    source = hub.find(named, config.model_revision) if named else None
+    source = None
+    if named:
+        source = hub.find(named, config.model_revision, needs.downloads)
     if source is not None and (source / manifest.NAME).exists():  # a run's checkpoint
         try:
             manifest.check_intact(source)

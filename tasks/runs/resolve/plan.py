@@ -1,0 +1,85 @@
+"""What `--plan` says: the runs of a command, and the steps of their trainings.
+
+Nothing is written but the cache of remote inputs, and no model is downloaded.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from distributed.plan import Plan, make_plan
+from distributed.world import World
+from ringbase.errors import InputError
+from ringbase.settings import flat, made
+from tasks.runs.remote import is_remote, local_folder, local_inputs
+from tasks.runs.resolve.command import Count, Program, resolve
+from tasks.runs.resolve.spec import RunSpec, as_json, digest_of
+from tasks.runs.settings import ProgramConfig
+
+Say = Callable[[str], None]
+
+
+def planned(
+    program: Program, config: ProgramConfig, num_ranks: int, say: Say
+) -> list[dict[str, Any]]:
+    """Each run of a command as `as_json` has it, with its number of `ranks`, and its `plan` if that
+    is known, or else `plan_about`, of which the number of rows is an estimate. `say` gets the same
+    in words.
+
+    Raises InputError as `resolve` and `make_plan`, and if the folder is remote.
+    """
+    values = flat(config)
+    if is_remote(config.output_dir):
+        raise InputError(
+            f"--plan looks into local folders only, got --output_dir {config.output_dir}; a run"
+            " prints its plan when it starts"
+        )
+    written = {name: values[name] for name in config.given}
+    local = made(type(config), written | local_inputs(written, World()))
+    folder = local_folder(config.output_dir)
+    resume = config.training.resume
+    found = resolve(program, local, written, folder, resume, say, downloads=False)
+    count = None
+    runs = []
+    for spec in found.specs:
+        say(f"{spec.folder}: {_origin(spec)}")
+        plan = None
+        if "train" in spec.does and not spec.start.is_complete:
+            if count is None:  # the same for all seeds
+                count = program.train_rows(found.config, spec.start)
+            plan = _plan_of(found.config, count, num_ranks, say)
+        is_exact = count is not None and count.is_exact
+        runs.append(
+            {
+                **as_json(spec),
+                "digest": digest_of(spec),
+                "ranks": num_ranks,
+                "plan": asdict(plan) if plan and is_exact else None,
+                "plan_about": asdict(plan) if plan and not is_exact else None,
+            }
+        )
+    return runs
+
+
+def _origin(spec: RunSpec) -> str:
+    """What a run does, and where it starts, in words."""
+    start = spec.start
+    does = ", ".join(spec.does)
+    if not start.is_complete:
+        return f"{does}; weights: {start.reason}"
+    others = [part for part in spec.does if part != "train"]
+    if "train" in spec.does and not others:
+        return f"{start.reason} stays as it is"
+    return f"{', '.join(others)} with the model of {start.reason}"
+
+
+def _plan_of(config: ProgramConfig, count: Count, num_ranks: int, say: Say) -> Plan | None:
+    """The plan of a training, which is said too; None if nobody knows the number of rows."""
+    if count.number is None:
+        say("plan: not known before the rows to train on are made")
+        return None
+    plan = make_plan(config.training.plan.resolved(), count.number, num_ranks)
+    say(plan.in_words("" if count.is_exact else "about "))
+    if not count.is_exact:
+        say("an example may make several rows, which are counted when they are made")
+    return plan

@@ -1,0 +1,155 @@
+"""A run that is started again: what is complete stays as it is, and what is asked for besides is
+added; runs of seeds are runs like others. On a tiny classifier."""
+
+import shutil
+from functools import partial
+
+import pytest
+from harness import classifier_runs as own
+from harness.classifier_runs import classify, table_in, write_rows
+from harness.program_runs import files_in, metrics_in, refusal
+from harness.texts import KINDS
+
+from distributed.run import Run
+from distributed.world import World
+from ringbase.files import read_json
+
+refused = partial(refusal, prog="bert-classifier")
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    """Of a training on wrong labels: the first dev score is the best one."""
+    data = own.write_data(tmp_path_factory.mktemp("data"))
+    wrong = dict(zip(KINDS, (*KINDS[1:], KINDS[0]), strict=True))
+    rows = [(each.first, each.second, wrong[each.kind]) for each in own.TRAIN]
+    write_rows(data / "wrong.csv", own.COLUMNS, rows, ",")
+    files = [*own.own_files(data), f"--train_file={data}/wrong.csv"]
+    return (*own.model_flags(data), *files, *own.LEARN, "--num_train_steps=24")
+
+
+@pytest.fixture(scope="module")
+def stopped(flags, tmp_path_factory):
+    """A run that stopped early and has kept its best model."""
+    out = tmp_path_factory.mktemp("stopped") / "out"
+    classify(out, *flags, "--do_eval", "--eval_steps=4", "--early_stopping_patience=2")
+    return out
+
+
+@pytest.fixture
+def copy(stopped, tmp_path):
+    return shutil.copytree(stopped, tmp_path / "out")
+
+
+def test_other_flags_of_evaluation_leave_a_complete_training_as_it_is(flags, stopped, copy):
+    """Neither trained on, nor is its best model replaced by the last, nor are its scores lost."""
+    assert max(line["step"] for line in metrics_in(stopped)) < 24
+    (copy / "model/notes.txt").write_text("mine")
+    before = files_in(copy / "model")
+    scores = read_json(copy / "result.json")["scores"]
+    classify(copy, *flags)  # nothing besides the training
+    assert files_in(copy) == files_in(stopped) | {"model/notes.txt": b"mine"}
+    returned = classify(copy, *flags, "--do_predict")
+    after = files_in(copy / "model", "README.md")
+    assert after.items() <= before.items()
+    assert {"README.md"} == before.keys() - after.keys()
+    result = read_json(copy / "result.json")
+    assert result["scores"] == returned == scores | result["scores"]
+    assert metrics_in(copy) == metrics_in(stopped)
+    predicted = table_in(copy / "predictions.tsv")
+    classify(copy, "--do_predict", *flags, "--do_train=false")
+    assert table_in(copy / "predictions.tsv") == predicted
+    assert files_in(copy / "model", "README.md") == after
+
+
+def test_what_an_old_model_has_left_is_set_aside_by_a_new_one(flags, copy, capsys):
+    old = files_in(copy)
+    classify(copy, *flags, "--resume=never", "--num_train_steps=2")
+    assert "eval_results.txt" not in files_in(copy)
+    (aside,) = copy.glob("before-*")
+    assert f"kept in {aside}" in capsys.readouterr().err
+    assert files_in(aside) == old
+    assert [entry["step"] for entry in read_json(copy / "history.json")] == [0]
+
+
+def test_scores_of_another_dev_set_do_not_choose_the_best_model(flags, copy, tmp_path, capsys):
+    """They would compare what cannot be compared: the old set's are all higher here."""
+    checkpoints = sorted((copy / "checkpoints").iterdir())
+    for path in (checkpoints[-1], copy / "model"):
+        shutil.rmtree(path)
+    (copy / "result.json").unlink()
+    wrong = dict(zip(KINDS, (*KINDS[1:], KINDS[0]), strict=True))
+    rows = [(each.first, each.second, wrong[each.kind]) for each in own.DEV]
+    write_rows(tmp_path / "other.tsv", own.COLUMNS, rows)
+    other = f"--dev_file={tmp_path}/other.tsv"
+    classify(copy, *flags, other, "--do_eval", "--eval_steps=4", "--load_best_model_at_end")
+    assert "the dev set or the metric is not that of before" in capsys.readouterr().err
+    resumed_at = int(checkpoints[-2].name.removeprefix("rows-")) // 32
+    again = [line for line in metrics_in(copy) if "eval_accuracy" in line]
+    of_new = {line["step"]: line["eval_accuracy"] for line in again if line["step"] >= resumed_at}
+    best = max(of_new, key=lambda step: (of_new[step], -step))
+    assert read_json(copy / "result.json")["steps"] == best
+    state = read_json(sorted((copy / "checkpoints").iterdir())[-1] / "state.json")
+    assert {position // 32 for position, _ in state["evaluations"]} <= of_new.keys()
+
+
+def test_thresholds_stay_with_a_complete_model(flags, tmp_path):
+    rows = [(each.first, each.second, each.kind) for each in own.TRAIN[:96]]
+    write_rows(tmp_path / "rows.csv", own.COLUMNS, rows, ",")
+    names = ("train", "dev", "predict")
+    files = [f"--{name}_file={tmp_path}/rows.csv" for name in names]
+    flags = (*flags, *files, "--multi_label", "--num_train_steps=6", "--save_checkpoints_steps=4")
+    out = tmp_path / "out"
+    classify(out, *flags, "--do_eval")
+    saved = read_json(out / "model/task.json")
+    assert saved["thresholds"].keys() == set(KINDS)
+    classify(out, *flags, "--do_predict")
+    assert read_json(out / "model/task.json") == saved
+
+
+@pytest.fixture(scope="module")
+def seeds(flags, tmp_path_factory):
+    out = tmp_path_factory.mktemp("seeds") / "out"
+    classify(out, *flags, "--num_train_steps=2", "--seeds=1,2", "--do_eval")
+    return out
+
+
+def test_a_single_run_and_runs_of_seeds_share_no_folder(flags, stopped, seeds, capsys):
+    before = files_in(stopped), files_in(seeds)
+    many = partial(classify, stopped, *flags, "--seeds=1,2")
+    assert "run.json" in refused(capsys=capsys, call=many)
+    assert "seed-1, seed-2" in refused(capsys=capsys, call=partial(classify, seeds, *flags))
+    assert (files_in(stopped), files_in(seeds)) == before
+    assert not [*stopped.glob("seed-*")]
+
+
+def test_predictions_of_seeds_leave_their_scores(flags, seeds, tmp_path):
+    scores = (seeds / "eval_results.txt").read_text()
+    unlabelled = own.write_data(tmp_path / "data") / "test.jsonl"
+    only_predicts = [flag for flag in flags if flag != "--do_train"]
+    files = f"--predict_file={unlabelled}", "--seeds=1,2", "--do_predict"
+    classify(seeds, *only_predicts, *files)
+    assert (seeds / "eval_results.txt").read_text() == scores
+    assert (seeds / "seed-2/predictions.tsv").is_file()
+
+
+def test_a_seeds_folder_is_locked_while_it_is_trained(flags, tmp_path, capsys):
+    """Another job would mix its run with it."""
+    out = tmp_path / "out"
+    of_seed = Run(out / "seed-2", World())
+    of_seed.lock()
+    call = partial(classify, out, *flags, "--num_train_steps=2", "--seeds=1,2")
+    line = refused(capsys=capsys, call=call)
+    assert f"{out}/seed-2 belongs to a run that has not ended" in line
+    of_seed.close()
+    assert not (out / "seed-1").exists()  # nothing was begun
+
+
+def test_a_seeds_folder_is_uploaded_with_the_whole(tmp_path):
+    uploaded = []
+    folder = tmp_path / "run"
+    run = Run(folder, World(), lambda whole: uploaded.append((whole, files_in(whole))))
+    part = run.part("seed-1")
+    part.write("result.json", "{}")
+    part.publish()
+    assert uploaded == [(folder, {"seed-1/result.json": b"{}"})]
