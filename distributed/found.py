@@ -10,6 +10,8 @@ from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.files import read_object
 
+CHECKPOINTS = "checkpoints"  # the folder of a run that has them
+
 
 class Found(NamedTuple):
     """An intact checkpoint and the state in it."""

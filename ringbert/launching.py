@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from distributed.launcher import COMMAND, TERMINAL, columns, launched_size
 from ringbase.errors import InputError
 from ringbase.files import read_object
-from ringbase.settings import fields_of, flat, shown
+from ringbase.settings import Field, fields_of, flat, shown
 from tasks.classifier.settings import ClassifierConfig
 from tasks.embedder.settings import EmbedderConfig
 from tasks.pretraining.settings import PretrainingConfig
@@ -58,7 +58,7 @@ class LaunchedJob:
         cls.program, cls.settings, cls.parts = program, settings, parts
         if settings is None:
             return
-        fields = fields_of(settings)
+        fields = arguments_of(settings)
         implied = ", ".join(f"{part} by {' or '.join(names)}" for part, names in parts.items())
         summary, _, example = str(cls.__doc__).partition("\n\n")
         text = f"{summary} Unless a job names parts of its work, they are implied: {implied}."
@@ -69,7 +69,7 @@ class LaunchedJob:
     def __init__(self, /, **arguments) -> None:
         self._read(arguments)
         try:
-            given = flags.read_command_line(self.argv, fields_of(self.settings))
+            given = flags.read_command_line(self.argv, arguments_of(self.settings))
             if not given.keys() & self.parts:
                 for part, names in self.parts.items():
                     if any(map(given.get, names)):
@@ -78,11 +78,12 @@ class LaunchedJob:
             self._config = flags.configured(self.settings, given)
         except ValueError as error:
             raise InputError(str(error)) from None
-        vars(self).update(flat(self._config))
+        values = flat(self._config)
+        vars(self).update((field.name, values[field.name]) for field in arguments_of(self.settings))
 
     def _read(self, arguments: Mapping[str, Any]) -> None:
         """Makes the arguments flags."""
-        fields = fields_of(self.settings) if self.settings else ()
+        fields = arguments_of(self.settings) if self.settings else ()
         lists = [field.name for field in fields if field.is_list]
         known = {name for field in fields for name in field.names}
         values = dict(arguments)
@@ -122,6 +123,11 @@ class LaunchedJob:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {shlex.join([self.program, *self.argv])}"
+
+
+def arguments_of(settings: Any) -> tuple[Field, ...]:
+    """The flags that are arguments of a job: `--plan` is a method."""
+    return tuple(field for field in fields_of(settings) if field.name != "plan")
 
 
 def _warn(text: str) -> None:

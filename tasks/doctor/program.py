@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from distributed.collectives import Collectives, open_collectives
 from distributed.collectives.tensorflow import host_address
-from distributed.found import newest_intact
+from distributed.found import CHECKPOINTS, newest_intact
 from distributed.joining import started
 from distributed.mpirun import OPEN_MPI, find_mpi
 from distributed.run import Run
@@ -41,7 +41,6 @@ from tasks.doctor.page import Finding, Page
 from tasks.runs.environment import cache_folder
 from tasks.runs.history import History
 from tasks.runs.job import Job, set_precision
-from tasks.runs.resolve.past import CHECKPOINTS
 from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.settings import MachineSettings
 

@@ -12,6 +12,7 @@ from bert import hub, weights
 from bert.heads import Head
 from bert.model import Bert
 from distributed.collectives import Collectives
+from distributed.found import CHECKPOINTS
 from distributed.run import Unwritten
 from distributed.world import World
 from ringbase.errors import InputError, one_line
@@ -19,7 +20,6 @@ from ringbase.settings import made
 from tasks.runs.job import POLICIES, Job
 from tasks.runs.loading import model_of
 from tasks.runs.remote import fetched_model, is_remote
-from tasks.runs.resolve.past import CHECKPOINTS
 from tasks.runs.resolve.spec import Start
 from tasks.runs.resolve.start import (
     TOKENIZER_FILES,

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from distributed.found import CHECKPOINTS
 from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError, one_line
 from ringbase.files import build_folder, digest, read_json, write_json
 from tasks.runs.environment import cache_folder, writing_cache
-from tasks.runs.resolve.past import CHECKPOINTS
 
 # the flags of inputs that only rank 0 reads
 ON_FIRST = ("model", "init_checkpoint", "bert_config_file", "vocab_file", "spm_model_file")

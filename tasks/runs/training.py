@@ -18,7 +18,7 @@ from bert.optimizer import make_optimizer
 from bert.trained_words import AllWords, TrainedWords
 from distributed.checkpoint import Checkpoints
 from distributed.elastic import surviving
-from distributed.found import checkpoint_at, checkpoints_in
+from distributed.found import CHECKPOINTS, checkpoint_at, checkpoints_in
 from distributed.gradient import TrainingStep
 from distributed.joint import JointStep
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
@@ -35,7 +35,7 @@ from tasks.runs.history import TRAINING, History, files_of
 from tasks.runs.job import Job
 from tasks.runs.loading import load_on_all
 from tasks.runs.resolve.command import DATA
-from tasks.runs.resolve.past import CHECKPOINTS, MODEL, RUN_FILE, TASK_FILE
+from tasks.runs.resolve.past import MODEL, RUN_FILE, TASK_FILE
 from tasks.runs.resolve.spec import RunSpec, Start, digest_of
 from tasks.runs.resolve.start import WEIGHTS
 from tasks.runs.settings import TrainingSettings

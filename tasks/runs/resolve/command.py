@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from bert.text import tokenizer
+from distributed.found import CHECKPOINTS
 from ringbase.errors import InputError
 from ringbase.settings import check_settled, fields_of, flat, made, of_type
 from tasks.runs.cache import cached_rows
 from tasks.runs.history import DATA_FLAGS, NOT_TRAINED_ON, changes
 from tasks.runs.reader import Reader, rows_key
-from tasks.runs.resolve.past import CHECKPOINTS, RUN_FILE
+from tasks.runs.resolve.past import RUN_FILE
 from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.resolve.start import Needs, check_length, find_start, past_of
 from tasks.runs.settings import ProgramConfig

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distributed.found import Found, newest_intact
+from distributed.found import CHECKPOINTS, Found, newest_intact
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_object
 from tasks.runs.environment import result_file
 from tasks.runs.history import starts_in
 
-CHECKPOINTS = "checkpoints"
 MODEL = "model"
 TASK_FILE = "task.json"  # of a model
 RUN_FILE = "run.json"
