@@ -207,16 +207,19 @@ class TrainingStep:
         is_valid = tf.reduce_all(tf.math.is_finite(inverse_weights))
         return self.optimizer.apply(total, is_valid)
 
-    def compile(self, batch: Batch, num_batches: int) -> None:
-        """Compiles steps of `num_batches` micro-batches of this one's shape; in the middle of a run
-        all ranks would wait for it."""
+    def compile(self, batch: Batch, num_batches: int, compares: bool = False) -> None:
+        """Compiles steps of `num_batches` micro-batches of this one's shape, and with `compares`
+        what `compare_ranks` computes; in the middle of a run all ranks would wait for it."""
         optimizer = self.optimizer
         keys = self._keys(0, 0, num_batches)
         # NaN: the step is not valid, so no variable changes
         undefined = tf.constant([np.nan] * len(optimizer.loss_terms), optimizer.dtype)
-        compute = self._take_compiled if self.compiled == "step" else self._own_sums
+        is_whole = self.compiled == "step"
+        compute = self._take_compiled if is_whole else self._own_sums
         results = compute([batch] * num_batches, undefined, keys)
         results[-1].numpy()  # memory runs out here or never
+        if is_whole and compares:  # the gradient alone is another function
+            self._own_sums([batch], undefined, keys[:1])
 
     def compare_ranks(self, micro_batches: Callable[[int], Sequence[Batch]]) -> None:
         """Computes the gradients of the next step that this rank and the next one have to compute,

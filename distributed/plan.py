@@ -136,6 +136,7 @@ class Plan:
     global_batch_size: int
     accumulation: int
     steps: int
+    steps_of_one: int  # that one rank would take with the flags
     warmup_steps: int
     base_learning_rate: float
     learning_rate: float
@@ -217,6 +218,7 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
         global_batch_size=global_batch,
         accumulation=accumulation,
         steps=steps,
+        steps_of_one=steps_of_one,
         warmup_steps=warmup,
         base_learning_rate=settings.learning_rate,
         learning_rate=settings.learning_rate * factor,

@@ -27,7 +27,7 @@ from tasks.runs import flags
 from tasks.runs.cache import Tables, with_facts
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, resolved, run_task
-from tasks.runs.resolve.command import Program, Say
+from tasks.runs.resolve.command import Learned, Program, Say
 from tasks.runs.resolve.spec import Start
 from tasks.runs.settings import DataSettings, TaskConfig, data_setting
 from tasks.runs.sources import Source
@@ -121,7 +121,7 @@ class Stars(Program[StarsConfig]):
     def length(self, config: StarsConfig) -> int:
         return config.max_seq_length
 
-    def outputs(self, config: StarsConfig, start: Start, say: Say) -> Start:
+    def outputs(self, config: StarsConfig, start: Start, learned: Learned, say: Say) -> Start:
         return replace(start, bert_config=replace(start.bert_config, labels=("stars",)))
 
 

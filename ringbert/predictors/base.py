@@ -16,6 +16,7 @@ from ringbase.settings import (
     LONGEST_ROW,
     SURROGATE,
     Settings,
+    check_settled,
     fields_of,
     of_type,
     setting,
@@ -80,6 +81,7 @@ class TrainedPredictor:
             # before the settings are made: the folder may be another program's
             self._model = load_model(start, self.head, precision, self.trained_by)
             self.settings: Any = self.settings_class(**values)
+            check_settled(self.settings)
             self._job = alone()
             self._preparation = Preparation(self._job.world, self._job.run, start.words)
             self.task: Any = self.make_task(start.bert_config)

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from tasks.classifier.labels import named_task, with_labels
+from tasks.classifier.labels import labels_of_file, named_task, with_labels
+from tasks.classifier.named_tasks import task_of
 from tasks.classifier.reader import LabelReader
 from tasks.classifier.reading import Source, sources_of
 from tasks.classifier.settings import ClassifierConfig
-from tasks.runs.resolve.command import Program, Say
+from tasks.runs.resolve.command import Learned, Program, Say
 from tasks.runs.resolve.labels import labels_of
 from tasks.runs.resolve.spec import Start
 
@@ -17,8 +18,11 @@ class Classifier(Program[ClassifierConfig]):
     def length(self, config: ClassifierConfig) -> int:
         return config.examples.max_seq_length
 
-    def outputs(self, config: ClassifierConfig, start: Start, say: Say) -> Start:
-        return with_labels(config, start, say)
+    def learned(self, config: ClassifierConfig, say: Say) -> tuple[str, ...]:
+        return labels_of_file(Source(config.texts, task_of(config.texts), "train"))
+
+    def outputs(self, config: ClassifierConfig, start: Start, learned: Learned, say: Say) -> Start:
+        return with_labels(config, start, learned, say)
 
     def sources(self, config: ClassifierConfig, start: Start) -> Mapping[str, Sequence[Source]]:
         named = named_task(config, start)

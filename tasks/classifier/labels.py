@@ -11,7 +11,7 @@ from tasks.classifier.named_tasks import NamedTask, is_on_pairs, task_of
 from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import ClassifierConfig
 from tasks.classifier.several import FLAGS
-from tasks.runs.resolve.command import Say
+from tasks.runs.resolve.command import Learned, Say
 from tasks.runs.resolve.labels import CLASSIFICATION, with_outputs
 from tasks.runs.resolve.spec import Start
 
@@ -23,7 +23,7 @@ def named_task(config: ClassifierConfig, start: Start) -> NamedTask:
     return task_of(config.texts, has_pairs)
 
 
-def with_labels(config: ClassifierConfig, start: Start, say: Say) -> Start:
+def with_labels(config: ClassifierConfig, start: Start, learned: Learned, say: Say) -> Start:
     """The start of a classifier: see `with_outputs`. The labels are those of the checkpoint's
     `id2label`, else the task's (in Google's order), else the training file's (sorted)."""
     trains = config.do_train
@@ -36,7 +36,7 @@ def with_labels(config: ClassifierConfig, start: Start, say: Say) -> Start:
         )
     labels = task.labels
     if labels == () and trains:
-        labels = labels_of_file(Source(config.texts, task, "train"))
+        labels = learned()
     kind = "regression" if labels is None else CLASSIFICATION[task.has_several]
     trained_kind = start.bert_config.problem_type
     start = with_outputs(start, labels, trains, say)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bert.corpus.shards import TOKENIZER, find_shards, is_arrow, open_shards
 from tasks.pretraining.settings import PretrainingConfig
-from tasks.runs.resolve.command import Count, Program, Say
+from tasks.runs.resolve.command import Count, Learned, Program, Say
 from tasks.runs.resolve.spec import Start
 from tasks.runs.resolve.start import Needs
 
@@ -21,7 +21,7 @@ class Pretraining(Program[PretrainingConfig]):
         folder = tokenizer_of_shards(config.input_file)
         return Needs(folder is not None, folder)
 
-    def outputs(self, config: PretrainingConfig, start: Start, say: Say) -> Start:
+    def outputs(self, config: PretrainingConfig, start: Start, learned: Learned, say: Say) -> Start:
         if not config.training.init_moments:
             return start
         moments = Path(str(config.model.init_checkpoint)).expanduser()

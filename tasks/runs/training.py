@@ -50,6 +50,7 @@ SEVERAL_SHAPES_FROM = 2000
 OPTIMIZED_FROM = 1000
 # what a training leaves in its folder besides the files that its starts remember
 OF_A_RUN = {CHECKPOINTS, "metrics.jsonl", "profile", "report.html", "tensorboard"}
+OF_A_RUN |= {result_file(trains) for trains in (True, False)}  # written last
 
 
 class TrainingData(NamedTuple):
@@ -318,7 +319,8 @@ class Training:
         )
         with run.progress(count, "compiling", "shape") as bar:
             for batch in batches_of_shapes:
-                self.step.compile(batch, self.plan.accumulation)
+                checks = self._config.loop.check_steps > 0
+                self.step.compile(batch, self.plan.accumulation, checks)
                 bar.update()
 
     def _load(self, start: Start, run: Run, seed: int, checkpoints: Checkpoints) -> None:
@@ -374,13 +376,11 @@ class Training:
     def _say_warnings(self, job: Job, plan: Plan, held_out: HeldOut | None) -> None:
         """Warns of surprising plans."""
         say = job.run.say
-        settings = self._config.plan.resolved()
         # by which `make_plan` has divided, also if a rank has died since
         size = self._world.launched_size
-        if size > 1 and settings.global_batch_size is None:
-            of_one = make_plan(settings, plan.rows, 1).steps
+        if size > 1 and self._config.plan.global_batch_size is None:
             say(
-                f"note: {of_one:,} steps of one rank are {plan.steps:,} here, with {size} times the"
+                f"note: {plan.steps_of_one:,} steps of one rank are {plan.steps:,} here, with {size} times the"
                 f" rows; --global_batch_size {plan.global_batch_size // size} keeps one rank's"
                 " steps and rate"
             )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ringbase.errors import InputError
-from tasks.runs.resolve.command import Program, Say
+from tasks.runs.resolve.command import Learned, Program, Say
 from tasks.runs.resolve.labels import with_outputs
 from tasks.runs.resolve.spec import Start
 from tasks.runs.trained import saved_settings
@@ -18,12 +18,15 @@ class Tagger(Program[TaggerConfig]):
     def length(self, config: TaggerConfig) -> int:
         return config.sentences.max_seq_length
 
-    def outputs(self, config: TaggerConfig, start: Start, say: Say) -> Start:
+    def learned(self, config: TaggerConfig, say: Say) -> tuple[str, ...]:
+        return tags_of_file(config, say)
+
+    def outputs(self, config: TaggerConfig, start: Start, learned: Learned, say: Say) -> Start:
         """See `with_outputs`. The tags are those of a training that goes on, else of the training
         file with O first."""
         labels: tuple[str, ...] = ()
         if config.do_train and not start.goes_on:
-            labels = tags_of_file(config, say)
+            labels = learned()
         return with_outputs(start, labels, config.do_train, say, as_read)
 
     def sources(self, config: TaggerConfig, start: Start) -> Mapping[str, Sequence[Source]]:

@@ -17,6 +17,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from bert.configuration import BertConfig
 from distributed.rows import Rows
 from ringbase.settings import made
+from tasks.classifier.definition import PROGRAM
 from tasks.classifier.labels import with_labels
 from tasks.classifier.scoring import metrics
 from tasks.classifier.settings import ClassifierConfig
@@ -134,7 +135,8 @@ def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(
     settings = made(ClassifierConfig, given)
     states = {"labels": stated, "problem_type": "single_label_classification"} if stated else {}
     start = Start(BertConfig(hidden_size=8, num_attention_heads=2, **states))
+    learned = partial(PROGRAM.learned, settings, run.say)
     if labels is None:
-        refused(lambda: with_labels(settings, start, run.say), "id2label")
+        refused(lambda: with_labels(settings, start, learned, run.say), "id2label")
     else:
-        assert labels_of(with_labels(settings, start, run.say).bert_config) == labels
+        assert labels_of(with_labels(settings, start, learned, run.say).bert_config) == labels

@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from harness import folders
 from harness.program_runs import refusal
 from harness.refusals import refused
 
@@ -340,7 +341,7 @@ def test_a_missing_or_damaged_file_is_one_line_that_names_it(tmp_path, capsys, n
 
 @pytest.mark.parametrize("text", ['{"a": 1}', '[{"what": "training"}]', "[1]"])
 def test_a_damaged_history_is_one_line_for_the_run_that_goes_on(tmp_path, text):
-    folder = make_run(tmp_path / "some_run")
+    folder = folders.write_run(tmp_path / "some_run", steps=())
     (folder / "history.json").write_text(text)
     refused(partial(Past.of, folder, print), folder / "history.json", "damaged")
 

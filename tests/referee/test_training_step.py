@@ -31,6 +31,7 @@ class Trainer:
     """A linear layer with squared errors, trained from zero; `kind` is one of KINDS."""
 
     def __init__(self, kind, scales_loss=False):
+        self.num_traced = 0  # how often a function with the loss was traced
         shapes = {"dense.kernel": SHAPE, "dense.bias": SHAPE[1:]}
         self.kernel, self.bias = (
             keras.Variable(np.zeros(s, np.float32), name=n) for n, s in shapes.items()
@@ -46,6 +47,7 @@ class Trainer:
         self.one = TrainingStep(self.loss, self.weights, self.optimizer, compiled=compiled)
 
     def loss(self, batch, key):
+        self.num_traced += 1
         off = batch["x"] @ self.kernel.value + self.bias.value - batch["y"]
         return {"loss": tf.reduce_sum(tf.square(off))}
 
@@ -87,6 +89,18 @@ def formula_step(number, batch, states):
         "gradient_norm": norm,
         "learning_rate": rate,
     }
+
+
+def test_what_a_check_computes_is_compiled_before_the_first_step():
+    """In the middle of a run all ranks would wait for it, on a GPU for minutes."""
+    trainer = Trainer("step")
+    (batch,) = batches_of(0, [8])
+    trainer.one.compile(batch, 1, compares=True)
+    trainer.step(0, [batch])
+    num_traced = trainer.num_traced
+    assert num_traced == 2  # the whole step, and the gradient alone
+    trainer.one.compare_ranks(lambda rank: [batch])
+    assert trainer.num_traced == num_traced
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Called on rank 0; nothing here computes, and nobody reads the flags or the folde
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -23,6 +24,7 @@ from tasks.runs.settings import ProgramConfig
 DATA = "training data (digest)"  # among what must not change
 Config = TypeVar("Config", bound=ProgramConfig)
 Say = Callable[[str], None]
+Learned = Callable[[], tuple[str, ...]]  # gives the names of outputs in the training file
 
 
 class Count(NamedTuple):
@@ -49,7 +51,11 @@ class Program(Generic[Config]):
         """The flags, with what the folder of the model says in a way of the program's own."""
         return config
 
-    def outputs(self, config: Config, start: Start, say: Say) -> Start:
+    def learned(self, config: Config, say: Say) -> tuple[str, ...]:
+        """The names of outputs that only the training file has. Read once for all seeds."""
+        return ()
+
+    def outputs(self, config: Config, start: Start, learned: Learned, say: Say) -> Start:
         """The start of a model with the outputs that this command asks for: its labels."""
         return start
 
@@ -118,8 +124,9 @@ def resolve(
         if not configs:  # they are the same for all seeds
             for note in notes:
                 say(note)
+            learned = cache(partial(program.learned, own, say))
         check_length(program.length(own), start.bert_config)
-        start = program.outputs(own, start, say)
+        start = program.outputs(own, start, learned, say)
         flags = {**flat(own), **written}
         if config.has_seeds:
             flags |= {"output_dir": str(place), "seed": seed, "seeds": None}
