@@ -380,9 +380,9 @@ class Training:
         size = self._world.launched_size
         if size > 1 and self._config.plan.global_batch_size is None:
             say(
-                f"note: {plan.steps_of_one:,} steps of one rank are {plan.steps:,} here, with {size} times the"
-                f" rows; --global_batch_size {plan.global_batch_size // size} keeps one rank's"
-                " steps and rate"
+                f"note: {plan.steps_of_one:,} steps of one rank are {plan.steps:,} here, with"
+                f" {size} times the rows; --global_batch_size {plan.global_batch_size // size} keeps"
+                " one rank's steps and rate"
             )
         warning = None if self._task.head.reads_words else rate_warning(plan)
         if warning:

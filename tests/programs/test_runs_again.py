@@ -2,7 +2,9 @@
 added; runs of seeds are runs like others. On a tiny classifier."""
 
 import shutil
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 from harness import classifier_runs as own
@@ -60,6 +62,24 @@ def test_other_flags_of_evaluation_leave_a_complete_training_as_it_is(flags, sto
     classify(copy, "--do_predict", *flags, "--do_train=false")
     assert table_in(copy / "predictions.tsv") == predicted
     assert files_in(copy / "model", "README.md") == after
+
+
+def test_each_file_of_a_folder_is_read_once(flags, copy):
+    """Whoever reads a second time may find, or decide, something else."""
+    read = []
+
+    def note(event, arguments):
+        if event == "open" and isinstance(arguments[0], str) and arguments[1] in ("r", "rb"):
+            path = Path(arguments[0])
+            if copy in path.parents and path.suffix in (".json", ".jsonl"):
+                read.append(str(path.relative_to(copy)))
+
+    sys.addaudithook(note)
+    classify(copy, *flags, "--do_train=false", "--do_predict")
+    found = sorted(read)
+    copy_of_names = [name for name in found if not name.startswith("checkpoints/")]
+    assert copy_of_names == sorted(set(copy_of_names))
+    assert {"run.json", "result.json", "history.json", "model/task.json"} <= set(found)
 
 
 def test_what_an_old_model_has_left_is_set_aside_by_a_new_one(flags, copy, capsys):
