@@ -26,7 +26,7 @@ from tasks.runs.resolve.command import (
     refuse_single_run,
     resolve,
 )
-from tasks.runs.resolve.past import TASK_FILE
+from tasks.runs.resolve.past import MODEL, TASK_FILE
 from tasks.runs.resolve.plan import planned
 from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.settings import FineTuningConfig, ProgramConfig, SelectionSettings
@@ -222,6 +222,17 @@ class Evaluation:
         return facts | {REPORT: sections}
 
 
+@dataclass
+class Outcome:
+    """What a run has found so far."""
+
+    task: Task
+    steps: int | None  # that the model was trained for
+    facts: dict[str, Any] = field(default_factory=dict)  # of result.json
+    scores: Scores = field(default_factory=dict)
+    evaluated: Results = field(default_factory=dict)
+
+
 def run_once(
     training: Training | None,
     evaluation: Evaluation,
@@ -233,55 +244,78 @@ def run_once(
 
     A training that is complete stays as it is, but for what this command computes anew.
     """
+    start, job = one.start, one.job
+    asks_for_more = config.does_eval or sets.predict
+    if start.is_complete and not asks_for_more:
+        return say_complete(job.run, start)
+    outcome = with_model(training, evaluation, one, config)
+    if config.does_eval:
+        evaluate(outcome, evaluation, one)
+    predict_sets(outcome, evaluation, sets.predict, one, config.predict_batch_size)
+    if asks_for_more:
+        timing = outcome.facts["prediction"] = evaluation.predictor.timing
+        rows, seconds = timing["rows"], timing["seconds"]
+        job.run.say(f"predicted {rows:,} rows in {seconds:.1f} s, {rows / seconds:.1f} a second")
+    before = start.result if config.do_train else None
+    job.finish(one.history, config.do_train, outcome.scores, outcome.facts, before)
+    return {**(before or {}).get("scores", {}), **outcome.scores}
+
+
+def with_model(
+    training: Training | None, evaluation: Evaluation, one: SeedRun, config: FineTuningConfig
+) -> Outcome:
+    """A run whose model is trained, or loaded if there is nothing to train."""
     spec, job, history = one
-    start, run, world = spec.start, job.run, job.world
-    task = evaluation.task
-    trains = "train" in spec.does
-    facts = dict[str, Any]()  # of result.json
     if one.trains:
         assert training is not None
         held_out = evaluation.held_out(config.evaluation)
         trained = training.run(spec, job, history, held_out)
-        steps: int | None = trained.steps
-        facts |= trained._asdict()
-    else:
-        if start.is_complete and not (config.does_eval or sets.predict):
-            return say_complete(run, start)
-        if not trains:  # of an earlier command, and no longer so
-            run.remove(result_file(trains=False))
-        load_trained(start, evaluation.predictor.model, history, run)
-        steps = start.steps
-        task = task.taught(start.saved)
-    scores, evaluated = Scores(), Results()
-    if config.does_eval:
-        scores, evaluated = evaluation.measure(), evaluation.results
-    if scores:
-        learned = evaluation.written(run, scores, steps)
-        facts |= learned | world.on_first(evaluation.details, task.taught(learned))
-        if trains and learned:
-            task = task.taught(learned)
-            saved = start.saved if start.is_complete else task.settings
-            run.write_json(f"model/{TASK_FILE}", {**saved, **learned})
-    names = [str(data.source) for data in sets.predict if not data.is_printed]
-    if names and (replaced := history.predicts(names)):
+        return Outcome(evaluation.task, trained.steps, trained._asdict())
+    if not config.do_train:  # of an earlier command, and no longer so
+        job.run.remove(result_file(trains=False))
+    load_trained(spec.start, evaluation.predictor.model, history, job.run)
+    return Outcome(evaluation.task.taught(spec.start.saved), spec.start.steps)
+
+
+def evaluate(outcome: Outcome, evaluation: Evaluation, one: SeedRun) -> None:
+    """Scores the dev sets, and keeps what they teach beside a model of this training."""
+    start, job, task = one.start, one.job, outcome.task
+    outcome.scores, outcome.evaluated = evaluation.measure(), evaluation.results
+    if not outcome.scores:
+        return
+    learned = evaluation.written(job.run, outcome.scores, outcome.steps)
+    details = job.world.on_first(evaluation.details, task.taught(learned))
+    outcome.facts |= learned | details
+    if "train" in one.spec.does and learned:
+        outcome.task = task.taught(learned)
+        saved = start.saved if start.is_complete else outcome.task.settings
+        job.run.write_json(f"{MODEL}/{TASK_FILE}", {**saved, **learned})
+
+
+def predict_sets(
+    outcome: Outcome,
+    evaluation: Evaluation,
+    sets: Sequence[DataSet],
+    one: SeedRun,
+    batch_size: int,
+) -> None:
+    """Predicts sets, those that were evaluated from what was computed there, and writes the files
+    of predictions."""
+    task, job = outcome.task, one.job
+    run, world = job.run, job.world
+    names = [str(data.source) for data in sets if not data.is_printed]
+    if names and (replaced := one.history.predicts(names)):
         run.say(f"note: {', '.join(names)} replaces the predictions of {replaced}")
-    for data in sets.predict:
-        results = evaluated.get(data)
-        if data not in evaluated:
-            results = evaluation.predictor.results(task, data, config.predict_batch_size)
+    for data in sets:
+        results = outcome.evaluated.get(data)
+        if data not in outcome.evaluated:
+            results = evaluation.predictor.results(task, data, batch_size)
             if found := world.on_first(task.scores, "predict", data, results):
-                scores |= found
+                outcome.scores |= found
                 # mistakes.jsonl has those of the dev set
                 name = f"predict_mistakes{data.suffix}.jsonl"
                 world.on_first(write_mistakes, run, task, data, results, name)
         world.on_first(write_predictions, run, task, data, results)
-    if config.does_eval or sets.predict:
-        timing = facts["prediction"] = evaluation.predictor.timing
-        rows, seconds = timing["rows"], timing["seconds"]
-        run.say(f"predicted {rows:,} rows in {seconds:.1f} s, {rows / seconds:.1f} a second")
-    before = start.result if trains else None
-    job.finish(history, trains, scores, facts, before)
-    return {**(before or {}).get("scores", {}), **scores}
 
 
 def say_complete(run: Run, start: Start) -> Scores:

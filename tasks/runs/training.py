@@ -379,10 +379,11 @@ class Training:
         # by which `make_plan` has divided, also if a rank has died since
         size = self._world.launched_size
         if size > 1 and self._config.plan.global_batch_size is None:
+            of_one = plan.global_batch_size // size
             say(
                 f"note: {plan.steps_of_one:,} steps of one rank are {plan.steps:,} here, with"
-                f" {size} times the rows; --global_batch_size {plan.global_batch_size // size} keeps"
-                " one rank's steps and rate"
+                f" {size} times the rows; --global_batch_size {of_one} keeps one rank's steps and"
+                " rate"
             )
         warning = None if self._task.head.reads_words else rate_warning(plan)
         if warning:
