@@ -67,6 +67,12 @@ class Checkpoints:
         is_turn = state.step % self.settings.save_checkpoints_steps == 0
         return state.step > 0 and (is_turn or state.evaluated == state.position)
 
+    def check(self) -> None:
+        """Raises InputError if the checkpoint that is being written cannot be: at once, on rank 0,
+        and not when the next one is due."""
+        if self._written is not None and self._written.done():
+            self._written.result()
+
     def is_overdue(self) -> bool:
         """Whether the last checkpoint is too old, by the clock of this rank."""
         minutes = self.settings.save_checkpoints_minutes

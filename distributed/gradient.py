@@ -4,7 +4,7 @@
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -165,11 +165,8 @@ class TrainingStep:
         self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence
     ) -> Tensors:
         """[*gradients, loss sums] over this rank's micro-batches."""
-        total: Tensors = []
-        for batch, key in zip(batches, keys, strict=True):
-            part = self._gradient(batch, inverse_weights, key)
-            total = added(total, part) if total else part
-        return total
+        pairs = zip(batches, keys, strict=True)
+        return summed(self._gradient(batch, inverse_weights, key) for batch, key in pairs)
 
     def _forward_backward(
         self, batch: dict[str, Tensor], inverse_weights: Tensor, key: Tensor
@@ -284,6 +281,15 @@ class TrainingStep:
 def added(some: Tensors, more: Tensors) -> Tensors:
     """The sums of tensors in pairs."""
     return [a + b for a, b in zip(some, more, strict=True)]
+
+
+def summed(parts: Iterable[Tensors]) -> Tensors:
+    """The sum of lists of tensors; [] of none. While one is computed the sum alone is kept."""
+    total: Tensors = []
+    for part in parts:
+        total = added(total, part) if total else part
+        del part  # else it would live while the next one is computed
+    return total
 
 
 def traced_once(function: Callable) -> Callable:

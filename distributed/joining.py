@@ -1,8 +1,10 @@
 """Joins MPI and finds this process's rank and machine."""
 
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from distributed.launcher import RANK_VARIABLES, START_TIMEOUT, launched_size
@@ -46,16 +48,24 @@ def started():
     # Open MPI 5 would leave a file of 16 MiB in /dev/shm for other ranks, which never come
     if is_alone:
         os.environ[TRANSPORTS] = "self"
-    else:
-        signal.alarm(int(os.environ.get(START_TIMEOUT, START_TIMEOUT_S)))
     try:
-        from mpi4py import MPI
+        with contextlib.nullcontext() if is_alone else starting():
+            from mpi4py import MPI
     finally:
         if is_alone:
             del os.environ[TRANSPORTS]
-        else:
-            signal.alarm(0)
     return MPI
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """A `with` block in which this rank waits for others that the watchdog does not watch yet:
+    SIGALRM ends it when that takes longer than --start-timeout."""
+    signal.alarm(int(os.environ.get(START_TIMEOUT, START_TIMEOUT_S)))
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 def place_in(comm) -> dict[str, Any]:

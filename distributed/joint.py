@@ -23,7 +23,7 @@ import tensorflow as tf
 from numpy import ndarray
 from tensorflow import Tensor
 
-from distributed.gradient import TrainingStep, added
+from distributed.gradient import TrainingStep, summed
 from distributed.optimizer import Tensors
 from distributed.rows import Batch
 from distributed.world import World
@@ -173,26 +173,30 @@ class JointStep(TrainingStep):
         with self.optimizer.world.operation("the joint loss"):
             slopes, loss = self._joint.gradient(_joined(parts), self.optimizer.world)
         slopes *= inverse_weights.numpy()[0]
-        total: Tensors = []
-        for batch, key, has_text in zip(batches, keys, places, strict=True):
+        of_batches = []
+        for has_text in places:
             own, slopes = np.split(slopes, [has_text.sum()])
             slopes_BW = np.zeros((len(has_text), own.shape[1]), np.float32)
             slopes_BW[has_text] = own
-            if is_one:
-                total = self._gradients(tape, vectors_BW, tf.constant(slopes_BW))
-            else:
-                part = self._pull(batch | {SLOPES: slopes_BW}, key)
-                total = added(total, part) if total else part
+            of_batches.append(slopes_BW)
+        if is_one:
+            total = self._gradients(tape, vectors_BW, tf.constant(of_batches[0]))
+        else:
+            parts_of_sum = zip(batches, of_batches, keys, strict=True)
+            total = summed(
+                self._pull(batch | {SLOPES: slopes_BW}, key)
+                for batch, slopes_BW, key in parts_of_sum
+            )
         return [*total, tf.constant([loss], self.optimizer.dtype)]
 
     def _sums_to_compare(self, batches: Sequence[Batch], keys: Sequence) -> Tensors:
         """The gradients of the sum of all vectors: the loss would join the rows of all ranks."""
-        total: Tensors = []
-        for batch, key in zip(batches, keys, strict=True):
+
+        def part(batch: Batch, key: Tensor) -> Tensors:
             slopes_BW = np.ones(self._vectors(batch, key).shape, np.float32)
-            part = self._pull(batch | {SLOPES: slopes_BW}, key)
-            total = added(total, part) if total else part
-        return total
+            return self._pull(batch | {SLOPES: slopes_BW}, key)
+
+        return summed(map(part, batches, keys))
 
     def _pulled(self, batch: Batch, key: Tensor) -> Tensors:
         """The gradients of the sum of vectors times slopes, in the graph."""

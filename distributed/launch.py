@@ -10,15 +10,19 @@ import contextlib
 import ctypes
 import os
 import re
+import select
 import shlex
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import NoReturn
 
 from distributed import launcher
@@ -42,11 +46,16 @@ EARLY_CHARACTERS = 1 << 14  # of what MPI prints before the ranks have joined, k
 RESTART_S, ANSWER_S = 2.0, "10"
 # from the end of a job to SIGTERM to its mpirun, and from that to SIGKILL
 GRACE_S, KILL_S = 30.0, 10.0
+TICK_S = 0.2
 FINAL = (0, Preempted.STATUS, 1, 2)  # statuses after which another start would end in the same way
 EARLY_FINAL = (128 + signal.SIGBUS, 213)  # the same of a job whose ranks have not all joined
 MARK = launcher.MARK.encode()
-# A record, after what mpirun --tag-output or Hydra's -l puts before each line.
-RECORD = re.compile(rb"(?:\[[^\]\n]*\](?:<std\w+>)?:? ?)?" + MARK + rb"([^\n]*)\n")
+# A record, after what mpirun --tag-output or Hydra's -l puts before each line. Other lines with the
+# mark are the user's.
+RECORD = re.compile(
+    rb"(?:\[[^\]\n]*\](?:<std\w+>)?:? ?)?" + MARK + b"(" + launcher.RECORDS.encode() + rb")\n"
+)
+BEGUN = re.compile(MARK + rb"[a-z0-9 ]{0,16}\Z")  # a text that ends in what may become a record
 REASONS = {  # statuses of processes that a signal ended
     128 + signal.SIGKILL: "a process was ended by SIGKILL (out of memory?)",
     128 + signal.SIGBUS: "a process was ended by SIGBUS (is /dev/shm or TMPDIR full?)",
@@ -97,23 +106,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(mpi: Mpi | None, options: Namespace) -> int:
     """Runs the job, and up to `restarts` times again when it broke off. Returns the last exit
     status."""
+    with records_pipe() as pipe:
+        return _run(mpi, options, pipe)
+
+
+def _run(mpi: Mpi | None, options: Namespace, pipe: Path | None) -> int:
     now, restarts = _on_ready_hosts(options), 0
     terminal = os.environ.get(launcher.TERMINAL) or str(launcher.columns(2))
     os.environ.setdefault(launcher.COMMAND, shlex.join(["bert-launch", *sys.argv[1:]]))
-    os.environ |= {launcher.JOB: "1", launcher.TERMINAL: terminal, launcher.HAS_SAVED: "0"}
+    os.environ |= {launcher.TERMINAL: terminal, launcher.HAS_SAVED: "0", launcher.RESTART: "0"}
+    os.environ[launcher.JOB] = f"{socket.gethostname()}:{pipe or ''}"
     while True:
-        process = MpirunProcess(build_command(mpi, now))
+        process = MpirunProcess(build_command(mpi, now), mpi is not None, pipe)
         status, broke_off = process.end(options.elastic)
         if process.signal is not None or restarts == options.restarts or not broke_off:
             return status
         if "saved" in process.told:
             os.environ[launcher.HAS_SAVED] = "1"
         restarts += 1
+        os.environ[launcher.RESTART] = str(restarts)
         say(f"restart {restarts} of {options.restarts} in {RESTART_S:.0f} s")
         now = _on_ready_hosts(options)
         time.sleep(RESTART_S)
         if process.signal is not None:
             return 128 + process.signal
+
+
+@contextlib.contextmanager
+def records_pipe() -> Iterator[Path | None]:
+    """A named pipe for the records of ranks on this machine; None where none can be made."""
+    with contextlib.ExitStack() as stack:
+        path = None
+        with contextlib.suppress(OSError):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ringbert-launch-"))
+            path = Path(folder, "records")
+            os.mkfifo(path, 0o600)
+        yield path
 
 
 def _on_ready_hosts(options):
@@ -155,17 +183,27 @@ def _on_ready_hosts(options):
 class MpirunProcess:
     """One run of mpirun, or of a program that is alone.
 
-    The first SIGINT, SIGTERM or SIGHUP asks ranks that have joined to save and stop, the second one
-    ends them at once. SIGUSR1 asks them too: mpirun forwards it to the ranks.
+    The first SIGINT, SIGTERM or SIGHUP asks ranks that can to save and stop, the second one ends
+    them at once, and so does the first one if they cannot: a script, a program that reads its data.
+    SIGUSR1 asks them too: mpirun forwards it to the ranks.
     """
 
-    def __init__(self, argv: Sequence[str]):
+    def __init__(self, argv: Sequence[str], is_mpirun: bool, pipe: Path | None):
         self.signal: int | None = None  # the first one that came, also after the end
         self.told: set[str] = set()  # by the ranks (`distributed.launcher`)
+        self._is_mpirun = is_mpirun
         self._obstacle: str | None = None  # what kept MPI from starting the ranks
-        self._ended: int | None = None  # the status that they told at the end of the program
+        # The status that a program told at its end, in standard error and in the pipe; None while
+        # one runs.
+        self._ended: int | None = None
+        self._piped: int | None = None
+        self._requests = launcher.Requests()
         self._has_asked = False
+        self._timers: list[threading.Timer] = []  # that end the ranks
+        self._has_killed = False
         stdin = subprocess.DEVNULL if os.isatty(0) else None  # a terminal belongs to our own group
+        # both ends: reading does not end when a program closes its own
+        self._pipe = None if pipe is None else os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
         # In a group of its own, so that Ctrl-C reaches this process alone.
         self._process = subprocess.Popen(
             argv,
@@ -180,11 +218,26 @@ class MpirunProcess:
     def end(self, is_elastic: bool) -> tuple[int, bool]:
         """Waits for the end. Returns the job's exit status, and whether it broke off: whether it
         failed for a reason that need not come back when it is started again."""
-        reader = threading.Thread(target=self._read, daemon=True)
-        reader.start()
+        readers = [threading.Thread(target=self._read, daemon=True)]
+        if self._pipe is not None:
+            readers.append(
+                threading.Thread(target=self._read_pipe, args=(self._pipe,), daemon=True)
+            )
+        for reader in readers:
+            reader.start()
         code = self._process.wait()
-        reader.join(5)  # longer than it needs; a remote shell may still hold the other end
-        status = 128 - code if code < 0 else code
+        for reader in readers:  # longer than it needs; a remote shell may still hold the other end
+            reader.join(5)
+        self._cancel()
+        status, broke_off = self._outcome(128 - code if code < 0 else code, is_elastic)
+        if status == 0 and self._has_killed:
+            say("what still ran was ended: it was not complete")
+            return 1, False
+        return status, broke_off
+
+    def _outcome(self, status: int, is_elastic: bool) -> tuple[int, bool]:
+        if self._ended is None:
+            self._ended = self._piped
         if self._ended:
             return self._ended, self._ended not in FINAL
         if self._ended == 0:  # a rank that is killed after the end has done its work
@@ -210,8 +263,9 @@ class MpirunProcess:
         while data := os.read(self._process.stderr.fileno(), 65536):
             data = data.replace(b"\0", b"")  # with which PRRTE ends some of its messages
             parts = RECORD.split(begun + data)  # texts and records by turns
-            parts[-1], mark, begun = parts[-1].partition(MARK)
-            begun = mark + begun
+            begun = b""
+            if match := BEGUN.search(parts[-1]):
+                parts[-1], begun = parts[-1][: match.start()], match[0]
             for text, record in zip(parts[::2], [*parts[1::2], b""], strict=True):
                 if "joined" not in self.told and not self._obstacle:
                     early = early[-EARLY_CHARACTERS:] + text.decode(errors="replace")
@@ -220,21 +274,48 @@ class MpirunProcess:
                         self._end_after(RESTART_S)
                 if not self._ended and not self._obstacle:  # it is None, or 0
                     write(text)
-                self.told.add(record.decode())
-                if self._ended is None and record.startswith(b"ended "):
-                    self._ended = int(record.removeprefix(b"ended "))
-                    # it does not end by itself when it cannot reach a host
-                    self._end_after(GRACE_S)
+                self._ended = self._hear(record.decode(), self._ended)
+        write(begun)
+
+    def _read_pipe(self, pipe: int) -> None:
+        """Hears the records that come by the pipe: also where standard error goes elsewhere."""
+        begun = b""
+        has_ended = False
+        while not has_ended:
+            has_ended = self._process.poll() is not None  # what was told before is there
+            if select.select([pipe], [], [], 0 if has_ended else TICK_S)[0]:
+                *lines, begun = (begun + os.read(pipe, 65536)).split(b"\n")
+                for line in lines:
+                    self._piped = self._hear(line.decode(errors="replace"), self._piped)
+        os.close(pipe)
+
+    def _hear(self, record: str, ended: int | None) -> int | None:
+        """Notes a record. Returns the status that the program has told in this way, at its end."""
+        name, _, status = record.partition(" ")
+        if name == "joined":  # a program begins, perhaps after another
+            self._cancel()
+            ended = None
+        elif name == "runs":
+            self.told.discard("stops")
+        elif name == "ended" and ended is None:
+            ended = int(status)
+            self.told.discard("stops")
+            # mpirun does not end by itself when it cannot reach a host; what follows a program that
+            # ended well, on all ranks, is its caller's
+            if self._is_mpirun and ended not in (0, Preempted.STATUS):
+                self._end_after(GRACE_S)
+        self.told.add(name)
+        return ended
 
     def _on_signal(self, number: int, frame: object) -> None:
         self.signal = self.signal or number
         name = signal.Signals(number).name
         if number == signal.SIGUSR1:
             self._process.send_signal(number)
-        elif self._has_asked or "joined" not in self.told:
+        elif self._requests.is_second(number) or "stops" not in self.told:
             say(f"{name} ends the ranks")
             self._end_after(0)
-        else:
+        elif not self._has_asked:
             self._has_asked = True
             say(
                 f"{name}: the ranks finish this step, save and exit; send it again to end them at"
@@ -244,9 +325,19 @@ class MpirunProcess:
 
     def _end_after(self, seconds: float) -> None:
         for late_s, number in ((0, signal.SIGTERM), (KILL_S, signal.SIGKILL)):
-            timer = threading.Timer(seconds + late_s, self._process.send_signal, (number,))
+            timer = threading.Timer(seconds + late_s, self._kill, (number,))
             timer.daemon = True
             timer.start()
+            self._timers.append(timer)
+
+    def _kill(self, number: int) -> None:
+        self._has_killed = True
+        self._process.send_signal(number)
+
+    def _cancel(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
 
 
 def _end_with_parent():

@@ -1,26 +1,37 @@
 """What a process knows of the launcher that started it, and what it tells bert-launch.
 
-Lines in standard error, which never reach the terminal, say how the job ended. mpirun's exit status
-does not: with Open MPI's fault tolerance it is 0 when all ranks aborted, and also when a host is
-lost.
+Records say how the job ended. mpirun's exit status does not: with Open MPI's fault tolerance it is
+0 when all ranks aborted, and also when a host is lost. A record is a line in standard error, which
+never reaches the terminal, and on bert-launch's machine also in a pipe of its own, because
+standard error may go elsewhere (mpirun --output).
 
     joined          rank 0: all ranks have joined MPI
+    stops           rank 0: SIGUSR1 lets the ranks save and stop, from now on
+    runs            rank 0: no longer so
     saved           rank 0: a checkpoint is complete in its place
     ended STATUS    rank 0: the program is complete (0), or has saved and stopped on request (75);
                     or the rank that has printed why the job fails
 """
 
+import contextlib
 import os
+import signal
+import socket
 import sys
+import time
+from typing import BinaryIO
 
+RECORDS = r"joined|stops|runs|saved|ended \d+"
 MARK = "\x1e"  # begins a record: the record separator of RFC 7464, "JSON text sequences"
+SECOND_S = 5.0  # after the first request to stop, before which another is its repetition
 # Variables that bert-launch sets for its ranks.
-JOB = "RINGBERT_JOB"  # "1": the ranks tell records
+JOB = "RINGBERT_JOB"  # the ranks tell records: HOST:PIPE, bert-launch's machine and its pipe
 # The columns of the terminal that reads standard error and moves progress bars, "1" if it does not
 # say, "0" without one; also set for bert-launch.
 TERMINAL = "RINGBERT_TERMINAL"
 # "1": this job is a restart, and an earlier start has saved a checkpoint
 HAS_SAVED = "RINGBERT_HAS_SAVED"
+RESTART = "RINGBERT_RESTART"  # how many times the job was started again; "0" at first
 START_TIMEOUT = "RINGBERT_START_TIMEOUT"  # seconds for all ranks to join
 ELASTIC = "RINGBERT_ELASTIC"  # "1": the ranks go on without those that die
 COMMAND = "RINGBERT_COMMAND"  # what the user typed, for run.json
@@ -46,12 +57,49 @@ SIZE_VARIABLES = (
 )
 
 
+class Requests:
+    """Tells a second request to stop from a repetition of the first one.
+
+    `timeout` sends its signal to a process and then to its group, so to the same process again.
+    """
+
+    def __init__(self) -> None:
+        self._first_s: float | None = None
+
+    def is_second(self, number: int) -> bool:
+        """Whether this signal, which has just come, is a second request: after some seconds, or
+        from a terminal."""
+        now_s = time.monotonic()
+        if self._first_s is None:
+            self._first_s = now_s
+            return False
+        is_of_terminal = number == signal.SIGINT and os.isatty(0)
+        return is_of_terminal or now_s - self._first_s >= SECOND_S
+
+
 def tell(record: str) -> None:
     """Tells bert-launch, if it asked. A record is one write, so that other output does not split
     it."""
-    if JOB in os.environ:
-        sys.stderr.write(f"{MARK}{record}\n")
-        sys.stderr.flush()
+    if JOB not in os.environ:
+        return
+    sys.stderr.write(f"{MARK}{record}\n")
+    sys.stderr.flush()
+    host, _, pipe = os.environ[JOB].partition(":")
+    if pipe and host == socket.gethostname():
+        # without bert-launch nobody reads it
+        with contextlib.suppress(OSError), open_pipe(pipe) as file:
+            file.write(f"{record}\n".encode())
+
+
+def open_pipe(path: str) -> BinaryIO:
+    """A pipe that a process reads, for writing. Raises OSError: none does."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    return os.fdopen(descriptor, "wb", buffering=0)
+
+
+def is_restart() -> bool:
+    """Whether bert-launch has started this job again."""
+    return os.environ.get(RESTART, "0") != "0"
 
 
 def columns(descriptor: int) -> int:

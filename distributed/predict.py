@@ -10,7 +10,7 @@ import tensorflow as tf
 from distributed.rows import Batch, BatchRows, fields_of, prefetched
 from distributed.run import Run
 from distributed.world import World
-from ringbase.errors import InputError
+from ringbase.errors import Stopped
 
 Forward = Callable[[Batch], Any]  # the model's input -> its outputs
 
@@ -29,6 +29,8 @@ def predict(
     """Returns the digest of `forward` of every batch, in order, on rank 0; None on other ranks.
     Each batch is computed by one rank, so that results do not depend on the number of ranks.
 
+    Raises Stopped on all ranks if a stop was wanted on some of them meanwhile.
+
     `batches` are the row numbers of each batch. Threads call `collate`, as that of a `Feed`, ahead
     of the model, and `digest(number of the batch, output as NumPy arrays)`, which returns what is
     kept of it, behind the model.
@@ -46,12 +48,12 @@ def predict(
         return digest(number, arrays)
 
     progress = run.progress(len(mine), label, "batch")
+    stopping = world.stopping("finishing this batch of predictions")
     # closed also after a death: tqdm ends a job that prints while an open bar is collected
-    with progress as bar, ThreadPoolExecutor(1, "digest") as thread:
+    with stopping, progress as bar, ThreadPoolExecutor(1, "digest") as thread:
         for number, batch in zip(mine, prefetched(batch_of, mine), strict=True):
             if world.stop_wanted.is_set():
-                text = "stopped before the predictions were complete: run the same command again"
-                raise InputError(text)
+                break
             # A slow rank may finish long after the others, which wait for its outputs below.
             with world.watchdog.working():
                 kept.append(thread.submit(digest_of, number, forward(batch)))
@@ -60,6 +62,9 @@ def predict(
             bar.update()
         with world.watchdog.working():
             outputs = [future.result() for future in kept]
+    is_whole = len(outputs) == len(mine)
+    if not all(world.all_gather(is_whole)):
+        raise Stopped("the predictions are not complete")
     gathered = world.gather(outputs)
     if gathered is None:
         return None

@@ -31,6 +31,7 @@ from ringbase.errors import InputError, one_line
 from ringbase.files import parse_json, replace_folder, write_bytes, write_json, write_text
 
 LOCK = ".lock"
+LEASE_S = 150.0  # NFS: 90 s by default until a lost client's locks are free
 LINE_INTERVAL_S = 30.0
 WIDTH = 110  # columns of a bar, where there are so many
 
@@ -104,7 +105,7 @@ class Run:
         path.parent.mkdir(parents=True, exist_ok=True)  # another job may have just removed it
         lock = path.open("a+")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take(lock)
         except BlockingIOError:
             lock.close()
             raise InputError(
@@ -118,6 +119,23 @@ class Run:
         lock.write(who)
         lock.flush()
         self._lock = lock
+
+    def _take(self, lock: TextIO) -> None:
+        """Takes the lock of an open file. A restart waits for it: a file server keeps the lock of a
+        host that was lost until its lease ends. Raises BlockingIOError: another job has it."""
+        until_s = time.monotonic() + (LEASE_S if launcher.is_restart() else 0)
+        is_said = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= until_s:
+                    raise
+            if not is_said:
+                self.say(f"{self.folder} is still locked by the start before: waiting for its end")
+                is_said = True
+            time.sleep(1)
 
     def lock_again(self) -> None:
         """Locks the folder on a rank that has become the first, if the one before had locked it."""

@@ -18,7 +18,7 @@ from distributed.rows import Feed
 from distributed.run import Run
 from distributed.timeline import Profile, Timeline
 from distributed.world import World
-from ringbase.errors import InputError, Preempted
+from ringbase.errors import InputError, Preempted, Stopped
 
 # a training step costs as much as three forward passes (Kaplan et al. 2020, section 2.1)
 PASSES = 3
@@ -102,12 +102,16 @@ def train(
     run.rewind_metrics(state.position)
     log, stop, overdue = Log(loop, world, run, state), False, is_survivor
     feeding = closing(feed.batches(plan, world, state))
-    with world.training(), closing(log.bar), feeding as batches:
+    stopping = world.stopping("finishing this step, then saving")
+    with stopping, closing(log.bar), feeding as batches:
         while True:
-            if held_out and held_out.is_due(state, plan):
+            if held_out and held_out.is_due(state, plan) and not stop:
                 step.write_back()
                 with log.pausing("evaluation"):
-                    state = step.state = held_out.measured(state, run)
+                    try:
+                        state = step.state = held_out.measured(state, run)
+                    except Stopped:  # it is measured when the training goes on
+                        stop = True
             ends = stop or is_finished(state, held_out)
             if ends or overdue or checkpoints.is_due(state):
                 step.write_back()
@@ -118,6 +122,7 @@ def train(
             if loop.check_steps and state.step % loop.check_steps == 0:
                 with log.pausing("check"):
                     step.compare_ranks(partial(feed.micro_batches, plan, position=state.position))
+            checkpoints.check()
             mine = next(batches)
             log.clock.mark("data_s")
             requests = world.stop_wanted.is_set(), checkpoints.is_overdue()
@@ -200,7 +205,9 @@ class Log:
                     reason = "the gradient is not finite"
                     now = f"; the loss scale is now {scale:g}" if scale else ""
                 self._run.say(f"step {state.step}: {reason}; all ranks skip the step{now}")
-            has_learned = state.step < state.steps or self._skipped < state.step - self._begin
+            # also in the steps before this start, in which not all can have been skipped
+            num_steps = state.step - self._begin
+            has_learned = state.step < state.steps or self._begin > 0 or self._skipped < num_steps
             if self._skipped == MOST_SKIPPED_STEPS or not has_learned:
                 if missing:
                     raise NoTargets(f"no row has a target for {missing} in {self._skipped} steps")

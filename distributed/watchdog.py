@@ -12,6 +12,7 @@ stall.
 import contextlib
 import faulthandler
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -143,11 +144,13 @@ class Watchdog:
         0."""
         # MPI is failing, and the main thread will say so
         with contextlib.suppress(started().Exception):
-            everyone = comm.allgather(f"process {os.getpid()} on {socket.gethostname()}")
+            place = f"process {os.getpid()} on {socket.gethostname()}"
+            everyone, tokens = zip(*comm.allgather((place, secrets.token_hex(8))), strict=True)
             watched = range(comm.size) if comm.rank == 0 else (0, comm.rank)
             ranks = {rank: Seen(rank, everyone[rank]) for rank in watched}
             first, own, message = ranks[0], ranks[comm.rank], None
-            temporary = Path(tempfile.gettempdir(), f"ringbert-{everyone[0].split()[1]}-stacks")
+            # a name that nobody else can have made before, with links to files of the user
+            temporary = Path(tempfile.gettempdir(), f"ringbert-{tokens[0]}-stacks")
             while not leaving.wait(TICK_S):
                 folder = self.stacks or temporary
                 for seen in ranks.values():

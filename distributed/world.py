@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from distributed import launcher
 from distributed.devices import Device, DeviceSettings, own_cores, use_device
-from distributed.joining import communicator, place_in, started
+from distributed.joining import communicator, place_in, started, starting
 from distributed.watchdog import StallError, StallSettings, Watchdog, by_value
 from ringbase.errors import InputError, Preempted, one_line
 
@@ -57,12 +57,14 @@ class World:
     # a user's own: OSErrors keep their traceback; alone, it keeps its signals' handlers
     is_script: bool = False
     stop_wanted: threading.Event = field(default_factory=threading.Event)
-    can_save: bool = False  # a training runs, which saves and stops when that is wanted
+    # what a request to stop leads to while a training or a prediction runs; "" elsewhere
+    on_stop: str = ""
     watchdog: Watchdog = field(default_factory=Watchdog)
     launched_size: int = 1  # how many ranks there were at the start
     # of the living ranks at the start; only if the job goes on without those that die
     names: tuple[str, ...] = ()
     derived: list = field(default_factory=list)  # communicators made from `comm`
+    _requests: launcher.Requests = field(default_factory=launcher.Requests)
 
     def __str__(self) -> str:
         ranks = f"{self.size} rank{'s' * (self.size > 1)}"
@@ -88,27 +90,25 @@ class World:
         """
         comm, problem = communicator() if comm is None else (comm, "")
         facts: dict = {"program": program or Path(sys.argv[0]).name}
+        facts |= {"is_script": is_script, "watchdog": Watchdog(stalls)}
         if comm and comm.size > 1:
-            facts |= place_in(comm) | {"comm": comm, "launched_size": comm.size}
-        world = cls(is_script=is_script, watchdog=Watchdog(stalls), **facts)
+            with starting():
+                facts |= place_in(comm) | {"comm": comm, "launched_size": comm.size}
+                world = cls(**facts)
+                # what follows can hang too: a driver, an import from a file server
+                world.watchdog.start(comm, world.fail)
+        else:
+            world = cls(**facts)
         with contextlib.ExitStack() as failing:
             failing.push(world)
             if problem:
                 raise InputError(problem)
-            if world.size > 1 or not is_script:
-                signal.signal(signal.SIGUSR1, lambda *_: world.stop_wanted.set())
-            # mpirun kills its ranks half a second after SIGTERM, too early to save: bert-launch
-            # sends SIGUSR1.
-            if world.size == 1 and not is_script:
-                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                    signal.signal(number, world._on_signal)
+            if not is_script:  # whose signals are its own
+                world._handle_signals()
             threading.excepthook = world._fail_in_thread
             world.device = own_cores(world) if device is None else use_device(world, device)
             failing.pop_all()
-        if world.comm is not None:
-            world.watchdog.start(world.comm, world.fail)
-        if world.rank == 0:
-            launcher.tell("joined")
+        world._tell("joined")
         return world
 
     @property
@@ -283,22 +283,54 @@ class World:
         return False
 
     @contextlib.contextmanager
-    def training(self) -> Iterator[None]:
-        """A `with` block in which signals that end this process lead to a checkpoint first."""
-        self.can_save = True
+    def stopping(self, then: str) -> Iterator[None]:
+        """A `with` block that ends soon after a signal which asks for it, as `then` says, instead
+        of at once. Of several the outermost counts."""
+        if self.on_stop:
+            yield
+            return
+        self.on_stop = then
+        self._tell("stops")
         try:
             yield
         finally:
-            self.can_save = False
+            self.on_stop = ""
+            self._tell("runs")
+
+    def _tell(self, record: str) -> None:
+        if self.rank == 0:
+            launcher.tell(record)
+
+    def _handle_signals(self) -> None:
+        """Signals that ask for a stop: SIGUSR1, as bert-launch and batch systems send it, SIGTERM,
+        as they send it to the ranks themselves, and to a process alone what a terminal sends."""
+        numbers = [signal.SIGUSR1, signal.SIGTERM]
+        if self.size == 1:
+            numbers += [signal.SIGINT, signal.SIGHUP]
+        for number in numbers:
+            signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: object) -> None:
-        name = signal.Signals(number).name
-        if not self.can_save or self.stop_wanted.is_set():
-            print(f"{self.program}: ended by {name}", file=sys.stderr, flush=True)
+        if number == signal.SIGUSR1:
+            self.stop_wanted.set()
+        elif self._requests.is_second(number) or not self.on_stop:
+            self._end_by(number)
+        elif not self.stop_wanted.is_set():
+            self.stop_wanted.set()
+            # mpirun sends SIGTERM also to the ranks that are left when one has failed
+            if self.size == 1:
+                self._print(f"{signame(number)}: {self.on_stop}; send it again to end at once")
+
+    def _end_by(self, number: int) -> None:
+        """Ends this process by a signal."""
+        if self.size == 1:
+            self._print(f"ended by {signame(number)}")
             raise SystemExit(128 + number)
-        self.stop_wanted.set()
-        text = "finishing this step, then saving; send it again to end at once"
-        print(f"{self.program}: {name}: {text}", file=sys.stderr, flush=True)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def _print(self, text: str) -> None:
+        print(f"{self.program}: {text}", file=sys.stderr, flush=True)
 
     def leave(self, status: int = 0) -> None:
         """Waits for all ranks, so that one which leaves too early is noticed."""
@@ -360,6 +392,10 @@ class World:
         print(f"{self.program}: {text}", file=sys.stderr, flush=True)
         launcher.tell(f"ended {status}")
         return status
+
+
+def signame(number: int) -> str:
+    return signal.Signals(number).name
 
 
 def _of_each_rank(pieces):

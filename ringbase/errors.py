@@ -15,9 +15,15 @@ class InputError(ValueError):
 
 
 class Preempted(SystemExit):
-    """Training was saved and stopped after SIGUSR1; the process exits with `STATUS`."""
+    """The job was stopped on request, and what it had done is saved; the process exits with
+    `STATUS`."""
 
     STATUS = 75  # EX_TEMPFAIL in sysexits.h: run the same command again
+
+
+class Stopped(Exception):
+    """A stop was asked for in the middle of something that can only be done again; raised on all
+    ranks."""
 
 
 def one_line(error: BaseException) -> str:

@@ -35,6 +35,8 @@ SLOT_BYTES = 1 << 24  # for one piece of a rank's vector
 CACHED_BYTES = 1 << 21  # a piece that stays in cache until the others have read it
 # for such a piece: some rank waits for its core (2 ranks with a core each take 0.2 ms)
 SLOW_S = 1e-3
+# sets of shapes whose memory is kept: a training has a few, Horovod's scripts may have any number
+MOST_LAYOUTS = 64
 TRIED_EVERY = 16  # sums after which small pieces are tried again
 
 
@@ -145,7 +147,10 @@ class MpiCollectives(Collectives):
         begin that are sent as bfloat16; memory for the sum, which all calls reuse; and tensors of
         the same memory."""
         key = (compresses, parts[0].dtype, *(part.shape for part in parts))
-        if key not in self._layouts:
+        layout = self._layouts.pop(key, None)
+        if layout is None:
+            if len(self._layouts) == MOST_LAYOUTS:  # on all ranks the one that was not used longest
+                del self._layouts[next(iter(self._layouts))]
             line = ALIGNMENT_BYTES // parts[0].itemsize
             starts, end = [0] * len(parts), 0
             for rounds in (False, True):
@@ -161,8 +166,9 @@ class MpiCollectives(Collectives):
             for start, part in zip(starts, parts, strict=True):
                 array = total[start : start + part.size].reshape(part.shape)
                 tensors.append(tf.experimental.dlpack.from_dlpack(array.__dlpack__()))
-            self._layouts[key] = tuple(starts), exact_end, total, tensors
-        return self._layouts[key]
+            layout = tuple(starts), exact_end, total, tensors
+        self._layouts[key] = layout
+        return layout
 
 
 def open(world: World, name: str) -> MpiCollectives:

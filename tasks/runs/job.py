@@ -16,7 +16,7 @@ from distributed.run import Run
 from distributed.train import NoTargets, NotFinite
 from distributed.versions import versions
 from distributed.world import World
-from ringbase.errors import InputError, one_line
+from ringbase.errors import InputError, Preempted, Stopped, one_line
 from ringbase.settings import flat, made
 from tasks.runs.card import CARD, card_of
 from tasks.runs.environment import result_file
@@ -128,6 +128,9 @@ def run_on_ranks(
         elastic.enable(world)
         try:
             elastic.surviving(world, "", attempt)
+        except Stopped as stopped:
+            world.say(f"stopped on request: {stopped}; to continue, run the same command")
+            raise Preempted(Preempted.STATUS) from None
         except tf.errors.ResourceExhaustedError as error:
             raise InputError(OUT_OF_MEMORY) from error
         except (NotFinite, NoTargets) as error:
