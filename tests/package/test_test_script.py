@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from harness.mpi import ROOT
+from harness.mpi import HANGS_S, ROOT
 
 # In place of Python: prints its arguments, and ends as pytest does when only slow tests are chosen.
 PYTHON = """#!/bin/sh
@@ -40,7 +40,7 @@ def checkout(tmp_path):
 def script(checkout, *arguments):
     env = os.environ | {"PATH": f"{checkout}/bin:{os.environ['PATH']}", "VIRTUAL_ENV": "active"}
     command = ["bash", str(checkout / "scripts/test.sh"), "--changed", *arguments]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=HANGS_S)
     return done.returncode, done.stdout.splitlines()
 
 

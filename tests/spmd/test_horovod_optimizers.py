@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from harness.models import same_weights, weights_of
+from harness.mpi import HANGS_S
 from keras import optimizers
 
 from ringbase.errors import InputError
@@ -190,7 +191,7 @@ def test_plain_keras_loads_what_was_saved(hvd, folder):
         model.save(path)
         environment = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
         command = [sys.executable, "-c", PLAIN, path, variables]
-        subprocess.run(command, env=environment, check=True, timeout=100)
+        subprocess.run(command, env=environment, check=True, timeout=HANGS_S)
         theirs = np.load(variables).values()
         for ours, loaded in zip(model.optimizer.variables, theirs, strict=True):
             np.testing.assert_array_equal(ours.numpy(), loaded)

@@ -191,12 +191,12 @@ def test_training_is_one_ranks(program, config, world, collectives, data, folder
 
 
 def assert_timed(folder, size):
-    """The timeline has each rank's steps one after the other, and a sum ends on all ranks at about
-    one time."""
+    """The timeline has each rank's steps one after the other, and no sum ends before all ranks
+    have begun it."""
     events = [
         event for event in read_json(folder / "timeline.json")["traceEvents"] if event["ph"] == "X"
     ]
-    ends = []
+    sums = []
     for rank in range(size):
         own = [event for event in events if event["pid"] == rank]
         pauses = "checkpoint", "check"
@@ -204,8 +204,16 @@ def assert_timed(folder, size):
         assert names == ["data", "compute", "reduce", "apply"] * STEPS
         # µs, rounded
         assert all(a["ts"] + a["dur"] <= b["ts"] + 2 for a, b in itertools.pairwise(own))
-        ends.append([event["ts"] + event["dur"] for event in own if event["name"] == "reduce"])
-    assert np.ptp(ends, 0).max() < 1e6  # a second: ranks share cores with other tests
+        sums.append(
+            [
+                (event["ts"], event["ts"] + event["dur"])
+                for event in own
+                if event["name"] == "reduce"
+            ]
+        )
+    begins, ends = np.moveaxis(sums, -1, 0)
+    # The ranks set their clocks when they leave a barrier, on a busy machine not all at once.
+    assert (begins.max(axis=0) - ends.min(axis=0)).max() < 1e6
     assert len(read_json(folder / "step_times.json")) == size
     assert [*(folder / "profile").rglob("*.xplane.pb")]
 
