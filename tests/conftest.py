@@ -11,6 +11,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import signal
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,49 @@ HERE = Path(__file__).resolve().parent
 SPMD = HERE / "spmd"
 # Files of long tests that share nothing. The workers of pytest-xdist divide these tests among them.
 SPREAD = ("tests/referee/test_model.py", "tests/simulation/test_simulation.py")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--seconds", type=float, help="start no test later, and list those that did not run"
+    )
+
+
+def pytest_configure(config):
+    if config.option.seconds is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NotRun(), "not run")
+
+
+class NotRun:
+    """Lists the tests that pytest has not come to, by file."""
+
+    def __init__(self):
+        self.names = set()
+
+    def pytest_collection_finish(self, session):
+        self.names.update(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids):
+        self.names.update(ids)
+
+    def pytest_runtest_logreport(self, report):
+        self.names.discard(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter):
+        for file, number in Counter(name.split("::")[0] for name in self.names).items():
+            terminalreporter.write_line(f"not run: {number} of {file}")
+
+
+BEGAN_S = time.monotonic()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    yield
+    seconds = item.config.option.seconds
+    if seconds is not None and time.monotonic() - BEGAN_S > seconds:
+        item.session.shouldstop = f"--seconds {seconds:g} are over"
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -19,7 +19,7 @@ GLOBAL_BATCH, STEPS = 12, 4
 # float64: sums over ranks round in another order.
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-14}
 pytestmark = [
-    pytest.mark.ranks(2, 3),
+    pytest.mark.ranks(3),
     pytest.mark.usefixtures("float64"),
     # A copy of an optimizer has no state: plain Keras says so too.
     pytest.mark.filterwarnings("ignore:Skipping variable loading"),
@@ -118,6 +118,7 @@ COPIES = {
 }
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", ["adam", "scaled", "two", "own"])
 def test_copies_stay_distributed(kind, hvd):
     alone = trained_alone(KINDS[kind](), epochs=1)
@@ -129,6 +130,7 @@ def test_copies_stay_distributed(kind, hvd):
         assert again.optimizer is model.optimizer
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     ("op", "mean", "suffix"),
     [("average", True, ".keras"), ("average", False, ".h5"), ("sum", False, ".keras")],

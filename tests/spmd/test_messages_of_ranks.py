@@ -47,7 +47,7 @@ class Watched:
         return watched
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(3)
 def test_values_of_any_size_travel_in_messages_of_some_hundred_megabytes(world, monkeypatch):
     """MPI ends at 2 GiB for all ranks together. The last rank has more than a message holds, the
     others nearly nothing."""
