@@ -3,6 +3,8 @@ ranks in one process, with faults that a seed decides (tests/harness/simulation)
 
 import itertools
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 from harness.simulation.jobs import simulate
@@ -14,10 +16,18 @@ PARTS = 5  # of a sweep, so that none takes long
 SMALL = {"num_steps": 4, "global_batch_size": 8, "save_every": 2, "evaluate_every": 3}
 
 
+@pytest.fixture
+def folder():
+    """In memory: a sweep makes thousands of small folders, which a disk removes slowly."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(30))
-def test_a_training_survives_the_faults_of_thirty_seeds(number, tmp_path):
-    simulate(Options.drawn(FIRST_SEED + number), tmp_path / "run")
+def test_a_training_survives_the_faults_of_thirty_seeds(number, folder):
+    simulate(Options.drawn(FIRST_SEED + number), folder / "run")
 
 
 @pytest.mark.slow
@@ -25,7 +35,7 @@ def test_a_training_survives_the_faults_of_thirty_seeds(number, tmp_path):
     ("kind", "ranks", "part"),
     [(kind, ranks, part) for kind, ranks in SWEEPS for part in range(1, PARTS + 1)],
 )
-def test_a_training_survives_a_fault_at_each_call(kind, ranks, part, tmp_path):
+def test_a_training_survives_a_fault_at_each_call(kind, ranks, part, folder):
     """Complete where seeds sample: the first call that changes a file fails, then the second, …;
     on two machines. Of three ranks the last one is often left with what it has received. "start":
     rank 0 of a resumed job dies. Each part has every fifth call, until there are no more."""
@@ -34,12 +44,12 @@ def test_a_training_survives_a_fault_at_each_call(kind, ranks, part, tmp_path):
         options = Options(
             seed=7, ranks=ranks, per_machine=machine, garbage=True, nth=(kind, number), **SMALL
         )
-        history = simulate(options, tmp_path / str(number))
+        history = simulate(options, folder / str(number))
         if not any(happened["nth"] for _, happened in history):
             break
     assert number > 60
 
 
-def test_the_same_seed_is_the_same_simulation(tmp_path):
+def test_the_same_seed_is_the_same_simulation(folder):
     options = Options.drawn(7)
-    assert simulate(options, tmp_path / "a") == simulate(options, tmp_path / "b")
+    assert simulate(options, folder / "a") == simulate(options, folder / "b")
