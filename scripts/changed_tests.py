@@ -5,17 +5,20 @@ those that import or name it, also through a module of tests/harness, and then t
 at this part of the project.
 """
 
+import functools
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# What a file's path begins with -> the folders of tests that look at it. The first one counts.
-FOLDERS = {
+# What a file's path begins with -> the folders of tests that look at it, the nearest first. The
+# first entry that fits counts.
+FOLDERS: dict[str, Sequence[str]] = {
     "tests/soak/": (),
     "tests/spmd/": ("spmd",),
     "tests/jobs/": ("jobs",),
-    "tests/": ("",),
+    "tests/": ("*",),
     "bert/corpus/": ("files",),
     "tasks/corpus/": ("files",),
     "bert/text/": ("input",),
@@ -34,12 +37,15 @@ FOLDERS = {
 
 def main() -> None:
     changed = changed_files()
-    order: dict[str, None] = {}  # a set that keeps the order
-    for choose in (is_itself, is_namesake, names_it, names_it_by_harness, is_in_folder):
-        for test in all_tests():
-            if any(choose(test, path) for path in changed):
-                order[test] = None
-    for test in order:
+    chosen: dict[str, None] = {}  # a set that keeps the order
+    for is_near in (is_itself, is_namesake, names_it, names_it_by_harness):
+        for test in tests_in("*"):
+            if any(is_near(test, path) for path in changed):
+                chosen[test] = None
+    for path in changed:
+        for folder in folders_of(path):
+            chosen |= dict.fromkeys(tests_in(folder))
+    for test in chosen:
         print(test)
 
 
@@ -63,10 +69,16 @@ def lines_of(command: str) -> list[str]:
     return subprocess.check_output(command.split(), cwd=ROOT, text=True).splitlines()
 
 
-def all_tests() -> list[str]:
-    """Their paths; those of tests/soak run only when a release is made."""
-    paths = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/*/test_*.py")]
-    return sorted(path for path in paths if not path.startswith("tests/soak/"))
+def tests_in(folder: str) -> list[str]:
+    """The paths of a folder's tests. Those of tests/soak, one level deeper, are not among them."""
+    paths = ROOT.glob(f"tests/{folder}/test_*.py")
+    return sorted(path.relative_to(ROOT).as_posix() for path in paths)
+
+
+def folders_of(changed: str) -> Sequence[str]:
+    if re.fullmatch(r"tests/\w+/test_\w+\.py", changed):
+        return ()  # nothing but itself looks at it
+    return next(folders for start, folders in FOLDERS.items() if changed.startswith(start))
 
 
 # -- whether a test is near to what changed --------------------------------------------------------
@@ -81,7 +93,7 @@ def is_namesake(test: str, changed: str) -> bool:
     path = Path(changed)
     of_task = path.parts[1] if changed.startswith("tasks/") and len(path.parts) > 2 else None
     return any(
-        re.match(rf"test_{name}(_|\.)", Path(test).name)
+        re.match(rf"test_{re.escape(name)}(_|\.)", Path(test).name)
         for name in (path.stem, of_task)
         if name and name != "__init__"
     )
@@ -98,9 +110,12 @@ def names_it_by_harness(test: str, changed: str) -> bool:
     )
 
 
+text_of = functools.cache(Path.read_text)
+
+
 def has_name(file: Path, changed: str) -> bool:
     """Whether a file imports the module, or has its path."""
-    text = file.read_text()
+    text = text_of(file)
     if changed in text:
         return True
     if not changed.endswith(".py"):
@@ -110,13 +125,6 @@ def has_name(file: Path, changed: str) -> bool:
     dotted = rf"\b{re.escape(package)}\.{name}\b"
     imported = rf"from {re.escape(package)} import [\w\s,()]*\b{name}\b"
     return bool(package and re.search(f"{dotted}|{imported}", text))
-
-
-def is_in_folder(test: str, changed: str) -> bool:
-    if re.fullmatch(r"tests/\w+/test_\w+\.py", changed):
-        return False  # nothing but itself looks at it
-    folders = next(names for start, names in FOLDERS.items() if changed.startswith(start))
-    return any(test.startswith(f"tests/{name}".rstrip("/") + "/") for name in folders)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ CHANGES = {  # the tests of a changed file, in the order in which they run
     "distributed/plan.py": "files/test_plan files/test_rows jobs/test_launch"
     " files/test_order spmd/test_step",
     "tasks/tagger/task.py": "input/test_tagger_reading programs/test_tagger"
-    f" {FILES} flags/test_help spmd/test_step",
+    f" flags/test_help {FILES} spmd/test_step",
     "ringbase/files.py": f"{FILES} flags/test_help input/test_tagger_reading programs/test_tagger"
     " spmd/test_step",
     "docs/running.md": "package/test_docs",
