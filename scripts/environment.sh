@@ -11,7 +11,7 @@ make_environment() {
     echo "+ python3 -m venv $venv"
     python3 -m venv "$venv" || return
   fi
-  install=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+  install=("$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check)
   if command -v uv > /dev/null; then
     install=(uv pip install --quiet --python "$venv/bin/python")
   fi

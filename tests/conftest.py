@@ -11,6 +11,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import signal
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -26,12 +28,51 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 HERE = Path(__file__).resolve().parent
 SPMD = HERE / "spmd"
-MOST_S = 60  # for one test of .ci/run
-LONGER = {  # jobs of several ranks that start more than once; a wheel that is built and installed
-    "test_disturbed_trainings.py": 180,
-    "test_install.py": 180,
-    "test_two_hosts.py": 180,
-}
+# Files of long tests that share nothing. The workers of pytest-xdist divide these tests among them.
+SPREAD = ("tests/referee/test_model.py", "tests/simulation/test_simulation.py")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--seconds", type=float, help="start no test later, and list those that did not run"
+    )
+
+
+def pytest_configure(config):
+    if config.option.seconds is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NotRun(), "not run")
+
+
+class NotRun:
+    """Lists the tests that pytest has not come to, by file."""
+
+    def __init__(self):
+        self.names = set()
+
+    def pytest_collection_finish(self, session):
+        self.names.update(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids):
+        self.names.update(ids)
+
+    def pytest_runtest_logreport(self, report):
+        self.names.discard(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter):
+        for file, number in Counter(name.split("::")[0] for name in self.names).items():
+            terminalreporter.write_line(f"not run: {number} of {file}")
+
+
+BEGAN_S = time.monotonic()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    yield
+    seconds = item.config.option.seconds
+    if seconds is not None and time.monotonic() - BEGAN_S > seconds:
+        item.session.shouldstop = f"--seconds {seconds:g} are over"
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -44,20 +85,20 @@ def pytest_itemcollected(item):
     if SPMD in item.path.parents:
         item.add_marker("slow")
         item.add_marker(pytest.mark.timeout(0))  # tests/spmd/conftest.py has limits of its own
-    elif HERE / "soak" not in item.path.parents:
-        item.add_marker(pytest.mark.timeout(LONGER.get(item.path.name, MOST_S)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Each worker of pytest-xdist gets whole files, and one of them all of tests/spmd for one
-    session of ranks."""
+    """Each worker of pytest-xdist gets whole files, which share fixtures, or single tests of
+    SPREAD. One of them gets all of tests/spmd for one session of ranks."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file = nodeid.split("::")[0]
-            return "tests/spmd" if file.startswith("tests/spmd/") else file
+            if file.startswith("tests/spmd/"):
+                return "tests/spmd"
+            return nodeid if file in SPREAD else file
 
     return Files(config, log)
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from harness import toy
+from harness.mpi import HANGS_S
 from harness.refusals import refused
 
 from distributed.collectives import Collectives
@@ -62,7 +63,7 @@ def test_a_checkpoint_holds_what_stood_at_the_save_while_training_goes_on(saver,
 
     def copy_slowly():
         write = copy_model()
-        return lambda into: may_write.wait(60) and write(into)
+        return lambda into: may_write.wait(HANGS_S) and write(into)
 
     saver.checkpoints.copy_model = copy_slowly
     state = State(120, 12, 100, 10, {"--seed": 7})

@@ -4,14 +4,15 @@
 import pytest
 from soak.fuzz.run import run
 
-CHECKED = ("shards", "TFRecord", "cached windows", "manifest", "classifier", "tagger")
+CASES = 300
+# Readers of what we write ourselves: whether they refuse damage is up to us alone.
+OWN = {"shards", "TFRecord", "cached windows", "manifest"}
 
 
-@pytest.mark.parametrize(
-    ("cases", "names"), [(60, CHECKED), pytest.param(300, (), marks=pytest.mark.slow)]
-)
-def test_damaged_files_are_read_right_or_refused(tmp_path, cases, names):
-    counts, faults = run(tmp_path, cases, names=names)
+@pytest.mark.slow
+def test_damaged_files_are_read_right_or_refused(tmp_path):
+    counts, faults = run(tmp_path, CASES)
     assert not faults, "\n".join(faults)
-    assert counts.total() == cases
+    assert counts.total() == CASES
     assert {result for _, result in counts} == {"read", "refused"}, "the cases must reach both"
+    assert {reader for reader, _ in counts} >= OWN

@@ -71,13 +71,14 @@ def test_events_are_what_tensorboard_reads(run):
 
 def test_two_jobs_do_not_write_one_folder(run):
     code = (
-        "import sys, time; from pathlib import Path;"
+        "import sys; from pathlib import Path;"
         "from distributed.run import Run; from distributed.world import World;"
         "run = Run(Path(sys.argv[1]), World()); run.lock(); print('locked', flush=True);"
-        "time.sleep(60)"
+        "sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(run.folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as other:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, cwd=ROOT) as other:
         assert other.stdout.readline() == "locked\n"
         refused(run.lock, run.folder, f"process {other.pid}")
         run.close()

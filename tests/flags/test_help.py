@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 from harness.jobs import launch, shell
-from harness.mpi import ROOT
+from harness.mpi import HANGS_S, ROOT
 from harness.parsing import PROJECT, help_of, main_of
 from harness.refusals import refusal
 
@@ -76,7 +76,7 @@ def test_help_into_a_closed_pipe_is_no_error():  # `--help | head -3`, when head
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
-        [*SQUAD, "--help"], stdout=write_end, stderr=subprocess.PIPE, cwd=ROOT, timeout=60
+        [*SQUAD, "--help"], stdout=write_end, stderr=subprocess.PIPE, cwd=ROOT, timeout=HANGS_S
     )
     os.close(write_end)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.jobs import Done, launch
-from harness.mpi import ENVIRONMENT
+from harness.mpi import ENVIRONMENT, HANGS_S
 
 from distributed.mpirun import find_mpi
 
@@ -79,7 +79,7 @@ def available():
     if not (shutil.which("ip") and shutil.which("hostname")):
         return "several hosts need the commands ip and hostname: apt-get install iproute2 hostname"
     probe = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true"]
-    if subprocess.run(probe, timeout=30).returncode != 0:
+    if subprocess.run(probe, timeout=HANGS_S).returncode != 0:
         return "several hosts need namespaces, for which one must be root"
     return None if find_mpi().is_open_mpi_5 else "several hosts need Open MPI 5"
 
@@ -96,7 +96,7 @@ class Hosts:
     def addresses(self):
         return [f"{NETWORK}.{number}" for number in range(1, self.number + 1)]
 
-    def run(self, host, command, timeout=300, env=VARIABLES):
+    def run(self, host, command, timeout=HANGS_S, env=VARIABLES):
         """Runs a command on a host, from 0, in this folder. What it starts on any host is killed
         with its end."""
         # The daemons name their folders by process id, which is the same small number in every run.

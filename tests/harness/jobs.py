@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from harness.mpi import ENVIRONMENT, ROOT
-
-WAIT_S = 240  # nothing here takes 20 s when the machine has nothing else to do
+from harness.mpi import ENVIRONMENT, HANGS_S, ROOT
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Job:
         return Done(self.process.returncode or 0, *printed)
 
     def wait_for(self, condition):
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + HANGS_S
         while not condition():
             assert self.process.poll() is None, f"it has ended\n{self.done()}"
             assert time.monotonic() < deadline, f"waited in vain\n{self.done()}"
@@ -91,7 +89,7 @@ class Job:
         """As a terminal does: to the whole group of processes in the foreground."""
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def end(self, wait_s=WAIT_S):
+    def end(self, wait_s=HANGS_S):
         try:
             self.process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -117,7 +115,7 @@ def started(command, cwd=ROOT, **variables):
             job.process.wait()
 
 
-def run(command, cwd=ROOT, wait_s=WAIT_S, **variables):
+def run(command, cwd=ROOT, wait_s=HANGS_S, **variables):
     with started(command, cwd, **variables) as job:
         return job.end(wait_s)
 
@@ -170,7 +168,7 @@ def ranks_of(output_dir):
 
 def assert_gone(*process_ids):
     """All these processes have ended, or do so soon."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANGS_S
     for number in process_ids:
         # A zombie has no command line.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):

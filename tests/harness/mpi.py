@@ -1,9 +1,11 @@
-"""The checkout, and the environment of programs that tests start."""
+"""The checkout, and the environment and time limit of programs that tests start."""
 
 import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# A program that takes so long hangs: on a machine with nothing else to do none takes 30 s.
+HANGS_S = 300
 # What the programs' libraries read when they are imported; they compute on the CPU, whose bits we
 # compare.
 ENVIRONMENT = {

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from harness.mpi import HANGS_S
 
 UNPACK = Path(__file__).resolve().parents[3] / "shared" / "data" / "unpack.sh"
 
@@ -30,7 +31,7 @@ def _folder():
     with (Path(tempfile.gettempdir()) / "ringbert-real-data.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the tests run in several processes
         done = subprocess.run(
-            ["bash", UNPACK, "--model"], capture_output=True, text=True, timeout=280
+            ["bash", UNPACK, "--model"], capture_output=True, text=True, timeout=HANGS_S
         )
     # Without a network the data sets are there and the model is not.
     return folder, f"unpack.sh --model: exit status {done.returncode} {done.stderr[-200:]}"

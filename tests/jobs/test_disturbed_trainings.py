@@ -75,6 +75,12 @@ def test_a_regrouping_without_end_ends_the_job(folder):
     assert "did not regroup after a death within --stall_timeout 10 s" in done.stderr, done
 
 
+def started_ranks(job, output_dir, number):
+    """Their process ids, sought before they train: a kill at the first step then comes at once."""
+    job.wait_for(lambda: len(ranks_of(output_dir)) == number)
+    return ranks_of(output_dir)
+
+
 @can_lose_ranks
 def test_runs_of_several_seeds_are_summed_up_by_whoever_is_left(tmp_path):
     """Rank 0, which writes everything, dies in the first run, whose log may lack the step of its
@@ -84,8 +90,9 @@ def test_runs_of_several_seeds_are_summed_up_by_whoever_is_left(tmp_path):
     flags += ["--do_train", "--do_eval", "--num_train_steps=200", "--log_steps=1", "--seeds=1,2"]
     flags += ["--global_batch_size=8"]
     with started(launch(2, *command("tasks.classifier", *flags), flags=("--elastic",))) as job:
+        rank_0 = started_ranks(job, out, 2)[0]
         job.wait_for((out / "seed-1" / "metrics.jsonl").exists)
-        os.kill(ranks_of(out)[0], signal.SIGKILL)
+        os.kill(rank_0, signal.SIGKILL)
         done = job.end()
     assert done.status == 0, done
     disturbed, whole = ([step for step, _ in losses(out / f"seed-{seed}")] for seed in (1, 2))
@@ -112,14 +119,15 @@ def test_texts_of_all_ranks_stay_negatives_of_each_other_when_a_rank_dies(tmp_pa
         tensors = load_file(tmp_path / name / "model/model.safetensors")
         return np.concatenate([values.ravel() for values in tensors.values()])
 
-    bert("embedder", tmp_path / "start", *flags, "--learning_rate=1e-30")
+    bert("embedder", tmp_path / "start", *flags, "--learning_rate=1e-30", "--num_train_steps=1")
     bert("embedder", tmp_path / "alone", *flags)
     bert("embedder", tmp_path / "other", *flags, "--seed=7")
     out = tmp_path / "out"
     embedder = command("tasks.embedder", *flags, f"--output_dir={out}")
     with started(launch(3, *embedder, flags=("--elastic",))) as job:
+        rank_1 = started_ranks(job, out, 3)[1]
         job.wait_for((out / "metrics.jsonl").exists)
-        os.kill(ranks_of(out)[1], signal.SIGKILL)
+        os.kill(rank_1, signal.SIGKILL)
         done = job.end()
     assert (done.status, "2 ranks go on" in done.stderr) == (0, True), done
     start, alone = weights("start"), weights("alone")

@@ -25,7 +25,7 @@ RECIPES = sorted((ROOT / "configs").glob("*.toml"))
 OTHERS_FLAGS = """every minutes rehearse image_size batch_sizes no_index find_links jax_python
     torch_python google_dir size
     table bind_to mpi nodes cpus_per_task ntasks_per_node gpus_per_task time array shm_size logdir
-    mca read_only tmpfs changed
+    mca read_only tmpfs changed seconds
     require_hashes no_deps no_build_isolation upgrade strict dist tags target only
     output output_filename hostfile network_interfaces min_np max_np host_discovery_script
     reset_limit check_build

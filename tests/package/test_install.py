@@ -24,7 +24,6 @@ def test_another_distributed_before_ours_stops_with_one_line(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_an_installed_wheel_has_all_modules_and_programs_and_they_are_imported_from_it(tmp_path):
     for name in PACKAGES:
         shutil.copytree(

@@ -14,7 +14,6 @@ LESS = ("--max_train_examples=160", "--num_train_epochs=1", "--log_steps=1")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_the_quickstart_trains_on_two_ranks_and_shows_scores_and_answers(tmp_path):
     assert "    scripts/quickstart.sh " in (ROOT / "README.md").read_text()
     (tmp_path / "venv").mkdir()

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from harness.mpi import HANGS_S
 from harness.parsing import ROOT
 
 SCRIPT = ROOT / "scripts" / "slurm.sh"
@@ -57,7 +58,7 @@ class Stubs:
     def run(self, *command, **changes):
         """Status and standard error."""
         job = self.start(*command, **changes)
-        error = job.communicate(timeout=60)[1]
+        error = job.communicate(timeout=HANGS_S)[1]
         return job.returncode, error
 
 
@@ -88,7 +89,7 @@ def test_the_signal_reaches_the_ranks_and_the_shell_waits_for_their_end(
         assert job.poll() is None
         time.sleep(0.02)
     job.send_signal(signal.SIGUSR1)
-    job.communicate(timeout=60)
+    job.communicate(timeout=HANGS_S)
     assert (job.returncode, done.exists()) == (status, True)
     assert stubs.calls("scontrol") == ["requeue 17"] * requeued
 

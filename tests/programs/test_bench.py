@@ -12,7 +12,6 @@ from tasks.bench.step import steps_per_s
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
 def test_the_figures_of_a_step_on_two_ranks(tmp_path):
     flags = ("--model_size=tiny", "--batch_size=2", "--seq_length=32", "--num_warmup=1")
     flags += ("--num_steps=3", "--device=cpu", f"--output_file={tmp_path}/figures")

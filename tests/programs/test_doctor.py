@@ -7,7 +7,7 @@ import sys
 import pytest
 from harness.jobs import run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.slow
 
 
 def doctor(*flags, **variables):

@@ -23,7 +23,6 @@ from ringbase.files import read_json
 
 squad = partial(ringbert.Squad, output_dir="out", device="cpu")
 JOB = squad(train_file="a.json")
-WAIT_S = 200
 
 
 @pytest.mark.parametrize(
@@ -194,7 +193,6 @@ def arguments(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(WAIT_S)
 def test_a_job_is_trained_and_scored_and_then_predicts(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments["predict_file"] = write_squad(Path("dev.json"), make_entries(20, 2))
@@ -212,7 +210,6 @@ def test_a_job_is_trained_and_scored_and_then_predicts(arguments, tmp_path, monk
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(WAIT_S)
 def test_an_interrupt_saves_the_training(arguments):
     """It reaches this process alone, which hands it on."""
     out = Path(arguments["output_dir"])

@@ -10,7 +10,7 @@ from keras import layers, optimizers
 from ringbase.errors import InputError
 
 STEPS, BATCH, RATE, EPOCHS = 4, 2, 0.5, 4
-pytestmark = pytest.mark.ranks(2, 3)
+pytestmark = pytest.mark.ranks(3)
 
 
 def inputs(rank):

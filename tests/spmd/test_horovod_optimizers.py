@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from harness.models import same_weights, weights_of
+from harness.mpi import HANGS_S
 from keras import optimizers
 
 from ringbase.errors import InputError
@@ -18,7 +19,7 @@ GLOBAL_BATCH, STEPS = 12, 4
 # float64: sums over ranks round in another order.
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-14}
 pytestmark = [
-    pytest.mark.ranks(2, 3),
+    pytest.mark.ranks(3),
     pytest.mark.usefixtures("float64"),
     # A copy of an optimizer has no state: plain Keras says so too.
     pytest.mark.filterwarnings("ignore:Skipping variable loading"),
@@ -117,6 +118,7 @@ COPIES = {
 }
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", ["adam", "scaled", "two", "own"])
 def test_copies_stay_distributed(kind, hvd):
     alone = trained_alone(KINDS[kind](), epochs=1)
@@ -128,6 +130,7 @@ def test_copies_stay_distributed(kind, hvd):
         assert again.optimizer is model.optimizer
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     ("op", "mean", "suffix"),
     [("average", True, ".keras"), ("average", False, ".h5"), ("sum", False, ".keras")],
@@ -190,7 +193,7 @@ def test_plain_keras_loads_what_was_saved(hvd, folder):
         model.save(path)
         environment = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
         command = [sys.executable, "-c", PLAIN, path, variables]
-        subprocess.run(command, env=environment, check=True, timeout=100)
+        subprocess.run(command, env=environment, check=True, timeout=HANGS_S)
         theirs = np.load(variables).values()
         for ours, loaded in zip(model.optimizer.variables, theirs, strict=True):
             np.testing.assert_array_equal(ours.numpy(), loaded)

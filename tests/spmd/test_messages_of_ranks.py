@@ -47,7 +47,7 @@ class Watched:
         return watched
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(3)
 def test_values_of_any_size_travel_in_messages_of_some_hundred_megabytes(world, monkeypatch):
     """MPI ends at 2 GiB for all ranks together. The last rank has more than a message holds, the
     others nearly nothing."""
@@ -101,11 +101,12 @@ def test_ranks_that_disagree_are_named(world):
 @ALL
 def test_waiting_takes_no_core(world):
     world.barrier()
-    started = time.process_time()
+    began_s, began_cpu_s = time.monotonic(), time.process_time()
     if world.rank == 0:
         time.sleep(1)
     world.barrier()
-    assert time.process_time() - started < 0.5
+    waited_s, cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
+    assert cpu_s < 0.5 * waited_s
 
 
 ONE, TWO, THREE = (f"0000:0{number}:00.0" for number in (1, 2, 3))

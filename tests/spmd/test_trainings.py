@@ -4,14 +4,13 @@ rank."""
 import functools
 import itertools
 import json
-import shutil
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from harness import classifier_runs, tagger_files, texts
-from harness.program_runs import in_world, metrics_in
+from harness.program_runs import in_world, metrics_in, without_newest_checkpoint
 from harness.squad_files import make_entries, write_squad
 from safetensors.numpy import load_file
 
@@ -45,6 +44,7 @@ FAMILY = {
 }
 
 
+BERT = "bert_config"  # the file of a configuration, as the names of FAMILY are
 PROGRAMS = "squad", "classifier", "tagger", "embedder", "pretraining"
 
 
@@ -135,7 +135,7 @@ def run(program, world, collectives, data, output_dir, *more):
 
 
 @functools.cache
-def of_one_rank(program, data, config="bert_config"):
+def of_one_rank(program, data, config):
     folder = Path(tempfile.mkdtemp(prefix="ringbert-one-"))
     run(program, *ALONE, data, folder, *TRAIN, f"--bert_config_file={data}/{config}.json")
     return folder
@@ -168,16 +168,20 @@ def data(world):
 
 
 @pytest.mark.ranks(2, 3)
-@pytest.mark.parametrize(
-    ("program", "config"),
-    [
-        *((program, "bert_config") for program in PROGRAMS),
-        *(("classifier", name) for name in FAMILY),
-    ],
-)
-def test_training_is_one_ranks(program, config, world, collectives, data, folder):
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_training_is_one_ranks(program, world, collectives, data, folder):
     """Spans; labels with class weights; masked words and next sentences, of which ranks have
     unequal numbers; pairs with hard negatives, which are negatives of the pairs of all ranks."""
+    compare_training(program, BERT, world, collectives, data, folder)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("config", FAMILY)
+def test_training_of_the_family_is_one_ranks(config, world, collectives, data, folder):
+    compare_training("classifier", config, world, collectives, data, folder)
+
+
+def compare_training(program, config, world, collectives, data, folder):
     has_parts = program in ("squad", "embedder")
     accumulation = ("--gradient_accumulation_steps=2",) if has_parts else ()
     more = (
@@ -191,12 +195,12 @@ def test_training_is_one_ranks(program, config, world, collectives, data, folder
 
 
 def assert_timed(folder, size):
-    """The timeline has each rank's steps one after the other, and a sum ends on all ranks at about
-    one time."""
+    """The timeline has each rank's steps one after the other, and no sum ends before all ranks
+    have begun it."""
     events = [
         event for event in read_json(folder / "timeline.json")["traceEvents"] if event["ph"] == "X"
     ]
-    ends = []
+    sums = []
     for rank in range(size):
         own = [event for event in events if event["pid"] == rank]
         pauses = "checkpoint", "check"
@@ -204,23 +208,30 @@ def assert_timed(folder, size):
         assert names == ["data", "compute", "reduce", "apply"] * STEPS
         # µs, rounded
         assert all(a["ts"] + a["dur"] <= b["ts"] + 2 for a, b in itertools.pairwise(own))
-        ends.append([event["ts"] + event["dur"] for event in own if event["name"] == "reduce"])
-    assert np.ptp(ends, 0).max() < 1e6  # a second: ranks share cores with other tests
+        sums.append(
+            [
+                (event["ts"], event["ts"] + event["dur"])
+                for event in own
+                if event["name"] == "reduce"
+            ]
+        )
+    begins, ends = np.moveaxis(sums, -1, 0)
+    # The ranks set their clocks when they leave a barrier, on a busy machine not all at once.
+    assert (begins.max(axis=0) - ends.min(axis=0)).max() < 1e6
     assert len(read_json(folder / "step_times.json")) == size
     assert [*(folder / "profile").rglob("*.xplane.pb")]
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(3)
 def test_a_run_goes_on_from_another_number_of_ranks(world, collectives, data, folder):
     """Six steps on one rank, six on these, are twelve on one."""
 
     def half():
-        run("squad", *ALONE, data, folder, *TRAIN)
-        shutil.rmtree(max((folder / "checkpoints").glob("rows-*")))
+        without_newest_checkpoint(of_one_rank("squad", data, BERT), folder / "run")
 
     world.on_first(half)
-    run("squad", world, collectives, data, folder, *TRAIN)
-    world.on_first(lambda: assert_same_training(folder, of_one_rank("squad", data)))
+    run("squad", world, collectives, data, folder / "run", *TRAIN)
+    world.on_first(lambda: assert_same_training(folder / "run", of_one_rank("squad", data, BERT)))
 
 
 @pytest.mark.ranks(2, 3)
@@ -234,7 +245,7 @@ def test_a_run_goes_on_from_another_number_of_ranks(world, collectives, data, fo
     ],
 )
 def test_predictions_are_one_ranks_to_the_byte(program, files, world, collectives, data, folder):
-    start = world.on_first(lambda: of_one_rank(program, data))
+    start = world.on_first(lambda: of_one_rank(program, data, BERT))
     flags = ("--do_predict", "--predict_batch_size=4", f"--init_checkpoint={start}/model")
     run(program, world, collectives, data, folder / "many", *flags)
     world.on_first(lambda: run(program, *ALONE, data, folder / "one", *flags))
@@ -245,7 +256,7 @@ def test_predictions_are_one_ranks_to_the_byte(program, files, world, collective
 def test_evaluation_during_training_is_one_ranks(world, collectives, data, folder):
     """Of a model that is loaded on rank 0, on texts with words that the few of its training do not
     have."""
-    start = world.on_first(lambda: of_one_rank("classifier", data))
+    start = world.on_first(lambda: of_one_rank("classifier", data, BERT))
     flags = (*TRAIN, "--do_eval", "--eval_steps=5", "--eval_batch_size=2")
     flags += ("--max_train_examples=14", f"--init_checkpoint={start}/model")
     scores = run("classifier", world, collectives, data, folder / "many", *flags)

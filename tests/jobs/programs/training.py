@@ -1,8 +1,8 @@
 """SPMD: the toy of harness/toy.py trains while a test disturbs it.
 
 Usage: training.py FOLDER [RANK@PLACE@STEP… torn impatient] Each rank writes its process id to
-FOLDER/rank-N. A step takes a while until the file FOLDER/fast is there. Rank 0 prints the result as
-JSON.
+FOLDER/rank-N. Until the file FOLDER/fast is there a step takes a while, and the training
+waits in step 30 for a request to stop. Rank 0 prints the result as JSON.
 
 When rank RANK (its number at the start) comes to PLACE in step STEP or later, it writes its process
 id to FOLDER/RANK@PLACE@STEP, unless that is there, and waits to be killed. Places: "weights", "sum"
@@ -26,7 +26,7 @@ from distributed.train import HeldOut
 from distributed.watchdog import StallSettings
 from distributed.world import World
 
-STEPS, TORN = 40, 8
+STEPS, TORN, WAITING = 40, 8, 30
 folder, arguments = Path(sys.argv[1]), sys.argv[2:]
 stalls = (
     StallSettings(stall_warning=2, stall_timeout=10)
@@ -44,12 +44,18 @@ def at(place):
             time.sleep(1000)
 
 
+def is_fast():
+    return (folder / "fast").exists()
+
+
 def weights(batch):
     global step
     step += 1
     at("weights")
-    if not (folder / "fast").exists():
+    if not is_fast():
         time.sleep(0.2)
+    while step == WAITING and not is_fast() and not world.stop_wanted.is_set():
+        time.sleep(0.02)
     return toy.weights(batch)
 
 

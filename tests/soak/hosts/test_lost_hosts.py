@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from harness.hosts import available, simulated_hosts
 from harness.jobs import assert_same_training, launch, program, trained_alone
-from harness.mpi import ENVIRONMENT
+from harness.mpi import ENVIRONMENT, HANGS_S
 
 pytestmark = pytest.mark.skipif(available() is not None, reason=available() or "")
 
@@ -100,7 +100,7 @@ def refuse_filters():
 def test_where_strangers_cannot_be_kept_out_tensorflows_servers_are_refused(tmp_path):
     command, env = launch(2, *program("ring.py", tmp_path)), {**os.environ, **ENVIRONMENT}
     done = subprocess.run(
-        command, env=env, preexec_fn=refuse_filters, capture_output=True, text=True, timeout=240
+        command, env=env, preexec_fn=refuse_filters, capture_output=True, text=True, timeout=HANGS_S
     )
     assert done.returncode == 1, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]

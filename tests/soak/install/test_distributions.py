@@ -42,7 +42,7 @@ import nbclient, nbformat
 
 cells = [nbformat.v4.new_code_cell(text) for text in sys.argv[1:]]
 notebook = nbformat.v4.new_notebook(cells=cells)
-nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", allow_errors=True).execute()
+nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", allow_errors=True).execute()
 print(json.dumps([cell.outputs for cell in notebook.cells]))
 """
 TRAIN = """
