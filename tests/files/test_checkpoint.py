@@ -4,7 +4,9 @@ import os
 import resource
 import shutil
 import threading
+import time
 from dataclasses import asdict
+from functools import partial
 
 import keras
 import numpy as np
@@ -215,3 +217,44 @@ def test_no_room_for_a_file_leaves_the_older_checkpoints(saver, name):
     assert os.listdir(saver.folder) == [path.name]
     saver.save(20)
     assert saver.positions() == [10, 20], "with the bytes of their manifests"
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_training_within_a_step(tmp_path):
+    """And not at the next checkpoint, whose steps would be lost too."""
+    saver = toy.Toy(WORLD, COLLECTIVES, tmp_path / "sizes")
+    path = saver.save(10)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    steps_begun = []
+
+    def weights(batch):
+        steps_begun.append(len(steps_begun))
+        if len(steps_begun) > 5:  # while the thread fails to write the file
+            time.sleep(2)
+        return toy.weights(batch)
+
+    largest = (path / "optimizer.safetensors").stat().st_size - 1
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, limits[1]))
+    try:
+        flags = {"num_train_steps": 20, "save_checkpoints_steps": 5}
+        train = partial(toy.train, WORLD, COLLECTIVES, tmp_path / "run", weights=weights)
+        refused(lambda: train(**flags), "checkpoints", "cannot be written")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert 5 < len(steps_begun) < 10  # when the next one is due
+
+
+def test_a_training_that_stopped_before_a_skipped_last_step_can_be_finished(tmp_path):
+    """As one that did not stop."""
+    is_last = False
+
+    def weights(batch):
+        return {term: 0.0 if is_last else value for term, value in toy.weights(batch).items()}
+
+    flags = {"save_checkpoints_steps": 3}
+    train = partial(toy.train, WORLD, COLLECTIVES, tmp_path, weights=weights)
+    train(num_train_steps=3, **flags)
+    (path,) = complete_checkpoints(tmp_path / "checkpoints")
+    replace_state(path, asdict(read_checkpoint(path)) | {"steps": 4})
+    is_last = True
+    _, state = train(num_train_steps=4, **flags)
+    assert state.step == 4

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -92,6 +93,19 @@ def test_two_jobs_do_not_write_one_folder(run):
     run.write("file", "text")
     run.close()
     assert {path.name for path in run.folder.iterdir()} == {".lock", "file"}
+
+
+def test_a_restart_waits_for_a_lock_that_a_lost_host_still_has(run, monkeypatch, capsys):
+    """A file server keeps it until the host's lease ends."""
+    held = Run(run.folder, World())
+    held.lock()
+    refused(run.lock, run.folder)
+    monkeypatch.setenv("RINGBERT_RESTART", "1")
+    lease = threading.Timer(1.5, held.close)
+    lease.start()
+    run.lock()
+    lease.join()
+    assert f"{run.folder} is still locked by the start before" in capsys.readouterr().err
 
 
 def test_git_is_not_run_in_the_folder_where_the_user_works(tmp_path, monkeypatch):

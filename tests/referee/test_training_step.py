@@ -2,6 +2,9 @@
 tf.clip_by_global_norm, applied as by Google, or skipped if they are not finite; on GPUs and CPUs,
 compiled in parts or as a whole."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from bert.trained_words import WORDS, AllWords, TrainedWords
 from distributed.arrays import host_view
 from distributed.collectives import Collectives
 from distributed.devices import Device
-from distributed.gradient import StepClock, TrainingStep
+from distributed.gradient import StepClock, TrainingStep, summed
 from distributed.optimizer import AllreduceOptimizer, StepResult
 from distributed.world import World
 
@@ -89,6 +92,24 @@ def formula_step(number, batch, states):
         "gradient_norm": norm,
         "learning_rate": rate,
     }
+
+
+def test_of_micro_batches_one_gradient_is_kept_besides_their_sum():
+    """A second one would be memory where there is least."""
+    made = []
+
+    def gradients():
+        for number in range(4):
+            gc.collect()
+            # the first one is the sum itself as long as it is alone
+            assert sum(part() is not None for part in made) <= (number == 1)
+            part = tf.fill([8], float(number))
+            made.append(weakref.ref(part))
+            yield [part]
+            del part
+
+    (total,) = summed(gradients())
+    assert total.numpy().tolist() == [6.0] * 8
 
 
 def test_what_a_check_computes_is_compiled_before_the_first_step():
