@@ -145,6 +145,7 @@ class BertConfig:
     classifier_pooling: str = "cls"
     class_name: str = ""  # of transformers' class that the file names
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
+    gets_types: bool = True  # whether the tokenizer gives types of tokens; else all are 0
 
     @property
     def architecture(self) -> Architecture:
@@ -167,13 +168,14 @@ class BertConfig:
     @property
     def has_types(self) -> bool:
         """Whether the model tells a first text from a second one by the types of tokens."""
-        return bool(self.num_token_types) and not self.architecture.ignores_token_types
+        ignores_types = self.architecture.ignores_token_types or not self.gets_types
+        return self.num_token_types > 1 and not ignores_types
 
     def as_json(self) -> dict[str, Any]:
         """The content of config.json."""
         values = asdict(self)
-        labels = values.pop("labels")
-        del values["class_name"]
+        for name in NOT_IN_FILES:
+            del values[name]
         if self.architecture.encoder == "bert":
             for name in MODERN:
                 del values[name]
@@ -182,8 +184,8 @@ class BertConfig:
         for name, value in values.items():
             if value is not None:  # of which transformers knows none for some models
                 content[keys.get(name, name)] = value
-        content["id2label"] = dict(enumerate(labels))
-        content["label2id"] = {label: number for number, label in enumerate(labels)}
+        content["id2label"] = dict(enumerate(self.labels))
+        content["label2id"] = {label: number for number, label in enumerate(self.labels)}
         return content
 
 
@@ -194,7 +196,7 @@ MODERN = (
     "local_rope_theta",
     "classifier_pooling",
 )
-NOT_IN_FILES = ("labels", "class_name")
+NOT_IN_FILES = ("labels", "class_name", "gets_types")
 FIELDS = tuple(field.name for field in fields(BertConfig) if field.name not in NOT_IN_FILES)
 
 

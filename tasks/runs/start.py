@@ -3,7 +3,7 @@ checkpoint."""
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -273,7 +273,7 @@ def _configuration_and_tokenizer(
         raise InputError(f"{sizes}: --vocab_file does not belong to this model")
     if words.vocab_size < bert_config.vocab_size:
         say(f"warning: {sizes}: the others are never used")
-    return bert_config, words
+    return replace(bert_config, gets_types=words.has_types), words
 
 
 def newest_checkpoint(resume: str, run: Run) -> tuple[Path, State] | None:
