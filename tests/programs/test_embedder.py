@@ -22,7 +22,7 @@ from ringbase.files import read_json
 from tasks.embedder.reading import files_and_columns, read
 from tasks.embedder.scoring import ranks_of_relevant
 from tasks.embedder.settings import PairSettings
-from tasks.runs.ranking import search_scores
+from tasks.runs.ranking import ranks_of, search_scores
 from tasks.runs.sources import Source
 
 embed = partial(bert, "embedder")
@@ -246,6 +246,43 @@ def test_ranks_are_those_of_scikit_learn():
     assert scores["mrr@10"] == pytest.approx(np.mean(reciprocal))
     recall = np.mean([gains[row][order[row][:10]].sum() / gains[row].sum() for row in range(20)])
     assert scores["recall@10"] == pytest.approx(recall)
+
+
+def test_of_equal_scores_the_irrelevant_ones_count_before():
+    """scikit-learn's NDCG of the worst order of equal scores; among relevant ones any is as good.
+    NaN is the worst score of all."""
+    chance = np.random.default_rng(3)
+    values = chance.integers(0, 3, size=(40, 25)).astype(float)
+    gains = chance.random((40, 25)) < 0.2
+    gains[:, 0] = True
+    values[::4, 0] = np.nan
+    relevant = [np.flatnonzero(row) for row in gains]
+    scores = search_scores([ranks_of(*row) for row in zip(values, relevant, strict=True)])
+    worst = np.nan_to_num(values, nan=-1) - 1e-6 * gains
+    expected = ndcg_score(gains, worst, k=10, ignore_ties=True)
+    assert scores["ndcg@10"] == pytest.approx(expected)
+    order = np.argsort(-worst, axis=1)
+    hits = np.take_along_axis(gains, order, axis=1)
+    firsts = hits.argmax(1)
+    assert scores["mrr@10"] == pytest.approx(np.mean((firsts < 10) / (1 + firsts)))
+    recall = hits[:, :10].sum(1) / gains.sum(1)
+    assert scores["recall@10"] == pytest.approx(recall.mean())
+    perfect = ranks_of(np.array([1.0, 1.0, 0.0]), np.array([0, 1]))
+    assert search_scores([perfect])["mrr@10"] == 1
+
+
+def test_a_pair_of_equal_texts_finds_itself(data, tmp_path):
+    """As in sentence-transformers' evaluator, which leaves no document out; the anchor of another
+    pair, though it is a document, is left out of its own search."""
+    model = save_model(tmp_path, "features")
+    rows = [{"anchor": text, "positive": text} for text in ALL_WORDS[:4]]
+    rows.append({"anchor": "the saw", "positive": "the saw near the axe"})
+    rows.append({"anchor": "two foxes", "positive": "the saw"})
+    write_lines(tmp_path / "dev.jsonl", *map(json.dumps, rows))
+    flags = (f"--model={model}", f"--dev_file={tmp_path}/dev.jsonl", "--do_eval")
+    embed(tmp_path / "run", *flags)
+    report = {line["anchor"]: line["rank"] for line in objects_in(tmp_path / "run/mistakes.jsonl")}
+    assert not report.keys() & {*ALL_WORDS[:4]}
 
 
 @pytest.mark.parametrize(
