@@ -29,6 +29,13 @@ _WORDS = (
 )
 _WORD = regex.compile("|".join(_WORDS))
 
+# Scripts whose words have no blanks between them: Thai, Lao, Burmese, Khmer, kana and ideographs,
+# with their punctuation; no vowel signs, which belong to the letter before.
+_WITHOUT_BLANKS = regex.compile(
+    r"(?!\p{M})[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+    r"\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
+)
+
 Span = tuple[int, int]
 
 
@@ -51,3 +58,9 @@ def end_of_character(text: str, end: int) -> int:
     """The end of the character that `text[end - 1]` belongs to: `end`, or a place behind more of
     its marks."""
     return _REST_OF_CHARACTER.match(text, end - 1).end()
+
+
+def begins_without_blank(text: str) -> bool:
+    """Whether the text begins with a letter, or a mark, of a script whose words have no blanks
+    between them."""
+    return _WITHOUT_BLANKS.match(text) is not None

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert.text import added, sentencepiece
+from bert.text.characters import begins_without_blank
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_object
 from ringbase.ragged import Array
@@ -26,6 +27,11 @@ MOST_UNKNOWN_SHARE = 0.10
 # WordPiece marks the pieces that continue a word, the others those that begin one.
 WORD_MARKS = {"wordpiece": "##", "sentencepiece": sentencepiece.BLANK, "bytes": "Ġ"}
 IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+# The first of the three bytes of kana and ideographs, alone or with the second one.
+FIRST_BYTES = {
+    "bytes": re.compile("[\u00e3-\u00e9][\u00a1-\u00ff\u0100-\u0143]?"),
+    "sentencepiece": re.compile("<0xE[3-9]>"),
+}
 MOST_IDS = 1 << 24
 TRIAL = "The cat sat, 고양이 1 ☃."
 # What a tokenizer_config.json says of BERT's normalization, by its names in `tokenizers`.
@@ -116,11 +122,26 @@ class Tokenizer:
     def continues_word(self) -> Array:
         """bool [vocab_size]: the pieces that continue a word, so that whole words can be masked:
         those with ## in front (WordPiece) or without ▁ (SentencePiece) or Ġ (bytes), never special
-        or added tokens."""
+        or added tokens. Where words have no blanks between them, such as in Japanese and Thai, each
+        piece is one, as ideographs are for BERT."""
         is_marked = np.array([token.startswith(self.word_mark) for token in self._tokens])
         table = is_marked if self.kind == "wordpiece" else ~is_marked
+        for number in np.flatnonzero(table):
+            table[number] = not self._is_own_word(self._tokens[number])
         table[[*self.backend.get_added_tokens_decoder()]] = False
         return table
+
+    def _is_own_word(self, token: str) -> bool:
+        """Whether a piece begins with a character, or the first byte of one, of a script whose
+        words have no blanks between them."""
+        text = token
+        if self.kind == "wordpiece":
+            text = token.removeprefix(self.word_mark)
+        elif FIRST_BYTES[self.kind].fullmatch(token):
+            return True
+        elif self.kind == "bytes":
+            text = decoders.ByteLevel().decode([token])
+        return begins_without_blank(text)
 
     @functools.cached_property
     def _blanks(self) -> Array:
