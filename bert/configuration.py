@@ -90,6 +90,8 @@ HARMLESS = (
     "output_hidden_states",
     "output_past",
     "return_dict",
+    "sbert_ce_default_activation_function",
+    "sentence_transformers",
     "tie_word_embeddings",
     "torch_dtype",
     "transformers_version",

@@ -44,6 +44,13 @@ _TO_HUGGING_FACE = {
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
 }
+# What a CrossEncoder of sentence-transformers, from version 4 on and before, makes of one score: it
+# would take the sigmoid.
+_IDENTITY = "torch.nn.modules.linear.Identity"
+AS_IT_IS = {
+    "sentence_transformers": {"activation_fn": _IDENTITY},
+    "sbert_ce_default_activation_function": _IDENTITY,
+}
 _TO_GOOGLE = {theirs: ours for ours, theirs in _TO_HUGGING_FACE.items()}
 # How the keys of the encoder's tensors begin in one of the architectures.
 ENCODER_KEYS = ("embeddings", "encoder", "transformer", "pooler", "layers.", "final_norm")
@@ -170,6 +177,8 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
     config = {"architectures": names, **model.config.as_json()}
     if tokenizer is not None:
         config["pad_token_id"] = tokenizer.pad_id
+    if model.head is CLASSIFIER and model.config.problem_type == "regression":
+        config |= AS_IT_IS
 
     def write(folder):
         folder.mkdir(parents=True, exist_ok=True)

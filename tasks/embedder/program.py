@@ -7,8 +7,9 @@ distributed/joint.py.
 from collections.abc import Mapping
 from dataclasses import replace
 
+from distributed.run import Run
 from ringbase.settings import flat
-from tasks.embedder.pooling import said_by
+from tasks.embedder.pooling import said_by, unheeded_in
 from tasks.embedder.reading import Source, files_and_columns
 from tasks.embedder.settings import DEFAULTS, EmbedderConfig, VectorSettings
 from tasks.embedder.task import EmbedTask
@@ -27,7 +28,7 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     """Trains, evaluates and embeds as the flags say, on every rank. Returns the scores."""
     # configuration, tokenizer, weights and pooling are found on rank 0
     runs = runs_of(config, job, config.vectors.max_seq_length or DEFAULTS["max_seq_length"])
-    vectors = job.world.on_first(vectors_of_start, config, runs[0].start)
+    vectors = job.world.on_first(vectors_of_start, config, runs[0].start, job.run)
     settings = saved_settings(replace(config, vectors=vectors))
     task = EmbedTask(vectors, config.loss, settings)
     pairs = files_and_columns(config.pairs)
@@ -40,10 +41,12 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     return run_task(task, sets, runs, config, job)
 
 
-def vectors_of_start(config: EmbedderConfig, start: Start) -> VectorSettings:
+def vectors_of_start(config: EmbedderConfig, start: Start, run: Run) -> VectorSettings:
     """The flags', else those of the model's folder, of which a training takes over the pooling
     alone. On rank 0."""
     flags = config.vectors
+    for line in unheeded_in(start.weights, start.words.lower_case):
+        run.say(f"warning: {line}")
     said: Mapping = {}
     if not (config.do_train and flags.pooling):
         said = said_by(start.weights, start.bert_config.num_positions, flags.pooling)

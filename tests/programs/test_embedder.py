@@ -2,6 +2,7 @@
 that sentence-transformers reads."""
 
 import json
+import shutil
 from functools import partial
 
 import numpy as np
@@ -178,6 +179,56 @@ def test_a_folder_of_newer_sentence_transformers_gives_its_vectors(pooling, tmp_
     np.testing.assert_allclose(
         ringbert.Embedder(model, **given)(texts), expected / lengths, atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("inner", "kind", "lengths"),
+    [
+        ("0_Transformer", "Transformer", "sentence_bert_config.json"),
+        ("0_RoBERTa", "RoBERTa", "sentence_roberta_config.json"),
+    ],
+)
+def test_a_folder_of_the_first_sentence_transformers_gives_its_vectors(
+    inner, kind, lengths, tmp_path
+):
+    """The model is in a folder inside, and config.json beside it has a version alone."""
+    new = newer_folder(tmp_path, "cls")
+    expected = ringbert.Embedder(new)("the red fox")
+    old = tmp_path / "old"
+    shutil.copytree(new, old / inner, ignore=shutil.ignore_patterns("modules.json", "1_Pooling"))
+    (old / inner / lengths).write_text('{"max_seq_length": 6, "do_lower_case": false}')
+    shutil.copytree(new / "1_Pooling", old / "1_Pooling")
+    package = "sentence_transformers.models"
+    modules = [
+        {"idx": 0, "name": "0", "path": inner, "type": f"{package}.{kind}"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{package}.Pooling"},
+    ]
+    (old / "modules.json").write_text(json.dumps(modules))
+    (old / "config.json").write_text('{"__version__": "0.4.1"}')
+    for folder in (old, old / inner):
+        embedder = ringbert.Embedder(folder)
+        np.testing.assert_allclose(embedder("the red fox"), expected, atol=1e-6)
+        assert (embedder.options["pooling"], embedder.options["max_seq_length"]) == ("cls", 6)
+    modules[0]["path"] = "../model"  # another folder is not read
+    (old / "modules.json").write_text(json.dumps(modules))
+    refused(lambda: ringbert.Embedder(old), old)
+
+
+def test_prompts_of_a_folder_are_not_put_before_texts_and_that_is_said(tmp_path, capsys):
+    model = newer_folder(tmp_path, "mean")
+    prompts = {"query": "query: ", "document": ""}
+    config = {"prompts": prompts, "default_prompt_name": "query"}
+    (model / "config_sentence_transformers.json").write_text(json.dumps(config))
+    with pytest.warns(UserWarning, match="puts query before every text.*query: "):
+        ringbert.Embedder(model)
+    write_lines(tmp_path / "texts.csv", "anchor", "the red fox")
+    predict = (f"--model={model}", "--do_predict", f"--predict_file={tmp_path}/texts.csv")
+    embed(tmp_path / "run", *predict)
+    (line,) = [line for line in capsys.readouterr().err.split("\n") if " has prompts" in line]
+    assert line.startswith("warning: ")
+    config = {"prompts": {"query": "", "document": ""}, "default_prompt_name": None}
+    (model / "config_sentence_transformers.json").write_text(json.dumps(config))
+    ringbert.Embedder(model)  # warnings are errors
 
 
 def test_a_text_alone_is_one_text_and_the_nearest_are_a_number(trained):
