@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from bert import hub
@@ -60,6 +60,9 @@ _ENDS = (  # of all others, as Hugging Face and Google write them
     ("_embeddings.weight", "_embeddings"),
     (".weight", ".kernel"),
 )
+
+
+TYPES = ("F64", "F32", "F16", "BF16")  # of safetensors
 
 
 class MissingTensors(InputError):
@@ -198,12 +201,26 @@ def read(source: Path, architecture: Architecture = ARCHITECTURES["bert"]) -> di
     tensors = {}
     for file in _files(source):
         try:
+            _check_types(file)
             for key, value in load_file(file).items():
                 name = google_name(key, architecture)
                 tensors[name] = value.T if name.endswith("/kernel") else value
         except SafetensorError as error:
             raise InputError(f"{file}: damaged, or not a safetensors file: {error}") from error
     return tensors
+
+
+def _check_types(file: Path) -> None:
+    """Raises InputError for numbers of a kind that the model cannot take over as they are."""
+    with safe_open(file, "numpy") as tensors:
+        for key in tensors.keys():  # noqa: SIM118
+            kind = tensors.get_slice(key).get_dtype()
+            # buffers with the places of tokens are no weights
+            if kind not in TYPES and not key.endswith("_ids"):
+                raise InputError(
+                    f"{file}: {key} is stored as {kind}, which needs a scale of its own: save the"
+                    f" model in one of {', '.join(TYPES)} (--model)"
+                )
 
 
 def _files(source: Path) -> list[Path]:

@@ -53,6 +53,8 @@ TOKENIZER_CLASSES = (
     "PreTrainedTokenizer",
     "TokenizersBackend",
 )
+# Those whose ids follow from a tokenizer.json alone.
+JSON_CLASSES = ("GemmaTokenizer", "LlamaTokenizer")
 # Those whose models get types of tokens if nothing else is said; with PreTrainedTokenizer those of
 # transformers 4.
 CLASSES_WITH_TYPES = ("BertTokenizer", "ElectraTokenizer", "KoBertTokenizer", "PreTrainedTokenizer")
@@ -392,7 +394,8 @@ def _stated(folder: Path) -> Stated | None:
         return None
     config = read_object(path, f"--model {path}")
     name = str(config.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
-    if name not in TOKENIZER_CLASSES:
+    is_whole = name in JSON_CLASSES and (folder / "tokenizer.json").is_file()
+    if name not in TOKENIZER_CLASSES and not is_whole:
         raise InputError(
             f"--model {path}: a {name} cuts texts by code of its own; RingBERT has"
             f" {', '.join(TOKENIZER_CLASSES)}"

@@ -48,6 +48,7 @@ golden = functools.cache(torch_models.loaded)
             for head in ("classifier", "tagger")
             for name in FAMILY
         ),
+        ("classifier_modernbert_silu", "by length", True, "float32"),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
     ],
 )
