@@ -194,7 +194,7 @@ def test_tensors_that_do_not_fit_are_named_and_the_model_stays(tensors, tmp_path
 
 @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"])
 def test_numbers_that_need_a_scale_are_refused_and_places_of_tokens_are_not(tmp_path, kind):
-    """Written as safetensors' own format says: the length of a JSON header, the header, the bytes."""
+    """Written as the format of safetensors says: the length of a JSON header, the header, bytes."""
     key = "bert.pooler.dense.bias"
     entries = {
         key: {"dtype": kind, "shape": [4], "data_offsets": [0, 4]},
