@@ -48,10 +48,10 @@ def stated_in(folder: Path) -> list[Added]:
     for content, number in _content(folder / IDS).items():
         if type(number) is not int:
             raise _wrong(folder / IDS, f"the id of {content!r:.40} must be an integer", number)
-        if content not in found and content not in are_special:
-            found[content] = Added(AddedToken(content, normalized=True), number)
-        elif content not in found:
-            found[content] = Added(AddedToken(content, special=True, normalized=False), number)
+        if content not in found:
+            is_special = content in are_special
+            token = AddedToken(content, special=is_special, normalized=not is_special)
+            found[content] = Added(token, number)
     ordered = sorted(found.values(), key=lambda added: added.number or 0)
     for token in special:
         if token.content not in found:
@@ -95,24 +95,28 @@ def _wrong(path: Path, needed: str, value: object) -> InputError:
 
 
 def add(backend: Tokenizer, stated: Sequence[Added], source: str) -> None:
-    """Adds the tokens that the tokenizer does not have, behind its vocabulary. Raises InputError:
-    one would get another id than its file says, or than the next one."""
+    """Adds the tokens that the tokenizer does not have. Those that the vocabulary lacks follow it.
+    Raises InputError: a file gives one of these another id."""
     if not stated:
         return
     vocabulary = backend.get_vocab()
     next_id = 1 + max(vocabulary.values())
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     for token, number in stated:
-        if token.content not in known:
+        name = token.content
+        if name not in known:
             backend.add_tokens([token])
-        needed = vocabulary.setdefault(token.content, next_id)
-        next_id += needed == next_id
-        given = backend.token_to_id(token.content)
-        if given != needed or number not in (None, given):
-            raise InputError(
-                f"--model {source}: the id of the added token {token.content!r:.40} must be"
-                f" {needed}, the next one of the vocabulary, got {number or given}"
-            )
+        if name in vocabulary:
+            continue
+        given = backend.token_to_id(name)
+        for found in (given, number):
+            if found not in (next_id, None):
+                raise InputError(
+                    f"--model {source}: the id of the added token {name!r:.40} must be {next_id},"
+                    f" the next one of the vocabulary, got {found}"
+                )
+        vocabulary[name] = next_id
+        next_id += 1
 
 
 def own(backend: Tokenizer, markers: Collection[str]) -> list[AddedToken]:
