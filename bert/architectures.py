@@ -14,7 +14,7 @@ Pairs = tuple[tuple[str, str], ...]
 class Pooler:
     """The dense layer between the first token's hidden state and scores of examples."""
 
-    activation: str = "tanh"
+    activation: str = "tanh"  # "" for that of config.json, `classifier_activation`
     drops_first: bool = False  # there is a dropout before it too
     is_normalized: bool = False  # it has no bias, and a LayerNorm behind it
     of_tokens: bool = False  # it stands before the scores of tokens too
@@ -125,7 +125,7 @@ _MODERNBERT = Architecture(
     keys={"norm_eps": "layer_norm_eps", "hidden_activation": "hidden_act"},
     fixed=_MODERNBERT_FIXED,
     has_token_types=False,
-    pooler=Pooler("gelu", is_normalized=True, of_tokens=True),
+    pooler=Pooler("", is_normalized=True, of_tokens=True),
 )
 ARCHITECTURES = {
     "bert": Architecture("Bert", "bert."),

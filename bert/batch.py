@@ -133,8 +133,6 @@ def with_checked_ids(collate: Callable[..., Batch], config: Any) -> Callable[...
         "masked_ids": "vocab_size",
         "position_ids": "num_positions",
     }
-    if config.has_types:
-        limits["token_type_ids"] = "type_vocab_size"
 
     def collate_and_check(fields, **options):
         batch = collate(fields, **options)

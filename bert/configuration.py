@@ -40,9 +40,10 @@ RANGES: dict[str, tuple[float, float]] = {
     "global_rope_theta": (1.0, 1e12),
     "local_rope_theta": (1.0, 1e12),
 }
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "tanh", "linear")
 CHOICES: dict[str, tuple[Any, ...]] = {
-    # of bert.ops.ACTIVATIONS
-    "hidden_act": ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "linear"),
+    "hidden_act": ACTIVATIONS,  # of bert.ops
+    "classifier_activation": ACTIVATIONS,
     "problem_type": ("regression", "single_label_classification", "multi_label_classification"),
     # Other values than these are those of models that are not the published BERT.
     "model_type": tuple(ARCHITECTURES),
@@ -62,10 +63,10 @@ MODERN_CHOICES: dict[str, tuple[Any, ...]] = {
     "attention_dropout": (0.0,),
     "embedding_dropout": (0.0,),
     "mlp_dropout": (0.0,),
-    "classifier_activation": ("gelu",),
     "causal_mask": (False,),
     "is_causal": (False,),
-    "position_embedding_type": ("absolute", "sans_pos"),  # neither names what it has: rotary ones
+    # Its positions are rotary, whatever this key says, which transformers does not read.
+    "position_embedding_type": ("absolute", "sans_pos", "rope", "rotary"),
 }
 # Its keys for which there are fields of other names, or none.
 MODERN_ONLY = ("rope_parameters", "global_attn_every_n_layers")
@@ -90,6 +91,8 @@ HARMLESS = (
     "output_hidden_states",
     "output_past",
     "return_dict",
+    "sbert_ce_default_activation_function",
+    "sentence_transformers",
     "tie_word_embeddings",
     "torch_dtype",
     "transformers_version",
@@ -143,8 +146,10 @@ class BertConfig:
     global_rope_theta: float = 0.0
     local_rope_theta: float = 0.0
     classifier_pooling: str = "cls"
+    classifier_activation: str = "gelu"  # of the layer before a head
     class_name: str = ""  # of transformers' class that the file names
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
+    gets_types: bool = True  # whether the tokenizer gives types of tokens; else all are 0
 
     @property
     def architecture(self) -> Architecture:
@@ -167,13 +172,14 @@ class BertConfig:
     @property
     def has_types(self) -> bool:
         """Whether the model tells a first text from a second one by the types of tokens."""
-        return bool(self.num_token_types) and not self.architecture.ignores_token_types
+        ignores_types = self.architecture.ignores_token_types or not self.gets_types
+        return self.num_token_types > 1 and not ignores_types
 
     def as_json(self) -> dict[str, Any]:
         """The content of config.json."""
         values = asdict(self)
-        labels = values.pop("labels")
-        del values["class_name"]
+        for name in NOT_IN_FILES:
+            del values[name]
         if self.architecture.encoder == "bert":
             for name in MODERN:
                 del values[name]
@@ -182,8 +188,8 @@ class BertConfig:
         for name, value in values.items():
             if value is not None:  # of which transformers knows none for some models
                 content[keys.get(name, name)] = value
-        content["id2label"] = dict(enumerate(labels))
-        content["label2id"] = {label: number for number, label in enumerate(labels)}
+        content["id2label"] = dict(enumerate(self.labels))
+        content["label2id"] = {label: number for number, label in enumerate(self.labels)}
         return content
 
 
@@ -193,8 +199,9 @@ MODERN = (
     "global_rope_theta",
     "local_rope_theta",
     "classifier_pooling",
+    "classifier_activation",
 )
-NOT_IN_FILES = ("labels", "class_name")
+NOT_IN_FILES = ("labels", "class_name", "gets_types")
 FIELDS = tuple(field.name for field in fields(BertConfig) if field.name not in NOT_IN_FILES)
 
 
@@ -334,7 +341,7 @@ def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:
     labels: tuple[Any, ...] = unnamed_labels(number)
     if table is not None:
         names = table if isinstance(table, dict) else {}
-        labels = tuple(names.get(str(place)) for place in range(len(names)))
+        labels = tuple(_label(names.get(str(place))) for place in range(len(names)))
         are_names = labels and all(isinstance(label, str) for label in labels)
         if not are_names or len(set(labels)) < len(labels):
             raise InputError(
@@ -347,3 +354,8 @@ def _labels(values: Mapping[str, Any]) -> tuple[str, ...]:
             f"problem_type single_label_classification needs 2 labels or more, got {len(labels)}"
         )
     return labels
+
+
+def _label(value: Any) -> Any:
+    """A name of a label as transformers' users meet it: numbers are names too."""
+    return str(value) if type(value) is int else value

@@ -117,7 +117,7 @@ class Pass:
         ids = {"word": batch["input_ids"]}
         if config.num_token_types:
             token_types = batch["token_type_ids"]
-            if config.architecture.ignores_token_types:
+            if not config.has_types:
                 token_types = tf.zeros_like(token_types)
             ids["token_type"] = token_types
         ids["position"] = batch["position_ids"] + config.first_position

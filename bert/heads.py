@@ -201,7 +201,7 @@ def pooled(first_BH: Tensor, tensors: Tensors, one_pass: Pass) -> Tensor:
     if pooler.drops_first:
         first_BH = one_pass.dropped(first_BH, 1)
     product_BH, bias_H = product(first_BH, tensors, POOLER)
-    activation = ACTIVATIONS[pooler.activation]
+    activation = ACTIVATIONS[pooler.activation or config.classifier_activation]
     result_BH = activation(ops.biased(product_BH, bias_H))
     if pooler.is_normalized:
         normed_BH = normalized(result_BH, tensors, POOLER_NORM, config.layer_norm_eps)

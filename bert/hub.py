@@ -11,7 +11,9 @@ from huggingface_hub import constants, errors
 from tqdm import TqdmWarning
 
 from ringbase.errors import InputError, one_line
+from ringbase.files import read_json
 
+INNER = re.compile(r"\w+")  # a folder right inside
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PUBLISHED_PREFIX = "bert_model.ckpt"
 # what the hub's errors mean, the narrowest kind first: their own messages are paragraphs
@@ -24,6 +26,9 @@ REASONS = {
     errors.LocalEntryNotFoundError: "the hub does not answer, and HF_HOME lacks it",
 }
 FILES = ["*.json", "vocab.txt", "*.model", "model.safetensors", "model-*.safetensors"]
+# of sentence-transformers; versions before 2.0 kept the model itself in a folder inside
+MODULES = "modules.json"
+FILES += ["0_*/vocab.txt", "0_*/model.safetensors"]
 
 
 def find(name_or_path: str, revision: str | None = None, downloads: bool = True) -> Path:
@@ -39,7 +44,7 @@ def find(name_or_path: str, revision: str | None = None, downloads: bool = True)
     if is_published and not (path / "model.safetensors").is_file():
         return path / PUBLISHED_PREFIX  # a folder unzipped from Google's archive
     if path.exists() or is_tf_checkpoint(path):
-        return path
+        return inner_folder(path)
     looks_local = name_or_path.startswith(("/", ".", "~")) or "ckpt" in name_or_path
     if looks_local or name_or_path.count("/") > 1:
         raise InputError(
@@ -54,7 +59,7 @@ def find(name_or_path: str, revision: str | None = None, downloads: bool = True)
                 allow_patterns=FILES,
                 local_files_only=not downloads,
             )
-            return Path(folder)
+            return inner_folder(Path(folder))
     except (OSError, ValueError) as error:
         reason = reason_of(error)
         if not downloads:
@@ -72,6 +77,18 @@ def find(name_or_path: str, revision: str | None = None, downloads: bool = True)
         ) from error
 
 
+def inner_folder(folder: Path) -> Path:
+    """The folder of the model itself: of one of sentence-transformers the first module's, such as
+    0_Transformer; else the folder."""
+    file = folder / MODULES
+    modules = read_json(file) if file.is_file() else []
+    first = modules[0] if isinstance(modules, list) and modules else {}
+    name = first.get("path") if isinstance(first, dict) else None
+    # a folder that was downloaded must not make us read others
+    inner = folder / name if isinstance(name, str) and INNER.fullmatch(name) else folder
+    return inner if inner.is_dir() else folder
+
+
 def reason_of(error: Exception) -> str:
     """Why the hub did not give what was asked for, in one line."""
     known = (reason for kind, reason in REASONS.items() if isinstance(error, kind))
@@ -84,8 +101,10 @@ def is_tf_checkpoint(path: Path) -> bool:
 
 def commit_of(folder: Path) -> str | None:
     """The commit of a folder of the hub's cache, `…/snapshots/COMMIT`; None for another folder."""
-    is_cached = folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name)
-    return folder.name if is_cached else None
+    for place in (folder, folder.parent):
+        if place.parent.name == "snapshots" and COMMIT.fullmatch(place.name):
+            return place.name
+    return None
 
 
 def load_data_set(

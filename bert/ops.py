@@ -29,6 +29,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": _tanh_gelu,  # as in Google's last release
     "gelu_pytorch_tanh": _tanh_gelu,
     "relu": tf.nn.relu,
+    "silu": tf.nn.silu,
     "tanh": tf.math.tanh,
     "linear": tf.identity,
 }

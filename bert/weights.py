@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from bert import hub
@@ -44,6 +44,13 @@ _TO_HUGGING_FACE = {
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
 }
+# What a CrossEncoder of sentence-transformers, from version 4 on and before, makes of one score: it
+# would take the sigmoid.
+_IDENTITY = "torch.nn.modules.linear.Identity"
+AS_IT_IS = {
+    "sentence_transformers": {"activation_fn": _IDENTITY},
+    "sbert_ce_default_activation_function": _IDENTITY,
+}
 _TO_GOOGLE = {theirs: ours for ours, theirs in _TO_HUGGING_FACE.items()}
 # How the keys of the encoder's tensors begin in one of the architectures.
 ENCODER_KEYS = ("embeddings", "encoder", "transformer", "pooler", "layers.", "final_norm")
@@ -53,6 +60,9 @@ _ENDS = (  # of all others, as Hugging Face and Google write them
     ("_embeddings.weight", "_embeddings"),
     (".weight", ".kernel"),
 )
+
+
+TYPES = ("F64", "F32", "F16", "BF16")  # of safetensors
 
 
 class MissingTensors(InputError):
@@ -170,6 +180,8 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
     config = {"architectures": names, **model.config.as_json()}
     if tokenizer is not None:
         config["pad_token_id"] = tokenizer.pad_id
+    if model.head is CLASSIFIER and model.config.problem_type == "regression":
+        config |= AS_IT_IS
 
     def write(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -189,12 +201,26 @@ def read(source: Path, architecture: Architecture = ARCHITECTURES["bert"]) -> di
     tensors = {}
     for file in _files(source):
         try:
+            _check_types(file)
             for key, value in load_file(file).items():
                 name = google_name(key, architecture)
                 tensors[name] = value.T if name.endswith("/kernel") else value
         except SafetensorError as error:
             raise InputError(f"{file}: damaged, or not a safetensors file: {error}") from error
     return tensors
+
+
+def _check_types(file: Path) -> None:
+    """Raises InputError for numbers of a kind that the model cannot take over as they are."""
+    with safe_open(file, "numpy") as tensors:
+        for key in tensors.keys():  # noqa: SIM118
+            kind = tensors.get_slice(key).get_dtype()
+            # buffers with the places of tokens are no weights
+            if kind not in TYPES and not key.endswith("_ids"):
+                raise InputError(
+                    f"{file}: {key} is stored as {kind}, which needs a scale of its own: save the"
+                    f" model in one of {', '.join(TYPES)} (--model)"
+                )
 
 
 def _files(source: Path) -> list[Path]:

@@ -273,10 +273,13 @@ class State:
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """Position and score of the best evaluation; the earliest one if several are equal."""
+        """Position and score of the best evaluation; the earliest one if several are equal. NaN is
+        worse than any score."""
         if not self.evaluations:
             return None
-        position, score = max(self.evaluations, key=lambda entry: (entry[1], -entry[0]))
+        numbers = [entry for entry in self.evaluations if not math.isnan(entry[1])]
+        candidates = numbers or self.evaluations
+        position, score = max(candidates, key=lambda entry: (entry[1], -entry[0]))
         return int(position), score
 
 

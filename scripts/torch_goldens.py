@@ -104,6 +104,14 @@ def make_models(only: str, published: Path | None) -> None:
     config = AutoConfig.for_model("modernbert", **others["modernbert"], classifier_pooling="mean")
     mean = "classifier_modernbert_mean"
     make_one(mean, AutoModelForSequenceClassification.from_config, classifier_loss, config)
+    silu = {"classifier_activation": "silu", "hidden_activation": "silu"}
+    config = AutoConfig.for_model("modernbert", **others["modernbert"], **silu)
+    make_one(
+        "classifier_modernbert_silu",
+        AutoModelForSequenceClassification.from_config,
+        classifier_loss,
+        config,
+    )
     make_one("tagger_gelu", BertForTokenClassification, tagger_loss, BertConfig(**small))
     if published:
         (FOLDER / "minilm.json").write_text(json.dumps(minilm(published), indent=1) + "\n")

@@ -116,7 +116,6 @@ def _splits_at_white_space(tokenizer: Tokenizer) -> bool:
     normalizer = backend.normalizer
     if not isinstance(normalizer, BertNormalizer) or tokenizer.kind != "wordpiece":
         return False
-    added = backend.get_added_tokens_decoder().values()
     splits = normalizer.clean_text and normalizer.handle_chinese_chars
     is_bert = splits and isinstance(backend.pre_tokenizer, BertPreTokenizer)
-    return is_bert and all(token.special for token in added)
+    return is_bert and not tokenizer.added_tokens

@@ -106,8 +106,7 @@ def convert(path: Path, vocab_file: Path | None, lower_case: bool) -> tuple[Toke
     steps = _pre_tokenizers(model.normalizer_spec.add_dummy_prefix, usable, symbols, cuts)
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     backend.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
-    controls = [piece.piece for piece in model.pieces if piece.type == CONTROL]
-    add_special(backend, names, [name for name in controls if name in listed])
+    add_special(backend, names)
     # the scores' last digits as after saving and loading
     return Tokenizer.from_str(backend.to_str()), names
 
@@ -287,13 +286,10 @@ def special_names(pieces: Iterable[str], source: str, unknown: str = "") -> list
     return names
 
 
-def add_special(
-    backend: Tokenizer, names: Sequence[str], others: Iterable[str] = (), separators: int = 1
-) -> Tokenizer:
+def add_special(backend: Tokenizer, names: Sequence[str], separators: int = 1) -> Tokenizer:
     """Declares the special tokens, and for `transformers` the template of one text, or of two with
     so many [SEP] between them."""
-    distinct = dict.fromkeys([*names, *others])
-    special = [AddedToken(name, special=True) for name in distinct]
+    special = [AddedToken(name, special=True) for name in names]
     backend.add_special_tokens(special)
     _, _, cls, sep, _ = names
     between = f" {sep}:0" * separators

@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from string import ascii_lowercase, ascii_uppercase
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bert.text import sentencepiece
+from bert.text import added, sentencepiece
+from bert.text.characters import begins_without_blank
 from ringbase.errors import InputError, one_line
 from ringbase.files import read_object
 from ringbase.ragged import Array
@@ -25,6 +27,11 @@ MOST_UNKNOWN_SHARE = 0.10
 # WordPiece marks the pieces that continue a word, the others those that begin one.
 WORD_MARKS = {"wordpiece": "##", "sentencepiece": sentencepiece.BLANK, "bytes": "Ġ"}
 IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+# The first of the three bytes of kana and ideographs, alone or with the second one.
+FIRST_BYTES = {
+    "bytes": re.compile("[\u00e3-\u00e9][\u00a1-\u00ff\u0100-\u0143]?"),
+    "sentencepiece": re.compile("<0xE[3-9]>"),
+}
 MOST_IDS = 1 << 24
 TRIAL = "The cat sat, 고양이 1 ☃."
 # What a tokenizer_config.json says of BERT's normalization, by its names in `tokenizers`.
@@ -46,6 +53,11 @@ TOKENIZER_CLASSES = (
     "PreTrainedTokenizer",
     "TokenizersBackend",
 )
+# Those whose ids follow from a tokenizer.json alone.
+JSON_CLASSES = ("GemmaTokenizer", "LlamaTokenizer")
+# Those whose models get types of tokens if nothing else is said; with PreTrainedTokenizer those of
+# transformers 4.
+CLASSES_WITH_TYPES = ("BertTokenizer", "ElectraTokenizer", "KoBertTokenizer", "PreTrainedTokenizer")
 # besides "uncased" ones
 LOWER_CASE_CHECKPOINTS = ("multilingual_l-12_h-768_a-12", "chinese_l-12_h-768_a-12")
 
@@ -64,23 +76,25 @@ class Tokenizer:
         source: str,
         names: list[str],
         spm: bytes | None,
+        has_types: bool = True,
     ):
         """`source` is the file, `names` are those of the special tokens, `spm` is a SentencePiece
-        model's file."""
+        model's file, `has_types` says whether the tokens of a second text have type 1."""
         self.backend = backend
         self.lower_case = lower_case
         self.source = source
+        self.has_types = has_types
         self._names = names
         self._spm = spm
         backend.no_truncation()
         backend.no_padding()
-        backend.encode_special_tokens = True  # "[SEP]" written in a text is text
         self.kind = "sentencepiece"
         if isinstance(backend.model, models.WordPiece):
             backend.model.max_input_chars_per_word = MAX_CHARACTERS_PER_WORD
             self.kind = "wordpiece"
         elif isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
             self.kind = "bytes"
+        self._reader = added.reader_of(backend, names, names[1])
         self.word_mark = WORD_MARKS[self.kind]
         vocabulary = backend.get_vocab()
         ids = [vocabulary[name] for name in names]
@@ -90,26 +104,46 @@ class Tokenizer:
             raise InputError(f"{source}: the ids of the special tokens must differ, got {ids}")
         # Between two texts: RoBERTa's have two.
         self.separators = backend.encode("a", "a").ids.count(self.sep_id) - 1
-        self.digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
+        self.digest = hashlib.sha256(self._reader.to_str().encode()).hexdigest()
         # A token that the vocabulary lists twice has its last id.
         self._tokens = [f"[unassigned {number}]" for number in range(self.vocab_size)]
         for token, number in vocabulary.items():
             self._tokens[number] = token
 
     def __reduce__(self):
-        return Tokenizer, (self.backend, self.lower_case, self.source, self._names, self._spm)
+        parts = self.backend, self.lower_case, self.source, self._names, self._spm, self.has_types
+        return Tokenizer, parts
+
+    @property
+    def added_tokens(self) -> list[str]:
+        """The tokens that somebody added to the vocabulary, each of which is one token wherever a
+        text has it."""
+        return [token.content for token in added.own(self.backend, self._names)]
 
     @functools.cached_property
     def continues_word(self) -> Array:
         """bool [vocab_size]: the pieces that continue a word, so that whole words can be masked:
         those with ## in front (WordPiece) or without ▁ (SentencePiece) or Ġ (bytes), never special
-        tokens."""
+        or added tokens. Where words have no blanks between them, such as in Japanese and Thai, each
+        piece is one, as ideographs are for BERT."""
         is_marked = np.array([token.startswith(self.word_mark) for token in self._tokens])
         table = is_marked if self.kind == "wordpiece" else ~is_marked
-        for number, token in self.backend.get_added_tokens_decoder().items():
-            if token.special:
-                table[number] = False
+        for number in np.flatnonzero(table):
+            table[number] = not self._is_own_word(self._tokens[number])
+        table[[*self.backend.get_added_tokens_decoder()]] = False
         return table
+
+    def _is_own_word(self, token: str) -> bool:
+        """Whether a piece begins with a character, or the first byte of one, of a script whose
+        words have no blanks between them."""
+        text = token
+        if self.kind == "wordpiece":
+            text = token.removeprefix(self.word_mark)
+        elif FIRST_BYTES[self.kind].fullmatch(token):
+            return True
+        elif self.kind == "bytes":
+            text = decoders.ByteLevel().decode([token])
+        return begins_without_blank(text)
 
     @functools.cached_property
     def _blanks(self) -> Array:
@@ -136,7 +170,7 @@ class Tokenizer:
         """
         ids = list[Array]()
         spans = list[Array]()
-        for encoding in self.backend.encode_batch(list(texts), add_special_tokens=False):
+        for encoding in self._reader.encode_batch(list(texts), add_special_tokens=False):
             ids.append(np.asarray(encoding.ids, np.int32))
             spans.append(np.asarray(encoding.offsets, np.int32).reshape(-1, 2))
         if self.kind != "wordpiece":
@@ -148,7 +182,7 @@ class Tokenizer:
         ids = list[Array]()
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             part = list(texts[start : start + TEXTS_AT_ONCE])
-            encodings = self.backend.encode_batch_fast(part, add_special_tokens=False)
+            encodings = self._reader.encode_batch_fast(part, add_special_tokens=False)
             ids += [np.asarray(encoding.ids, np.int32) for encoding in encodings]
         return ids
 
@@ -180,12 +214,16 @@ class Tokenizer:
         if isinstance(normalizer, normalizers.BertNormalizer):
             for theirs, ours in NORMALIZATION.items():
                 config[theirs] = getattr(normalizer, ours)
-        types = ["token_type_ids"] if has_types else []
+        types = ["token_type_ids"] if has_types and self.has_types else []
         config["model_input_names"] = ["input_ids", *types, "attention_mask"]
         if num_positions:
             config["model_max_length"] = num_positions
         for kind, name in zip(sentencepiece.SPECIAL, self._names, strict=True):
             config[f"{kind}_token"] = name
+        own = added.own(self.backend, self._names)
+        special = [token.content for token in own if token.special]
+        if special:
+            config["additional_special_tokens"] = special
         text = json.dumps(config, indent=2, ensure_ascii=False)
         (folder / "tokenizer_config.json").write_text(f"{text}\n", encoding="utf-8")
         if self.kind == "wordpiece":
@@ -221,7 +259,8 @@ def load(
     model = Path(spm_model_file).expanduser() if spm_model_file else None
     folders = vocabulary and vocabulary.parent, folder
     statements = [_stated(place) for place in folders if place]
-    normalization, is_bert = next(filter(None, statements), ({}, False))
+    stated = next(filter(None, statements), Stated({}))
+    normalization, is_bert, has_types = stated
     saved = None
     if folder is not None and not (vocabulary or model):
         files = folder / "tokenizer.json", folder / "vocab.txt"
@@ -230,10 +269,10 @@ def load(
         model = present[0] if len(present) == 1 else None
         if saved:
             normalization, is_bert = _normalization_of(saved, normalization, is_bert)
-        stated = normalization.get("lowercase")
-        if None not in (stated, do_lower_case) and stated != do_lower_case:
+        of_files = normalization.get("lowercase")
+        if None not in (of_files, do_lower_case) and of_files != do_lower_case:
             raise InputError(
-                f"--do_lower_case={do_lower_case}, but {folder} says do_lower_case={stated}"
+                f"--do_lower_case={do_lower_case}, but {folder} says do_lower_case={of_files}"
             )
     cases = do_lower_case, normalization.get("lowercase"), model is None
     lower_case = next(value for value in cases if value is not None)
@@ -244,16 +283,18 @@ def load(
             "no vocabulary: give --vocab_file, --spm_model_file, or --model with a folder or hub"
             " name that has one"
         )
-    normalization = normalization | {"lowercase": lower_case}
+    normalization = {**normalization, "lowercase": lower_case}
     try:
         if saved:
-            backend, names = _saved(saved, normalization if is_bert else None)
+            backend, names, gives_types = _saved(saved, normalization if is_bert else None)
+            has_types = has_types and gives_types
         elif model:
             backend, names = sentencepiece.convert(model, vocabulary, lower_case)
         else:
             backend, names = _wordpiece(source, normalization)
+        added.add(backend, added.stated_in(source.parent), str(source))
         spm = model.read_bytes() if model else None
-        return Tokenizer(backend, lower_case, str(source), names, spm)
+        return Tokenizer(backend, lower_case, str(source), names, spm, has_types)
     except BaseException as error:
         # the libraries' errors have no class in common; Rust's panics are no Exception
         is_panic = type(error).__name__ == "PanicException"
@@ -277,10 +318,12 @@ def _wordpiece(path: Path, normalization: Mapping[str, bool]) -> tuple[RustToken
     return sentencepiece.add_special(backend, names), names
 
 
-def _saved(path: Path, normalization: Mapping[str, bool] | None) -> tuple[RustTokenizer, list[str]]:
+def _saved(
+    path: Path, normalization: Mapping[str, bool] | None
+) -> tuple[RustTokenizer, list[str], bool]:
     """What a tokenizer.json holds, ours or another's; with BERT's `normalization` instead of its
-    own if that is given and it is WordPiece. Raises InputError: neither WordPiece nor
-    SentencePiece."""
+    own if that is given and it is WordPiece; the names of its special tokens, and whether a second
+    text has type 1. Raises InputError: neither WordPiece nor SentencePiece."""
     backend = RustTokenizer.from_file(str(path))
     vocabulary = backend.get_vocab()
     largest = max(vocabulary.values(), default=0)
@@ -307,40 +350,52 @@ def _saved(path: Path, normalization: Mapping[str, bool] | None) -> tuple[RustTo
     else:
         unknown = core["unk_token"] or ""
     names = sentencepiece.special_names(vocabulary, str(path), unknown)
-    pair = backend.encode("a", "a").tokens  # as the file says that two texts are joined
-    separators = max(1, pair.count(names[3]) - 1)
+    pair = backend.encode("a", "a")  # as the file says that two texts are joined
+    separators = max(1, pair.tokens.count(names[3]) - 1)
+    gives_types = 1 in pair.type_ids
     if normalization is not None and kind is models.WordPiece:
+        gives_types = True  # BERT's class joins them by itself
         backend.normalizer = normalizers.BertNormalizer(**normalization)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend = sentencepiece.add_special(backend, names, separators=separators)
-    return backend, names
+    return backend, names, gives_types
 
 
 def _normalization_of(
-    saved: Path, stated: dict[str, bool], is_bert: bool
-) -> tuple[dict[str, bool], bool]:
+    saved: Path, stated: Mapping[str, bool], is_bert: bool
+) -> tuple[Mapping[str, bool], bool]:
     """The normalization by a tokenizer.json, where BERT's class `is_bert` with what is `stated`,
     and whether it is BERT's: a folder that states no class may be RoBERTa's, which has no
     WordPiece."""
     content = read_object(saved, f"--model {saved}")
     core = content.get("model")
     if is_bert and isinstance(core, dict) and WORDPIECE_ONLY in core:
-        return {"lowercase": True} | stated, True
+        return {"lowercase": True, **stated}, True
     text = json.dumps(content.get("normalizer"))
     lower_case = '"Lowercase"' in text or '"lowercase": true' in text
     return {"lowercase": lower_case}, False
 
 
-def _stated(folder: Path) -> tuple[dict[str, bool], bool] | None:
-    """What a folder's tokenizer_config.json, if it has one, says of BERT's normalization, by the
-    names of `BertNormalizer`; and whether its class is one of BERT's, which take no normalization
-    from tokenizer.json. Raises InputError: its class is not ours."""
+class Stated(NamedTuple):
+    """What a tokenizer_config.json says: of BERT's normalization, by the names of `BertNormalizer`;
+    whether its class is one of BERT's, which take no normalization from tokenizer.json; and whether
+    the model gets types of tokens."""
+
+    normalization: Mapping[str, bool]
+    is_bert: bool = False
+    has_types: bool = True
+
+
+def _stated(folder: Path) -> Stated | None:
+    """What a folder's tokenizer_config.json, if it has one, says. Raises InputError: its class is
+    not ours."""
     path = folder / "tokenizer_config.json"
     if not path.is_file():
         return None
     config = read_object(path, f"--model {path}")
     name = str(config.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
-    if name not in TOKENIZER_CLASSES:
+    is_whole = name in JSON_CLASSES and (folder / "tokenizer.json").is_file()
+    if name not in TOKENIZER_CLASSES and not is_whole:
         raise InputError(
             f"--model {path}: a {name} cuts texts by code of its own; RingBERT has"
             f" {', '.join(TOKENIZER_CLASSES)}"
@@ -352,7 +407,13 @@ def _stated(folder: Path) -> tuple[dict[str, bool], bool] | None:
             raise InputError(f"--model {path}: {theirs} must be true or false, got {shown(value)}")
         if value is not None:
             normalization[ours] = value
-    return normalization, name in BERT_CLASSES
+    inputs = config.get("model_input_names")
+    if not isinstance(inputs, list | None):
+        raise InputError(
+            f"--model {path}: model_input_names must be a list of names, got {shown(inputs)}"
+        )
+    has_types = name in CLASSES_WITH_TYPES if inputs is None else "token_type_ids" in inputs
+    return Stated(normalization, name in BERT_CLASSES, has_types)
 
 
 def _check_case(do_lower_case: bool, checkpoint_name: str) -> None:

@@ -2,6 +2,7 @@
 texts, by that of bert-tagger."""
 
 import math
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -26,6 +27,7 @@ from tasks.tagger.task import TagTask
 if TYPE_CHECKING:
     import pandas
 
+GIVEN_WORD = re.compile(r"[^ \t\n\r]+")
 TextOrPair = str | tuple[str, str]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -182,8 +184,9 @@ class TaggingSettings(LoadSettings, SentenceSettings):
 @dataclass(kw_only=True, eq=False)
 class Tagger(TextPredictor[str, list[Entity]]):
     """Finds entities, or the tags of all words where the model has plain tags, such as parts of
-    speech: `Tagger(folder)(texts)`. The tags are those of bert-tagger for the same words, which
-    here are runs of letters, marks and numbers, and other characters alone.
+    speech: `Tagger(folder)(texts)`. The tags are those of bert-tagger for the same words. These are
+    cut as tagged corpora have them: U.S., O'Neill, AT&T, Jean-Luc, @ada_l and 4.5 are one word,
+    other marks are words of their own.
 
     Args:
       folder, precision, model_revision: as those of `QuestionAnswering`; bert-tagger trains the
@@ -193,6 +196,8 @@ class Tagger(TextPredictor[str, list[Entity]]):
       doc_stride: tokens between the starts of such rows.
       characters: the model tags characters and not words.
         The default of these three is as in the run that wrote the folder, else that of bert-tagger.
+      splits_at_blanks: the words are given, with blanks between them, as bert-tagger reads them
+        from a file: `" ".join(words)`. No other place is then the edge of a word.
     The attribute `labels` has the tags in the model's order. Raises ringbert.InputError, one line
     that names the argument.
 
@@ -206,6 +211,7 @@ class Tagger(TextPredictor[str, list[Entity]]):
 
     doc_stride: int | None = None
     characters: bool | None = None
+    splits_at_blanks: bool = False
 
     takes_pairs, columns = False, Entity.__slots__
     head, trained_by = TAGGER, "bert-tagger"
@@ -219,6 +225,8 @@ class Tagger(TextPredictor[str, list[Entity]]):
         """Where the words, or the characters, of a text are."""
         if self.settings.characters:
             return [(place, place + 1) for place in range(len(text))]
+        if self.splits_at_blanks:
+            return [match.span() for match in GIVEN_WORD.finditer(text)]
         return word_spans(text)
 
     def rows_of(self, items: Items) -> DataSet:

@@ -1,6 +1,7 @@
 """Vectors of texts: of any model by the same code as bert-features, and of a model that
 bert-embedder has trained, or one of sentence-transformers, by the same code as bert-embedder."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from ringbase.errors import InputError
 from ringbase.settings import setting, shown
 from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from ringbert.predictors.texts import LabelSettings, TextOrPair, TextPredictor
-from tasks.embedder.pooling import said_by
+from tasks.embedder.pooling import said_by, unheeded_in
 from tasks.embedder.reading import Pairs
 from tasks.embedder.settings import DEFAULTS, Pooling, VectorSettings
 from tasks.embedder.task import EmbedTask
@@ -162,6 +163,8 @@ class Embedder(TrainedPredictor):
         return EMBEDDINGS[settings["pooling"], settings["normalize"]]
 
     def said_by(self, start: Start) -> Mapping[str, Any]:
+        for line in unheeded_in(start.weights, start.words.lower_case):
+            warnings.warn(line, stacklevel=4)
         return said_by(start.weights, start.bert_config.num_positions, self.pooling)
 
     def make_task(self, bert_config: BertConfig) -> EmbedTask:

@@ -263,19 +263,43 @@ def _labels_of_examples(columns: Sequence[Column], source: Source, labels: Label
                     f"{source}: the model has no label {name!r}, only {', '.join(labels)}"
                 )
         rows = zip(*(column.values for column in columns), strict=True)
-        return [
+        found = [
             MISSING if MISSING in flags else tuple(itertools.compress(names, flags))
             for flags in rows
         ]
-    # What stands for no label at all may also be read as one: no labels in a list, -1 as a number.
-    nothing: object = MISSING
+    # What stands for no label at all may also be read as one: no labels in a list, -1 as a number,
+    # or where documents are ranked any number that makes none of them relevant.
+    is_label = _is_marked
     if source.task.has_several:
-        nothing = ()
+        is_label = _has_labels
+    elif source.settings.ranking:
+        is_label = _is_relevant
     elif source.task.labels is None:
-        nothing = -1.0
-    if not source.needs_labels and all(value in (nothing, MISSING) for value in found):
+        is_label = _is_number
+    if not source.needs_labels and not any(map(is_label, found)):
         return [MISSING] * len(found)
+    ranks = source.settings.ranking and source.split == "dev"
+    if ranks and not any(map(_is_relevant, found)):
+        raise InputError(
+            f"{source}: there is nothing to rank: the number of no document is above 0"
+        )
     return found
+
+
+def _is_marked(value: Any) -> bool:
+    return value is not MISSING
+
+
+def _has_labels(value: Any) -> bool:
+    return value is not MISSING and value != ()
+
+
+def _is_number(value: Any) -> bool:
+    return value is not MISSING and value != -1
+
+
+def _is_relevant(value: Any) -> bool:
+    return value is not MISSING and value > 0
 
 
 # Of a cell each makes the value, or None if it is not as expected.

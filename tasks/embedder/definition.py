@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ringbase.settings import flat
-from tasks.embedder.pooling import said_by
+from tasks.embedder.pooling import said_by, unheeded_in
 from tasks.embedder.reader import PairReader
 from tasks.embedder.reading import Source, files_and_columns
 from tasks.embedder.settings import DEFAULTS, EmbedderConfig, VectorSettings
-from tasks.runs.resolve.command import Program
+from tasks.runs.resolve.command import Program, Say
 from tasks.runs.resolve.spec import Start
 from tasks.runs.trained import saved_settings
 
@@ -21,7 +21,9 @@ class Embedder(Program[EmbedderConfig]):
         assert length is not None  # `settled` has given it a value
         return length
 
-    def settled(self, config: EmbedderConfig, start: Start) -> EmbedderConfig:
+    def settled(self, config: EmbedderConfig, start: Start, say: Say) -> EmbedderConfig:
+        for line in unheeded_in(start.weights, start.words.lower_case):
+            say(f"warning: {line}")
         return replace(config, vectors=vectors_of(config, start))
 
     def sources(self, config: EmbedderConfig, start: Start) -> Mapping[str, Sequence[Source]]:

@@ -4,13 +4,18 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from bert.hub import MODULES, inner_folder
 from ringbase.errors import InputError
 from ringbase.files import read_json, read_object
 from ringbase.settings import LONGEST_ROW
 from tasks.embedder.settings import Pooling
 
-MODULES, CONFIG = "modules.json", "1_Pooling/config.json"
+CONFIG = "1_Pooling/config.json"
 LENGTHS, TOKENIZER = "sentence_bert_config.json", "tokenizer_config.json"
+LENGTHS_OF_ALL = "sentence_*_config.json"  # sentence_roberta_config.json of older versions, too
+PROMPTS = "config_sentence_transformers.json"
+# The first module, by the names of versions before 0.3 too.
+TRANSFORMERS = ("Transformer", "BERT", "DistilBERT", "RoBERTa", "XLMRoBERTa", "CamemBERT")
 MODULES_READ = ["Transformer", "Pooling", "Normalize"]
 KEYS: Mapping[Pooling, str] = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 # switches of other modes, without which some readers refuse the file
@@ -22,17 +27,18 @@ def said_by(folder: Path | None, num_positions: int, pooling: str | None = None)
     """The settings of a folder of sentence-transformers, by flag; none of another folder. With
     `pooling` the folder's is not read. Raises InputError: it computes what bert-embedder does
     not."""
-    if folder is None:
+    outer = _with_modules(folder)
+    if folder is None or outer is None:
         return {}
-    file = folder / MODULES
-    if not file.is_file():
-        return {}
+    file = outer / MODULES
     modules = read_json(file)
     try:
         types = [module["type"].rpartition(".")[2] for module in modules]
-        paths = [folder / module["path"] for module in modules]
+        paths = [outer / module["path"] for module in modules]
     except (AttributeError, KeyError, TypeError):
         raise InputError(f"{file}: damaged: no list of types and paths") from None
+    if types[:1] and types[0] in TRANSFORMERS:
+        types[0] = MODULES_READ[0]
     if types not in (MODULES_READ, MODULES_READ[:2]):
         raise InputError(
             f"{file}: the modules must be {', '.join(MODULES_READ[:2])} and perhaps"
@@ -43,6 +49,42 @@ def said_by(folder: Path | None, num_positions: int, pooling: str | None = None)
         "normalize": MODULES_READ[2] in types,
         "max_seq_length": min(_length_in(folder), num_positions),
     }
+
+
+def _with_modules(folder: Path | None) -> Path | None:
+    """The folder of sentence-transformers that the model in a folder is of: that folder, or the one
+    around it; None of another model."""
+    if folder is None or (folder / MODULES).is_file():
+        return folder
+    around = folder.parent
+    is_inner = (around / MODULES).is_file() and inner_folder(around) == folder
+    return around if is_inner else None
+
+
+def unheeded_in(folder: Path | None, lower_case: bool) -> list[str]:
+    """What sentence-transformers would do with texts before this folder's model sees them, and
+    bert-embedder does not: a line for each."""
+    outer = _with_modules(folder)
+    if folder is None or outer is None:
+        return []
+    lines = []
+    file = outer / PROMPTS
+    config = read_object(file) if file.is_file() else {}
+    prompts = config.get("prompts") or {}
+    texts = [f"{name} {text!r}" for name, text in prompts.items() if text]
+    if texts:
+        default = config.get("default_prompt_name")
+        always = f", of which sentence-transformers puts {default} before every text" * bool(
+            default
+        )
+        lines.append(f"{file} has prompts{always}; write them before the texts: {', '.join(texts)}")
+    for file in folder.glob(LENGTHS_OF_ALL):
+        if read_object(file).get("do_lower_case") and not lower_case:
+            lines.append(
+                f"{file} says do_lower_case, but the tokenizer keeps capitals: write the"
+                " texts in lower case"
+            )
+    return lines
 
 
 def _pooling_in(path: Path) -> Pooling:
@@ -58,11 +100,11 @@ def _pooling_in(path: Path) -> Pooling:
 
 def _length_in(folder: Path) -> int:
     """The most tokens of a text. Newer versions write it as the tokenizer's."""
-    for name, key in ((LENGTHS, "max_seq_length"), (TOKENIZER, "model_max_length")):
-        file = folder / name
-        length = read_object(file).get(key) if file.is_file() else None
-        if isinstance(length, int):
-            return length
+    for name, key in ((LENGTHS_OF_ALL, "max_seq_length"), (TOKENIZER, "model_max_length")):
+        for file in folder.glob(name):
+            length = read_object(file).get(key)
+            if isinstance(length, int):
+                return length
     return LONGEST_ROW
 
 
@@ -80,5 +122,5 @@ def files_of(pooling: Pooling, normalize: bool, width: int, max_seq_length: int)
         MODULES: modules,
         CONFIG: config,
         LENGTHS: {"max_seq_length": max_seq_length, "do_lower_case": False},
-        "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
+        PROMPTS: {"similarity_fn_name": "cosine"},
     }

@@ -8,7 +8,7 @@ import numpy as np
 from distributed.joint import ANCHOR, POSITIVE
 from tasks.embedder.reading import Pairs
 from tasks.runs.details import Section, table
-from tasks.runs.ranking import correlation, search_scores
+from tasks.runs.ranking import correlation, ranks_of, search_scores
 from tasks.runs.task import Record, Scores
 
 QUERIES_AT_ONCE = 1024
@@ -70,7 +70,8 @@ class Search:
         units = self._units[documents]
         for (query, positives), ranks in zip(self._queries.items(), self._ranks, strict=True):
             products = units @ self._units[query]
-            products[documents == query] = -np.inf
+            if query not in positives:
+                products[documents == query] = -np.inf
             nearest = int(products.argmax())
             nearest_cosine = float(products[nearest])
             positive = sorted(positives)[ranks.argmin()]
@@ -108,15 +109,16 @@ def ranks_of_relevant(
     queries: np.ndarray, documents: np.ndarray, relevant: Sequence[np.ndarray], own: Sequence[int]
 ) -> list[np.ndarray]:
     """For each query the ranks, from 0, of its relevant documents (their places) among all by the
-    product of vectors; the query's own text (its place, or -1) is left out. Of equal products the
-    worst rank counts."""
+    product of vectors, as `ranks_of`; the query's own text (its place, or -1) is left out, unless
+    it is relevant."""
     ranks = []
     for start in range(0, len(queries), QUERIES_AT_ONCE):
         products = queries[start : start + QUERIES_AT_ONCE] @ documents.T
         for number, row in enumerate(products, start):
-            if own[number] >= 0:
-                row[own[number]] = -np.inf
-            of_relevant = row[relevant[number]]
-            is_as_near = row >= of_relevant[:, None]
-            ranks.append(is_as_near.sum(1) - 1)
+            places = relevant[number]
+            left_out = own[number]
+            if left_out >= 0 and left_out not in places:
+                row = np.delete(row, left_out)
+                places = places - (places > left_out)
+            ranks.append(ranks_of(row, places))
     return ranks

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ringbase.errors import InputError
-
 BEST = 10  # of the ranks that count for MRR and NDCG
 RECALLS = (1, 10, 100)
 
@@ -38,21 +36,35 @@ def search_scores(ranks: Sequence[np.ndarray]) -> dict[str, float]:
     return scores
 
 
+def ranks_of(values: np.ndarray, relevant: np.ndarray) -> np.ndarray:
+    """The ranks, from 0, of the relevant documents (their places) by values, the largest first,
+    int64 [relevant].
+
+    Of equal values the irrelevant ones come first, so that nobody gains by giving all documents
+    the same. NaN comes last.
+    """
+    values = np.where(np.isnan(values), -np.inf, values)
+    is_relevant = np.zeros(len(values), bool)
+    is_relevant[relevant] = True
+    of_relevant = values[relevant]
+    irrelevant_before = (values[~is_relevant] >= of_relevant[:, None]).sum(1)
+    order = np.argsort(-of_relevant, kind="stable")
+    relevant_before = np.empty(len(relevant), np.int64)
+    relevant_before[order] = np.arange(len(relevant))
+    return irrelevant_before + relevant_before
+
+
 def ranks_in_groups(
     groups: Sequence[str], true: np.ndarray, predicted: np.ndarray
 ) -> list[np.ndarray]:
     """The ranks of the relevant rows, whose truth is above 0, among the rows of their group by what
-    is predicted; of groups with a relevant row. Of equal predictions the worst rank counts."""
+    is predicted, as `ranks_of`; of groups with a relevant row, perhaps none."""
     rows_of = dict[str, list[int]]()
     for row, group in enumerate(groups):
         rows_of.setdefault(group, []).append(row)
     ranks = []
     for rows in rows_of.values():
-        values = predicted[rows]
-        relevant = values[true[rows] > 0]
+        relevant = np.flatnonzero(true[rows] > 0)
         if len(relevant):
-            others_before = (values >= relevant[:, None]).sum(1) - 1
-            ranks.append(np.sort(others_before))
-    if not ranks:
-        raise InputError("there is nothing to rank: the number of no document is above 0")
+            ranks.append(np.sort(ranks_of(predicted[rows], relevant)))
     return ranks

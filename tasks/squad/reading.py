@@ -134,25 +134,32 @@ def _of_file(data: Any, source: str) -> Paragraphs:
 
 
 def _of_table(table: Table, allow_impossible: bool) -> Paragraphs:
-    """As `_of_file`, with a paragraph for successive rows of one context."""
+    """As `_of_file`, with a paragraph for successive rows of one context. A table without any
+    answer has no labels; in another one a question without answers has none."""
+    placed = [(place, row | {"answers": _answers_of(row)}) for place, row in table.rows]
+    has_labels = any(row["answers"] for _, row in placed)
 
     def context_of(placed: tuple[str, dict]) -> str:
         place, row = placed
         return _part(row, "context", str, f"{table.where}: {place}")
 
-    for context, rows in itertools.groupby(table.rows, context_of):
-        yield context, [_with_answers(row, allow_impossible) for _, row in rows]
+    for context, rows in itertools.groupby(placed, context_of):
+        questions = []
+        for _, row in rows:
+            is_impossible = allow_impossible and has_labels and not row["answers"]
+            questions.append(row | {"is_impossible": is_impossible})
+        yield context, questions
 
 
-def _with_answers(row: dict, allow_impossible: bool) -> dict:
-    """A row of a table in the form of a file's question."""
+def _answers_of(row: dict) -> Any:
+    """The answers of a table's row in the form of a file's."""
     answers = row.get("answers") or []
     if isinstance(answers, dict):
         lists: list = [answers.get(key) for key in HUB_KEYS]
         if all(isinstance(each, list) for each in lists):
             pairs = itertools.zip_longest(*lists)
-            answers = [dict(zip(HUB_KEYS, pair, strict=True)) for pair in pairs]
-    return row | {"answers": answers, "is_impossible": allow_impossible and not answers}
+            return [dict(zip(HUB_KEYS, pair, strict=True)) for pair in pairs]
+    return answers
 
 
 def _part(parent: Any, name: str, kind: type, where: str, default: Any = None) -> Any:

@@ -18,6 +18,9 @@ PLAIN = re.compile(r"\S(.*\S)?")
 SCHEMES = "BI", "BIES", "BILU", "BMES"  # the prefixes of BIO, BIOES, BILOU and BMES
 AS_BIOES = {"L": "E", "U": "S", "M": "I"}
 NO_TAGS = {"", "_", "-", "?", "-1"}  # what stands for the tags of a file that has none
+MARKS = {"-", "?"}  # of these, those that are also plain tags where they are the words themselves
+BARE = {"B", "I", "O", "E", "S", "L", "M", "U"}  # the prefixes of all schemes, without a type
+BETWEEN_NUMBERS = re.compile(r"\d+[-.]\d+")  # 3-4 and 8.1 of CoNLL-U
 DOCUMENT = "-DOCSTART-"  # the line of CoNLL-2003's files that begins a document
 # "# id …" of MultiCoNER, "## klue-ner-…", "# text = …" of CoNLL-U
 COMMENT = re.compile("#+([ \\t]|$)")
@@ -43,10 +46,11 @@ def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[S
     `labels` if these are known. Raises InputError, with the line: a damaged file, an empty one, or
     a tag that is none."""
     sentences: list[Sentence] = []
+    no_tags = NO_TAGS.difference(labels)
     for sentence in _sentences(source, characters):
         if source.limit == len(sentences):
             break
-        if source.kind == "predict" and NO_TAGS.issuperset(sentence.tags or ()):
+        if source.kind == "predict" and no_tags.issuperset(sentence.tags or ()):
             sentence = sentence._replace(tags=None)
         where = f"{source}: {sentence.place}"
         _check_words(sentence.words, characters, where)
@@ -97,7 +101,14 @@ def _with_tags(
         needed = "a tag"
     if labels:
         needed = f"one of {', '.join(labels)}"
-    right = {"O", *filter(pattern.fullmatch, tags - NO_TAGS)}
+    elif BARE.issuperset(tags) and tags >= {"B", "O"}:
+        raise InputError(
+            f"{where}: its tags {', '.join(sorted(tags))} have no types: write B-ENTITY for B and"
+            " so on, or another type"
+        )
+    right = {"O", *filter(pattern.fullmatch, tags - NO_TAGS), *MARKS.intersection(labels)}
+    if pattern is PLAIN:
+        right |= MARKS - {tag for word, tag in tagged_words(sentences) if word != tag}
     _refuse(tags - right, sentences, where, needed)
     examples = {tag[0]: tag for tag in sorted(tags) if PREFIXED.fullmatch(tag)}
     if not any(examples.keys() <= set(scheme) for scheme in SCHEMES):
@@ -117,6 +128,11 @@ def _with_tags(
 
 def tags_of(sentences: Sentences) -> set[str]:
     return {tag for sentence in sentences for tag in sentence.tags or ()}
+
+
+def tagged_words(sentences: Sentences) -> Iterator[tuple[str, str]]:
+    for sentence in sentences:
+        yield from zip(sentence.words, sentence.tags or (), strict=False)
 
 
 def _refuse(wrong: set[str], sentences: list[Sentence], where: str, needed: str) -> None:
@@ -159,8 +175,10 @@ def in_bioes(tags: Sequence[str], characters: bool = False) -> list[str]:
 
 
 def _is_counted(sentence: Sentence) -> bool:
-    """Whether the words are 1, 2, 3, …"""
-    return all(word == str(number) for number, word in enumerate(sentence.words, 1))
+    """Whether the words are 1, 2, 3, …, perhaps with CoNLL-U's ranges and empty nodes between
+    them."""
+    numbers = [word for word in sentence.words if not BETWEEN_NUMBERS.fullmatch(word)]
+    return all(word == str(number) for number, word in enumerate(numbers, 1))
 
 
 def text_of(words: Sequence[str], characters: bool) -> tuple[str, list[int]]:
@@ -232,6 +250,8 @@ def _of_columns(path: Path, where: str, characters: bool) -> Iterator[Sentence]:
             raise InputError(
                 f"{where}: line {number} has {len(row)} columns, {num_columns} are needed"
             )
+        if not row[0]:
+            raise InputError(f"{where}: line {number}: the word, its first column, is empty")
         if not rows:
             place = f"line {number}"
         rows.append(row)

@@ -5,9 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from bert.corpus.masking import Masking, example_keys, mask
 from bert.corpus.settings import GOOGLES_MASKS
+from bert.settings import VocabularySettings
+from bert.text import tokenizer, vocabulary
 
 VOCAB, CLS, SEP, MASK = 1000, 1, 2, 3
 CONTINUES = np.arange(VOCAB) % 3 == 0  # [MASK] among them: it stands in no text
@@ -121,6 +124,63 @@ def test_masks_give_back_the_original_in_whole_words_as_many_as_pythons_round_sa
         words = words_of(ids.tolist(), whole_words)
         assert set(positions) <= {place for word in words for place in word}
         assert all(len(set(word) & set(positions)) in (0, len(word)) for word in words)
+
+
+def google_starts_a_word(piece):
+    """`_is_start_piece_sp` of google-research/albert's create_pretraining_data.py, without its
+    marks: "For foreign characters, we always treat them as a whole piece"."""
+    english = {*"abcdefghijklmnopqrstuvwhyz"}  # in its spelling
+    return piece.startswith(("▁", "<")) or not english.issuperset(piece.lower())
+
+
+JAPANESE = ["東京", "大学", "先生", "は", "が", "を", "に", "読む", "書いた", "ビール", "今日"]
+THAI = ["ฉัน", "รัก", "กรุงเทพ", "หนังสือ", "อ่าน", "เขียน", "ดี", "ที่", "นี้"]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece", "bytes"])
+@pytest.mark.parametrize("words", [JAPANESE, THAI], ids=["Japanese", "Thai"])
+def test_pieces_are_words_where_words_have_no_blanks(kind, words, tmp_path):
+    """So that whole words mask as many tokens as single ones do."""
+    chance = random.Random(3)
+    texts = ["".join(chance.choices(words, k=25)) for _ in range(200)]
+    if kind == "bytes":
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=275, special_tokens=special, initial_alphabet=alphabet
+        )
+        made.train_from_iterator(texts, trainer)
+        made.save(str(tmp_path / "tokenizer.json"))
+    else:
+        settings = VocabularySettings(kind=kind, vocab_size=60, do_lower_case=False)
+        vocabulary.train(texts, tmp_path, settings)
+    ours = tokenizer.load(folder=tmp_path)
+    rows = [[ours.cls_id, *ids[:62], ours.sep_id] for ids in ours.encode_ids(texts)]
+    offsets = np.cumsum([0, *map(len, rows)])
+    values = np.concatenate(rows).astype(np.int32)
+    keys = example_keys(1, np.arange(len(rows)))
+    masking = Masking(ours, **GOOGLES_MASKS | {"do_whole_word_mask": True})
+    positions, starts = mask(values, offsets, keys, masking)["masked_lm_positions"]
+    assert len(positions) / len(values) == pytest.approx(0.15, abs=0.02)
+    assert np.diff(starts).min() > 0
+    if kind in ("unigram", "bpe") and words is JAPANESE:
+        pieces = ours.pieces(range(5, ours.vocab_size))
+        ends = [not google_starts_a_word(piece) for piece in pieces]
+        assert ours.continues_word[5:].tolist() == ends
+
+
+def test_words_of_other_scripts_still_have_blanks(tmp_path):
+    """Korean, Hindi, Arabic and Latin letters with accents; a vowel sign belongs to its letter."""
+    words = ["한국어", "हिन्दी", "العربية", "été", "русский", "ελληνικά"]
+    texts = [" ".join(words)] * 50
+    vocabulary.train(
+        texts, tmp_path, VocabularySettings(kind="bpe", vocab_size=70, do_lower_case=False)
+    )
+    ours = tokenizer.load(folder=tmp_path)
+    (ids,) = ours.encode_ids(texts[:1])
+    assert (~ours.continues_word[ids]).sum() == len(words)
 
 
 def test_keys_tell_seeds_rows_and_epochs_apart():

@@ -1,11 +1,12 @@
 """Steps, warmup and rate: each divided or scaled once."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from harness.refusals import refused
 
-from distributed.plan import PlanSettings, make_plan, rate_warning
+from distributed.plan import START, PlanSettings, make_plan, rate_warning
 
 SQUAD_WINDOWS = 88_641
 
@@ -92,3 +93,20 @@ def test_a_plan_without_steps_or_with_more_warmup_names_its_flag(flags, parts):
 )
 def test_a_plan_reads_as_a_person_says_it(rows, flags, words):
     assert f"; {words}" in str(plan_of(rows, **flags))
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ([math.nan, 0.2, 0.5, math.nan], 3),
+        ([0.1, math.nan, 0.1], 1),
+        ([math.nan, -math.inf], 2),
+        ([math.nan, math.nan], 1),
+    ],
+)
+def test_a_score_that_is_no_number_is_never_the_best(scores, best):
+    state = START
+    for position, score in enumerate(scores, 1):
+        state = replace(state, position=position).with_score(score)
+    assert state.best
+    assert state.best[0] == best

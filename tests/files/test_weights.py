@@ -192,6 +192,26 @@ def test_tensors_that_do_not_fit_are_named_and_the_model_stays(tensors, tmp_path
     assert_equal(model, before)
 
 
+@pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"])
+def test_numbers_that_need_a_scale_are_refused_and_places_of_tokens_are_not(tmp_path, kind):
+    """Written as the format of safetensors says: the length of a JSON header, the header, bytes."""
+    key = "bert.pooler.dense.bias"
+    entries = {
+        key: {"dtype": kind, "shape": [4], "data_offsets": [0, 4]},
+        "bert.embeddings.position_ids": {"dtype": "I64", "shape": [1], "data_offsets": [4, 12]},
+    }
+    path = tmp_path / "model.safetensors"
+    for name in (kind, "F32"):
+        entries[key]["dtype"] = name
+        entries[key]["shape"] = [4 if name == kind else 1]
+        header = json.dumps(entries).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(12))
+        if name == kind:
+            refused(lambda: weights.read(tmp_path), path, key, kind, "BF16")
+        else:
+            assert weights.read(tmp_path)["bert/pooler/dense/bias"].tolist() == [0.0]
+
+
 def test_folders_and_names_without_a_model(tmp_path, monkeypatch):
     """An index names files beside it only."""
     monkeypatch.chdir(tmp_path)
@@ -263,6 +283,9 @@ WRONG = [
     {"model_type": "albert"},
     {"id2label": ["no", "yes"]},
     {"id2label": {"0": "a", "2": "b"}},
+    {"id2label": {"0": 1, "1": "1"}},
+    {"id2label": {"0": True, "1": 0.5}},
+    {"position_embedding_type": "rope"},
     {"num_labels": 3},
     {"problem_type": "span"},
     {"pad_token_id": 60},
@@ -291,7 +314,23 @@ def test_both_spellings_of_modernberts_configuration_are_read_and_written(tmp_pa
     assert published.local_rope_theta == 10_000
 
 
+def test_values_of_published_configurations_that_change_nothing_are_read(tmp_path):
+    """As transformers reads them: ModernBERT's positions are rotary whatever the key says, and
+    numbers are names of labels."""
+    plain = configured(tmp_path, MODERN)
+    for kind in ("absolute", "sans_pos", "rope"):
+        assert configured(tmp_path, MODERN | {"position_embedding_type": kind}) == plain
+    named = configured(tmp_path, GOOGLE | {"id2label": {"0": 1, "1": 0, "2": "many"}})
+    assert named.labels == ("1", "0", "many")
+    assert named.as_json()["id2label"] == {0: "1", 1: "0", 2: "many"}
+    silu = configured(tmp_path, MODERN | {"classifier_activation": "silu"})
+    assert configured(tmp_path, silu.as_json()) == silu
+    assert silu.as_json()["classifier_activation"] == "silu"
+
+
 WRONG_IN_MODERN = [
+    {"classifier_activation": "softmax"},
+    {"position_embedding_type": "relative_key"},
     {"attention_bias": True},
     {"mlp_dropout": 0.1},
     {"is_causal": True},

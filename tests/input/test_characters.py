@@ -1,9 +1,12 @@
 """Characters and words of many scripts, by Unicode's own rules (Annex #29); tokens at which words
 begin."""
 
+import re
 import unicodedata
 
+import numpy as np
 import pytest
+from harness.real_data import real
 from harness.real_tokenizers import albert, kobert, multilingual, uncased
 from transformers import PreTrainedTokenizerFast
 
@@ -21,7 +24,7 @@ def nfd(text):
 
 
 WORDS = {
-    "हम दिल्ली गए, कि.मी.": "हम|दिल्ली|गए|,|कि|.|मी|.",
+    "हम दिल्ली गए, कि.मी.": "हम|दिल्ली|गए|,|कि.मी.",
     "قَالَ مُحَمَّدٌ: نعم": "قَالَ|مُحَمَّدٌ|:|نعم",
     "می\u200cخواهم بروم": "می\u200cخواهم|بروم",
     "ฉันรักกรุงเทพ ๑๒๓": "ฉันรักกรุงเทพ|๑๒๓",
@@ -31,7 +34,7 @@ WORDS = {
     "👨\u200d👩\u200d👧 👍🏽❤\ufe0f 🇰🇷🇯🇵1\ufe0f\u20e3": (
         "👨\u200d👩\u200d👧|👍🏽|❤\ufe0f|🇰🇷|🇯🇵|1\ufe0f\u20e3"
     ),
-    "don't U.S. a_b 3.5": "don|'|t|U|.|S|.|a|_|b|3|.|5",
+    "don't a_b 3.5": "don|'|t|a_b|3.5",
     "\u200fשלום\u200f co\u00adop\u200b": "שלום|co\u00adop",
 }
 
@@ -39,6 +42,40 @@ WORDS = {
 @pytest.mark.parametrize(("text", "words"), WORDS.items())
 def test_words_hold_whole_characters(text, words):
     assert [text[start:end] for start, end in word_spans(text)] == words.split("|")
+
+
+def cut(text):
+    return [text[start:end] for start, end in word_spans(text)]
+
+
+# As CoNLL-2003, OntoNotes and WNUT-17 have them in a line of their own.
+KEPT = """O'Neill D\u2019Angelo U.S. U.K. e.g. J.K. AT&T S&P Procter&Gamble Jean-Luc Anne-Marie
+Aix-en-Provence 20-year-old @ada_l #London ada@b.org example.com 4.5 1,000.50 12:30 1996-08-30 F-16
+... -- !! http://t.co/a?b=1"""
+
+
+def test_words_are_those_of_tagged_corpora():
+    words = KEPT.split()
+    for word in words:
+        assert cut(word) == [word]
+        assert cut(f'"{word}", ({word}) {word}') == ['"', word, '"', ",", "(", word, ")", word]
+    assert cut(" ".join(words)) == words
+    assert cut("Ada's co. It ended.Next l'Europe") == (
+        ["Ada", "'s", "co", ".", "It", "ended", ".", "Next", "l", "'", "Europe"]
+    )
+
+
+def test_most_words_of_a_real_corpus_are_found_in_its_text():
+    """WNUT-17's, whose text has a blank between words; 0.886 of them where all marks are words of
+    their own, 0.958 with those that are joined."""
+    found = total = 0
+    for block in re.split(r"\n\s*\n", real("ner/wnut17/train.conll").read_text()):
+        words = [line.split("\t")[0] for line in block.split("\n") if line]
+        places = np.cumsum([0, *(len(word) + 1 for word in words)])
+        spans = {(start, start + len(word)) for start, word in zip(places, words, strict=False)}
+        found += len(spans & {*word_spans(" ".join(words))})
+        total += len(words)
+    assert found / total > 0.95
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,20 @@ def test_several_labels_or_numbers_may_be_missing_too(tmp_path, mark):
     assert (found.labels, [*found.counts.values()]) == (None, [1])
 
 
+def test_zeros_are_no_labels_where_nothing_would_be_scored(tmp_path):
+    """Of documents to rank, and of columns of labels; but in a file to evaluate on they are
+    wrong."""
+    ranked = {"regression": True, "ranking": True, "text_pair_column": "pair"}
+    documents = write_lines(tmp_path / "a.csv", "text,pair,label", "a,b,0", "a,c,0")
+    assert read_own(documents, split="test", **ranked).labels is None
+    refused(partial(read_own, documents, split="dev", **ranked), "a.csv", "above 0")
+    assert read_own(documents, **ranked).labels == [0, 0]
+    columns = {"multi_label": True, "label_column": "label,more"}
+    several = write_lines(tmp_path / "b.csv", "text,label,more", "a,0,0", "b,0,0")
+    assert read_own(several, split="test", **columns).labels is None
+    assert read_own(several, split="dev", **columns).labels == [(), ()]
+
+
 def test_labels_that_would_be_taken_for_others_are_refused(tmp_path):
     for rows, named in (
         (["a,good", "b,bad", "c,good "], ["'good'", "'good '", "blanks"]),

@@ -25,6 +25,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tasks.squad.reading import Question, Source, read
 from tasks.squad.settings import QuestionSettings, WindowSettings
+from tasks.squad.task import has_answers
 
 
 def test_what_is_read(tmp_path):
@@ -188,6 +189,31 @@ def test_a_folder_that_datasets_reads(tmp_path, monkeypatch):
         call = partial(read, source(unanswered), version_2)
         refused(call, "none of its 4 questions has an answer")
     refused(lambda: read(source("nobody/nothing")), "--dataset_name nobody/nothing")
+
+
+UNLABELLED = [{}, {"answers": None}, {"answers": {"text": [], "answer_start": []}}, {"answers": []}]
+
+
+@pytest.mark.parametrize("answers", UNLABELLED)
+def test_a_table_without_answers_is_no_set_of_impossible_questions(tmp_path, answers):
+    """As a JSON file without them: there is nothing to score. With some answers, those without
+    are impossible, as in the official script."""
+    rows = [
+        {"id": f"q{number}", "context": context, "question": question, **answers}
+        for number, (context, question, *_) in enumerate(GOOD)
+    ]
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
+    write_squad(tmp_path / "a.json", [(*entry[:2], "", 0) for entry in GOOD])
+    content = json.loads((tmp_path / "a.json").read_text())
+    for paragraph in content["data"][0]["paragraphs"]:
+        del paragraph["qas"][0]["answers"]
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    for name in ("a.parquet", "a.json"):
+        source = Source(QuestionSettings(predict_file=str(tmp_path / name)), "predict")
+        examples = read(source, allow_impossible=True)
+        assert [question.is_impossible for question in examples.questions] == [False, False]
+        assert not has_answers(examples)
 
 
 # -- windows, against google-research/bert `run_squad.py` ------------------------------------------

@@ -132,6 +132,7 @@ def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
     ("name", "content", "named"),
     [
         ("a.conll", "Paris\tB-LOC\n\n\tO\n", ["line 3", "empty"]),
+        ("a.conll", "Paris\tB-LOC\n\tO\nis\tO\n", ["line 2", "empty"]),
         ("a.conll", "Paris NNP\nNy NNP\n", ["line 1", "'Paris'", "B-, I-, E- or S-", "'NNP'"]),
         ("a.conll", "in IN\n\nParis B-LOC\n", ["line 1", "'in'", "no tag", "a prefix", "'IN'"]),
         ("a.conll", "in IN\n\nParis _\n", ["line 3", "'Paris'", "'_'"]),
@@ -144,6 +145,10 @@ def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
         ("a.conll", "ab U-LOC\nb S-LOC\n", ["S-LOC, U-LOC", "one of", "BILOU"]),
         ("a.conll", "ab L-LOC\nb E-LOC\n", ["E-LOC, L-LOC", "one of", "BIOES"]),
         ("a.conll", "1\tParis\tB-LOC\n2\tis\tO\n", ["first column", "CoNLL-U"]),
+        ("a.conll", "1-2\tim\t_\n1\tin\tADP\n2\tdem\tDET\n", ["first column", "CoNLL-U"]),
+        ("a.conll", "1\tin\tADP\n1.1\tis\t_\n2\tdem\tDET\n", ["first column", "CoNLL-U"]),
+        ("a.conll", "acute B\nleukemia I\nis O\n", ["B, I, O", "B-ENTITY"]),
+        ("a.conll", "- -\nis O\nit -\n", ["line 1", "'-'"]),
         ("a.conll", "# a comment alone\n", ["no sentence"]),
         ("a.conll", "fox B-x\naxe n B-x\n", ["line 2", "3 columns", "2 are needed"]),
         ("a.conll", "fox\naxe\n", ["line 1", "no tags"]),
@@ -174,6 +179,25 @@ def test_a_file_to_predict_may_have_marks_instead_of_tags(tmp_path, mark):
 )
 def test_what_is_no_word_or_no_tag_is_one_line(tmp_path, name, content, named):
     refused(lambda: read_file(tmp_path / name, content), "--train_file", name, *named)
+
+
+def test_a_mark_may_be_its_own_tag(tmp_path):
+    """As in Mac-Morpho; a model that has this tag predicts and evaluates files of such a mark
+    alone."""
+    content = "Quem\tPRO\nviu\tV\n-\t-\nme\tPRO\n?\t?\n\n?\t?\n"
+    expected = [["PRO", "V", "-", "PRO", "?"], ["?"]]
+    for kind, labels in (("train", ()), ("dev", ("O", "PRO", "V", "-", "?"))):
+        found = read_file(tmp_path / "a.conll", content, kind, labels=labels)
+        assert [each.tags for each in found] == expected
+    found = read_file(tmp_path / "a.conll", content, "predict", labels=("O", "PRO", "V", "-", "?"))
+    assert [each.tags for each in found] == expected
+
+
+@pytest.mark.parametrize("kind", ["train", "predict"])
+def test_a_conllu_file_with_ranges_is_no_file_of_words(tmp_path, kind):
+    lines = ["1-2\tim\t_\t_", "1\tin\tADP\t_", "2\tdem\tDET\t_", "2.1\t_\t_\t_", "3\tHaus\tNOUN\t_"]
+    call = partial(read_file, tmp_path / "a.conllu", "\n".join(lines) + "\n", kind)
+    refused(call, "first column", "CoNLL-U")
 
 
 def test_lines_of_json_end_as_those_of_columns_do(tmp_path):

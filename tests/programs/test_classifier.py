@@ -300,6 +300,11 @@ def test_documents_of_a_question_are_ranked(data, tmp_path):
     files = (f"--train_file={tmp_path}/train.jsonl", f"--dev_file={tmp_path}/dev.jsonl")
     flags = (*own.model_flags(data), *columns, *files, "--ranking", "--do_eval", *own.LEARN)
     scores = classify(tmp_path / "run", *flags, "--num_train_steps=10")
+    config = read_json(tmp_path / "run/model/config.json")
+    # what CrossEncoder of sentence-transformers 4 and of 3 read; else it takes the sigmoid
+    identity = "torch.nn.modules.linear.Identity"
+    assert config["sentence_transformers"]["activation_fn"] == identity
+    assert config["sbert_ce_default_activation_function"] == identity
     lines = objects_in(tmp_path / "run/mistakes.jsonl")  # of numbers all, the largest error first
     assert len(lines) == 40
     groups = {}

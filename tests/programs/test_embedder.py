@@ -2,6 +2,7 @@
 that sentence-transformers reads."""
 
 import json
+import shutil
 from functools import partial
 
 import numpy as np
@@ -22,7 +23,7 @@ from ringbase.files import read_json
 from tasks.embedder.reading import files_and_columns, read
 from tasks.embedder.scoring import ranks_of_relevant
 from tasks.embedder.settings import PairSettings
-from tasks.runs.ranking import search_scores
+from tasks.runs.ranking import ranks_of, search_scores
 from tasks.runs.sources import Source
 
 embed = partial(bert, "embedder")
@@ -180,6 +181,56 @@ def test_a_folder_of_newer_sentence_transformers_gives_its_vectors(pooling, tmp_
     )
 
 
+@pytest.mark.parametrize(
+    ("inner", "kind", "lengths"),
+    [
+        ("0_Transformer", "Transformer", "sentence_bert_config.json"),
+        ("0_RoBERTa", "RoBERTa", "sentence_roberta_config.json"),
+    ],
+)
+def test_a_folder_of_the_first_sentence_transformers_gives_its_vectors(
+    inner, kind, lengths, tmp_path
+):
+    """The model is in a folder inside, and config.json beside it has a version alone."""
+    new = newer_folder(tmp_path, "cls")
+    expected = ringbert.Embedder(new)("the red fox")
+    old = tmp_path / "old"
+    shutil.copytree(new, old / inner, ignore=shutil.ignore_patterns("modules.json", "1_Pooling"))
+    (old / inner / lengths).write_text('{"max_seq_length": 6, "do_lower_case": false}')
+    shutil.copytree(new / "1_Pooling", old / "1_Pooling")
+    package = "sentence_transformers.models"
+    modules = [
+        {"idx": 0, "name": "0", "path": inner, "type": f"{package}.{kind}"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{package}.Pooling"},
+    ]
+    (old / "modules.json").write_text(json.dumps(modules))
+    (old / "config.json").write_text('{"__version__": "0.4.1"}')
+    for folder in (old, old / inner):
+        embedder = ringbert.Embedder(folder)
+        np.testing.assert_allclose(embedder("the red fox"), expected, atol=1e-6)
+        assert (embedder.options["pooling"], embedder.options["max_seq_length"]) == ("cls", 6)
+    modules[0]["path"] = "../model"  # another folder is not read
+    (old / "modules.json").write_text(json.dumps(modules))
+    refused(lambda: ringbert.Embedder(old), old)
+
+
+def test_prompts_of_a_folder_are_not_put_before_texts_and_that_is_said(tmp_path, capsys):
+    model = newer_folder(tmp_path, "mean")
+    prompts = {"query": "query: ", "document": ""}
+    config = {"prompts": prompts, "default_prompt_name": "query"}
+    (model / "config_sentence_transformers.json").write_text(json.dumps(config))
+    with pytest.warns(UserWarning, match="puts query before every text.*query: "):
+        ringbert.Embedder(model)
+    write_lines(tmp_path / "texts.csv", "anchor", "the red fox")
+    predict = (f"--model={model}", "--do_predict", f"--predict_file={tmp_path}/texts.csv")
+    embed(tmp_path / "run", *predict)
+    (line,) = [line for line in capsys.readouterr().err.split("\n") if " has prompts" in line]
+    assert line.startswith("warning: ")
+    config = {"prompts": {"query": "", "document": ""}, "default_prompt_name": None}
+    (model / "config_sentence_transformers.json").write_text(json.dumps(config))
+    ringbert.Embedder(model)  # warnings are errors
+
+
 def test_a_text_alone_is_one_text_and_the_nearest_are_a_number(trained):
     embedder = ringbert.Embedder(trained[0])
     corpus = ["the cat", "a dog"]
@@ -246,6 +297,43 @@ def test_ranks_are_those_of_scikit_learn():
     assert scores["mrr@10"] == pytest.approx(np.mean(reciprocal))
     recall = np.mean([gains[row][order[row][:10]].sum() / gains[row].sum() for row in range(20)])
     assert scores["recall@10"] == pytest.approx(recall)
+
+
+def test_of_equal_scores_the_irrelevant_ones_count_before():
+    """scikit-learn's NDCG of the worst order of equal scores; among relevant ones any is as good.
+    NaN is the worst score of all."""
+    chance = np.random.default_rng(3)
+    values = chance.integers(0, 3, size=(40, 25)).astype(float)
+    gains = chance.random((40, 25)) < 0.2
+    gains[:, 0] = True
+    values[::4, 0] = np.nan
+    relevant = [np.flatnonzero(row) for row in gains]
+    scores = search_scores([ranks_of(*row) for row in zip(values, relevant, strict=True)])
+    worst = np.nan_to_num(values, nan=-1) - 1e-6 * gains
+    expected = ndcg_score(gains, worst, k=10, ignore_ties=True)
+    assert scores["ndcg@10"] == pytest.approx(expected)
+    order = np.argsort(-worst, axis=1)
+    hits = np.take_along_axis(gains, order, axis=1)
+    firsts = hits.argmax(1)
+    assert scores["mrr@10"] == pytest.approx(np.mean((firsts < 10) / (1 + firsts)))
+    recall = hits[:, :10].sum(1) / gains.sum(1)
+    assert scores["recall@10"] == pytest.approx(recall.mean())
+    perfect = ranks_of(np.array([1.0, 1.0, 0.0]), np.array([0, 1]))
+    assert search_scores([perfect])["mrr@10"] == 1
+
+
+def test_a_pair_of_equal_texts_finds_itself(data, tmp_path):
+    """As in sentence-transformers' evaluator, which leaves no document out; the anchor of another
+    pair, though it is a document, is left out of its own search."""
+    model = save_model(tmp_path, "features")
+    rows = [{"anchor": text, "positive": text} for text in ALL_WORDS[:4]]
+    rows.append({"anchor": "the saw", "positive": "the saw near the axe"})
+    rows.append({"anchor": "two foxes", "positive": "the saw"})
+    write_lines(tmp_path / "dev.jsonl", *map(json.dumps, rows))
+    flags = (f"--model={model}", f"--dev_file={tmp_path}/dev.jsonl", "--do_eval")
+    embed(tmp_path / "run", *flags)
+    report = {line["anchor"]: line["rank"] for line in objects_in(tmp_path / "run/mistakes.jsonl")}
+    assert not report.keys() & {*ALL_WORDS[:4]}
 
 
 @pytest.mark.parametrize(

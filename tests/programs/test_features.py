@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 from functools import partial
 
 import numpy as np
@@ -13,8 +14,10 @@ from harness.google import google_s_example
 from harness.models import save_model
 from harness.program_runs import in_process, objects_in, refusal
 from harness.real_data import real
+from safetensors.numpy import load_file, save_file
 
-from ringbase.files import read_json
+import ringbert
+from ringbase.files import read_json, write_json
 from tasks.features.program import LINES_PER_ROW_GROUP, write_parquet
 
 MOST_TOKENS = 16
@@ -111,6 +114,38 @@ def test_vectors_are_those_of_transformers(goldens, tmp_path):
         np.testing.assert_allclose(ours, golden["values"][state], rtol=0, atol=1e-5)
         # A norm over 13 x 384 values sees a wrong one anywhere.
         assert np.linalg.norm(values[:, place]) == pytest.approx(golden["norms"][state], rel=1e-5)
+
+
+PAIR = ("the red fox near a saw", "two axe and drill")
+
+
+def changed(model, folder, num_types, **tokenizer_config):
+    """A copy of the model whose second type is like the first one, or which has one type only; and
+    whose tokenizer_config.json says something else."""
+    shutil.copytree(model, folder)
+    tensors = load_file(folder / "model.safetensors")
+    (name,) = [name for name in tensors if "token_type" in name]
+    tensors[name] = tensors[name][[0] * num_types]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    contents = {"config.json": {"type_vocab_size": num_types}}
+    contents["tokenizer_config.json"] = tokenizer_config
+    for file, content in contents.items():
+        write_json(folder / file, read_json(folder / file) | content)
+    return folder
+
+
+def test_pairs_have_type_0_where_the_tokenizer_or_the_model_has_no_other(model, tmp_path):
+    """As with XLM-R's tokenizer, and of a model with one type."""
+    without = {"model_input_names": ["input_ids", "attention_mask"]}
+    alike = ringbert.Features(changed(model, tmp_path / "alike", 2))(PAIR).vectors
+    assert np.abs(ringbert.Features(model)(PAIR).vectors - alike).max() > 100 * ROUNDING
+    silent = tmp_path / "silent"
+    shutil.copytree(model, silent)
+    config = read_json(silent / "tokenizer_config.json")
+    write_json(silent / "tokenizer_config.json", config | without)
+    for folder in (silent, changed(model, tmp_path / "one", 1)):
+        found = ringbert.Features(folder)(PAIR).vectors
+        np.testing.assert_allclose(found, alike, rtol=0, atol=ROUNDING)
 
 
 def test_parquet_holds_the_same_whatever_the_batch_size(model, extracted, tmp_path):

@@ -210,6 +210,30 @@ def test_tagger_finds_the_programs_entities(run):
     assert predicted_in(folder.parent / "single") == [[("a", "O")]]
 
 
+MARKED = [
+    "O'Neill saw AT&T in the U.S. with Jean-Luc and @ada_l , for 4.5 % .",
+    "Yahoo! and (axe) by 1\u00a0000 ...",
+]
+
+
+def test_words_in_a_text_are_those_of_the_file(tmp_path):
+    """A model that gives each word a tag: the words that bert-tagger tags, with its tags; and any
+    words at all if they are given."""
+    model = save_model(tmp_path, "tagger", labels=("NOUN", "VERB", "X"))
+    texts.write_lines(tmp_path / "words.conll", *"\n\n".join(MARKED).replace(" ", "\n").split("\n"))
+    flags = (f"--model={model}", f"--predict_file={tmp_path}/words.conll", "--allow_unknown")
+    bert("tagger", tmp_path / "out", *flags, "--do_predict")
+    expected = predicted_in(tmp_path / "out")
+    assert words_of(expected) == [text.split(" ") for text in MARKED]
+    cut, given = ringbert.Tagger(model), ringbert.Tagger(model, splits_at_blanks=True)
+    with pytest.warns(UserWarning, match="UNK"):
+        found = given(MARKED)
+    assert [[(e.text, e.label) for e in entities] for entities in found] == expected
+    with pytest.warns(UserWarning, match="UNK"):
+        of_text = cut(MARKED[0])
+    assert [(e.text, e.label) for e in of_text] == expected[0]
+
+
 def test_the_saved_model_gives_the_same_labels(run, tmp_path):
     with pytest.raises(SystemExit, match="0"):
         main_of("bert-export")([str(run[0]), f"{tmp_path}/exported"])

@@ -45,12 +45,13 @@ def test_ids_that_the_model_has_no_entries_for_are_refused():
     ids = np.arange(11, 51)
     places = {"sentence_a_tokens": np.array([9]), "row": np.array([7])}
     fields = {"input_ids": (ids, np.array([0, 40])), **places}
-    sizes = {"vocab_size": 51, "type_vocab_size": 2, "max_position_embeddings": 40}
+    sizes = {"vocab_size": 51, "max_position_embeddings": 40}
 
     def check(sizes):
         with_checked_ids(lambda fields: batches.batch_of(fields)[1], BertConfig(**sizes))(fields)
 
     check(sizes)
+    check(sizes | {"type_vocab_size": 1})  # all tokens have type 0
     for table, size in sizes.items():
         name = NAMES.get(table, table)
         refused(partial(check, sizes | {table: size - 1}), "7 of the data", f"{name} {size - 1}")

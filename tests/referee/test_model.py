@@ -55,6 +55,7 @@ golden = functools.cache(torch_models.loaded)
         *((f"span_{name}", "by length", True, "float32") for name in FAMILY),
         *((f"classifier_{name}", "by length", False, "float32") for name in FAMILY),
         *((f"tagger_{name}", "by length", False, "float32") for name in (*FAMILY, "modernbert")),
+        ("classifier_modernbert_silu", "by length", True, "float32"),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
     ],
 )

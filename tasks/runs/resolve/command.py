@@ -47,7 +47,7 @@ class Program(Generic[Config]):
         """What the program needs from the files of its model."""
         return Needs()
 
-    def settled(self, config: Config, start: Start) -> Config:
+    def settled(self, config: Config, start: Start, say: Say) -> Config:
         """The flags, with what the folder of the model says in a way of the program's own."""
         return config
 
@@ -120,10 +120,12 @@ def resolve(
         needs = replace(program.needs(config), downloads=downloads)
         start = find_start(config.model, resume, past, config.do_train, needs, say)
         own, notes = settled(config, start)
-        own = program.settled(own, start)
-        if not configs:  # they are the same for all seeds
+        if configs:
+            own = program.settled(own, start, _say_nothing)
+        else:  # what is said and learned is the same for all seeds
             for note in notes:
                 say(note)
+            own = program.settled(own, start, say)
             learned = cache(partial(program.learned, own, say))
         check_length(program.length(own), start.bert_config)
         start = program.outputs(own, start, learned, say)
@@ -243,6 +245,10 @@ def flags_of_data(config: Any) -> dict[str, Any]:
     values = flat(config)
     names = (field.name for field in fields_of(type(config)) if field.group == "data")
     return {name: values[name] for name in names}
+
+
+def _say_nothing(text: str) -> None:
+    pass
 
 
 def _parts(config: Any) -> tuple[str, ...]:

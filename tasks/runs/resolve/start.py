@@ -4,7 +4,7 @@ Called on rank 0.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bert import configuration, hub
@@ -233,7 +233,7 @@ def _configuration_and_tokenizer(
         raise InputError(f"{sizes}: --vocab_file does not belong to this model")
     if words.vocab_size < bert_config.vocab_size:
         say(f"warning: {sizes}: the others are never used")
-    return bert_config, words
+    return replace(bert_config, gets_types=words.has_types), words
 
 
 def check_length(max_seq_length: int, bert_config: BertConfig) -> None:
