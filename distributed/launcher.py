@@ -2,8 +2,8 @@
 
 Records say how the job ended. mpirun's exit status does not: with Open MPI's fault tolerance it is
 0 when all ranks aborted, and also when a host is lost. A record is a line in standard error, which
-never reaches the terminal, and on bert-launch's machine also in a pipe of its own, because
-standard error may go elsewhere (mpirun --output).
+never reaches the terminal, and on bert-launch's machine one in a pipe of its own, because standard
+error may go elsewhere (mpirun --output).
 
     joined          rank 0: all ranks have joined MPI
     stops           rank 0: SIGUSR1 lets the ranks save and stop, from now on
@@ -23,6 +23,8 @@ from typing import BinaryIO
 
 RECORDS = r"joined|stops|runs|saved|ended \d+"
 MARK = "\x1e"  # begins a record: the record separator of RFC 7464, "JSON text sequences"
+# mpirun ends the job when any rank fails: the others wait for the first one's error
+FIRST_RANK_S = 5.0
 SECOND_S = 5.0  # after the first request to stop, before which another is its repetition
 # Variables that bert-launch sets for its ranks.
 JOB = "RINGBERT_JOB"  # the ranks tell records: HOST:PIPE, bert-launch's machine and its pipe
@@ -82,19 +84,35 @@ def tell(record: str) -> None:
     it."""
     if JOB not in os.environ:
         return
-    sys.stderr.write(f"{MARK}{record}\n")
-    sys.stderr.flush()
     host, _, pipe = os.environ[JOB].partition(":")
+    is_heard = False
     if pipe and host == socket.gethostname():
         # without bert-launch nobody reads it
         with contextlib.suppress(OSError), open_pipe(pipe) as file:
             file.write(f"{record}\n".encode())
+            is_heard = True
+    # an end also hides what mpirun says after it, in the order of what is printed
+    if not is_heard or record.startswith("ended"):
+        sys.stderr.write(f"{MARK}{record}\n")
+        sys.stderr.flush()
 
 
 def open_pipe(path: str) -> BinaryIO:
     """A pipe that a process reads, for writing. Raises OSError: none does."""
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     return os.fdopen(descriptor, "wb", buffering=0)
+
+
+def advice_on_stops() -> str | None:
+    """What saves, under a launcher that kills its ranks soon after it was asked to end; None under
+    others."""
+    is_of_mpirun = "OMPI_COMM_WORLD_SIZE" in os.environ
+    if JOB in os.environ or not is_of_mpirun:
+        return None
+    return (
+        "note: this mpirun kills its ranks half a second after Ctrl-C or SIGTERM, before they can"
+        " save: send it SIGUSR1 (kill -USR1) to save and stop, or use bert-launch"
+    )
 
 
 def is_restart() -> bool:

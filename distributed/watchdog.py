@@ -211,7 +211,8 @@ def _judge(rank, ranks, settings, folder, fail):
 def _write_stacks(path, text):
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as file:
+        path.unlink(missing_ok=True)  # a link of somebody else's, too, and not what it points to
+        with path.open("x") as file:
             print(time.strftime("%F %T"), f"{text}\n", file=file, flush=True)
             faulthandler.dump_traceback(file)
 

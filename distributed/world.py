@@ -10,6 +10,7 @@ import itertools
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
@@ -274,11 +275,12 @@ class World:
             self.fail(error)
         elif self._is_of_user(error):
             # Under another MPI's launcher each process is alone and fails in the same way, and one
-            # is enough.
-            if launcher.reports():
-                self._report(error)
-            else:
-                time.sleep(1)
+            # is enough: the launcher ends the others meanwhile. Else only this host has the error.
+            place = ""
+            if not launcher.reports():
+                time.sleep(launcher.FIRST_RANK_S)
+                place = f" on {socket.gethostname()}"
+            self._report(error, place)
             raise SystemExit(1) from None
         return False
 
@@ -377,11 +379,11 @@ class World:
         """Whether one line says all about it."""
         return isinstance(error, InputError) or (isinstance(error, OSError) and not self.is_script)
 
-    def _report(self, error: BaseException) -> int:
-        """Prints the error and returns the exit status."""
+    def _report(self, error: BaseException, place: str = "") -> int:
+        """Prints the error, and where it is if that matters, and returns the exit status."""
         status = FAULT
         if isinstance(error, StallError) or self._is_of_user(error):
-            text = f"error: {one_line(error)}"
+            text = f"error{place}: {one_line(error)}"
             if not isinstance(error, StallError):
                 status = 1
         elif isinstance(error, SystemExit):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 import ringbase
-from distributed.launcher import launched_rank, tell
+from distributed.launcher import FIRST_RANK_S, launched_rank, tell
 from ringbase.errors import InputError, one_line
 from ringbase.files import SMALL_BYTES, read_text
 from ringbase.settings import (
@@ -60,8 +60,6 @@ UNLISTED = (
 )
 REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precision
 FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
-# mpirun ends the job when any rank fails: the others wait for the first one's error
-FIRST_RANK_S = 5.0
 PLACEHOLDERS = {int: "N", float: "X", str: "TEXT", TEXTS: "TEXT"}
 VERSION = f"ringbert {ringbase.__version__}"
 EPILOG = f"""Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag,

@@ -116,7 +116,8 @@ def run_on_ranks(
                 )
                 world.on_first(run.publish)
             run.say(f"{world}, backend {collectives.name}, {machine.precision}")
-            for note in filter(None, (*world.device.notes, products)):
+            stops = launcher.advice_on_stops() if world.size > 1 else None
+            for note in filter(None, (*world.device.notes, products, stops)):
                 run.say(note)
             work(local, Job(world, collectives, run, values, goes_on, has_trained))
             # nobody leaves while another may need to repeat the work

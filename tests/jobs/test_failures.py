@@ -3,6 +3,7 @@
 
 import re
 import signal
+import socket
 
 import pytest
 from harness.jobs import assert_gone, held, launch, pids, program, run, started
@@ -86,3 +87,18 @@ def test_a_rank_that_never_joins_ends_the_job(tmp_path):
     with started(launch(2, *command, flags=("--start-timeout=5",))) as job:
         printed = job.fail().stderr
     assert "a process was ended by SIGALRM (not all ranks joined within --start-timeout" in printed
+
+
+@pytest.mark.slow
+def test_what_only_another_host_lacks_is_one_line(tmp_path):
+    """Rank 0, which reports what all have, waits for it to join."""
+    broken = tmp_path / "broken" / "mpi4py"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('no file of it here')")
+    one = f'[ $OMPI_COMM_WORLD_RANK = 1 ] && PYTHONPATH={broken.parent}:$PYTHONPATH; exec "$@"'
+    command = ("sh", "-c", one, "sh", *program("work.py", tmp_path / "work"))
+    done = run(launch(2, *command))
+    assert done.status == 1, done
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("prog: error")]
+    assert f"error on {socket.gethostname()}: " in line
+    assert "mpi4py is not installed (no file of it here)" in line
