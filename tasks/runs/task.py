@@ -7,7 +7,7 @@ use one object.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from bert.batch import Batch, Grouping
 from bert.heads import Head
 from distributed.rows import BatchRows, Rows
 from distributed.run import Run
+from ringbase.errors import InputError
 from tasks.runs.cache import Prepared, Recipe, Tables, in_memory
 from tasks.runs.details import Details
 from tasks.runs.reader import Examples, Reader, rows_key
@@ -187,8 +188,16 @@ def open_set(task: Task, source: Any, preparation: Preparation) -> DataSet:
         return key, lambda: task.tables(read(), preparation)
 
     prepared = preparation.rows(recipe, source)
-    # read again where they are needed: those to train on would only take memory
-    return DataSet(source, prepared, task.table, cache(partial(task.read, source)))
+
+    @cache
+    def examples() -> Any:
+        """Read again where they are needed: those to train on would only take memory."""
+        key, read = rows_key(task, source, preparation.tokenizer)
+        if key != prepared.key:
+            raise InputError(f"{source}: the data changed while this program ran: run it again")
+        return read()
+
+    return DataSet(source, prepared, task.table, examples)
 
 
 def set_of(task: Task, examples: Any, preparation: Preparation) -> DataSet:

@@ -104,6 +104,7 @@ def test_a_restart_waits_for_a_lock_that_a_lost_host_still_has(run, monkeypatch,
     lease = threading.Timer(1.5, held.close)
     lease.start()
     run.lock()
+    run.close()
     lease.join()
     assert f"{run.folder} is still locked by the start before" in capsys.readouterr().err
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 from harness.classifier_files import own_source
+from harness.refusals import refused
 from harness.squad_files import GOOD, SMALL, source_of, write_squad
 from harness.texts import letters_tokenizer, write_lines
 
@@ -65,3 +66,16 @@ def test_other_data_or_settings_make_other_rows_and_nothing_else_does(cache, tmp
     assert not moved.is_new
     assert len(moved.tables["examples"]) == 2
     assert moved.tables["ids"].column("id").tolist() == ["0", "1"]
+
+
+def test_data_that_change_while_a_program_runs_are_refused(cache, tmp_path, run):
+    """Its predictions would be compared with other answers."""
+    letters = letters_tokenizer(tmp_path)
+    path = write_lines(tmp_path / "a.csv", "text,other,label", "a,b,x", "c,d,y")
+    task = LabelTask(8, ("x", "y"))
+    source = own_source(path, "other")
+    first, second = (open_set(task, source, Preparation(World(), run, letters)) for _ in range(2))
+    assert first.examples().labels == ["x", "y"]
+    write_lines(tmp_path / "a.csv", "text,other,label", "a,b,y", "c,d,x")
+    assert first.examples().labels == ["x", "y"]
+    refused(second.examples, "a.csv", "changed")
