@@ -13,16 +13,13 @@ import re
 import select
 import shlex
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import NoReturn
 
 from distributed import launcher
@@ -106,16 +103,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(mpi: Mpi | None, options: Namespace) -> int:
     """Runs the job, and up to `restarts` times again when it broke off. Returns the last exit
     status."""
-    with records_pipe() as pipe:
-        return _run(mpi, options, pipe)
-
-
-def _run(mpi: Mpi | None, options: Namespace, pipe: Path | None) -> int:
     now, restarts = _on_ready_hosts(options), 0
     terminal = os.environ.get(launcher.TERMINAL) or str(launcher.columns(2))
     os.environ.setdefault(launcher.COMMAND, shlex.join(["bert-launch", *sys.argv[1:]]))
     os.environ |= {launcher.TERMINAL: terminal, launcher.HAS_SAVED: "0", launcher.RESTART: "0"}
-    os.environ[launcher.JOB] = f"{socket.gethostname()}:{pipe or ''}"
+    pipe, end_of_ranks = os.pipe2(os.O_NONBLOCK)
+    os.environ[launcher.JOB] = launcher.name_of_pipe(end_of_ranks)
     while True:
         process = MpirunProcess(build_command(mpi, now), mpi is not None, pipe)
         status, broke_off = process.end(options.elastic)
@@ -130,18 +123,6 @@ def _run(mpi: Mpi | None, options: Namespace, pipe: Path | None) -> int:
         time.sleep(RESTART_S)
         if process.signal is not None:
             return 128 + process.signal
-
-
-@contextlib.contextmanager
-def records_pipe() -> Iterator[Path | None]:
-    """A named pipe for the records of ranks on this machine; None where none can be made."""
-    with contextlib.ExitStack() as stack:
-        path = None
-        with contextlib.suppress(OSError):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ringbert-launch-"))
-            path = Path(folder, "records")
-            os.mkfifo(path, 0o600)
-        yield path
 
 
 def _on_ready_hosts(options):
@@ -188,10 +169,11 @@ class MpirunProcess:
     SIGUSR1 asks them too: mpirun forwards it to the ranks.
     """
 
-    def __init__(self, argv: Sequence[str], is_mpirun: bool, pipe: Path | None):
+    def __init__(self, argv: Sequence[str], is_mpirun: bool, pipe: int):
         self.signal: int | None = None  # the first one that came, also after the end
         self.told: set[str] = set()  # by the ranks (`distributed.launcher`)
         self._is_mpirun = is_mpirun
+        self._pipe = pipe  # of records
         self._obstacle: str | None = None  # what kept MPI from starting the ranks
         # The status that a program told at its end, in standard error and in the pipe; None while
         # one runs.
@@ -202,8 +184,6 @@ class MpirunProcess:
         self._timers: list[threading.Timer] = []  # that end the ranks
         self._has_killed = False
         stdin = subprocess.DEVNULL if os.isatty(0) else None  # a terminal belongs to our own group
-        # both ends: reading does not end when a program closes its own
-        self._pipe = None if pipe is None else os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
         # In a group of its own, so that Ctrl-C reaches this process alone.
         self._process = subprocess.Popen(
             argv,
@@ -218,11 +198,8 @@ class MpirunProcess:
     def end(self, is_elastic: bool) -> tuple[int, bool]:
         """Waits for the end. Returns the job's exit status, and whether it broke off: whether it
         failed for a reason that need not come back when it is started again."""
-        readers = [threading.Thread(target=self._read, daemon=True)]
-        if self._pipe is not None:
-            readers.append(
-                threading.Thread(target=self._read_pipe, args=(self._pipe,), daemon=True)
-            )
+        reads = (self._read, self._listen)
+        readers = [threading.Thread(target=read, daemon=True) for read in reads]
         for reader in readers:
             reader.start()
         code = self._process.wait()
@@ -277,24 +254,23 @@ class MpirunProcess:
                 self._ended = self._hear(record.decode(), self._ended)
         write(begun)
 
-    def _read_pipe(self, pipe: int) -> None:
+    def _listen(self) -> None:
         """Hears the records that come by the pipe: also where standard error goes elsewhere."""
         begun = b""
         has_ended = False
         while not has_ended:
             has_ended = self._process.poll() is not None  # what was told before is there
-            if select.select([pipe], [], [], 0 if has_ended else TICK_S)[0]:
-                *lines, begun = (begun + os.read(pipe, 65536)).split(b"\n")
+            if select.select([self._pipe], [], [], 0 if has_ended else TICK_S)[0]:
+                *lines, begun = (begun + os.read(self._pipe, 65536)).split(b"\n")
                 for line in lines:
                     self._piped = self._hear(line.decode(errors="replace"), self._piped)
-        os.close(pipe)
 
     def _hear(self, record: str, ended: int | None) -> int | None:
         """Notes a record. Returns the status that the program has told in this way, at its end."""
         name, _, status = record.partition(" ")
         if name == "joined":  # a program begins, perhaps after another
             self._cancel()
-            ended = None
+            ended = self._ended = self._piped = None
         elif name == "runs":
             self.told.discard("stops")
         elif name == "ended" and ended is None:

@@ -27,7 +27,8 @@ MARK = "\x1e"  # begins a record: the record separator of RFC 7464, "JSON text s
 FIRST_RANK_S = 5.0
 SECOND_S = 5.0  # after the first request to stop, before which another is its repetition
 # Variables that bert-launch sets for its ranks.
-JOB = "RINGBERT_JOB"  # the ranks tell records: HOST:PIPE, bert-launch's machine and its pipe
+# The ranks tell records: bert-launch's machine, its pipe there, and what that is called.
+JOB = "RINGBERT_JOB"
 # The columns of the terminal that reads standard error and moves progress bars, "1" if it does not
 # say, "0" without one; also set for bert-launch.
 TERMINAL = "RINGBERT_TERMINAL"
@@ -84,21 +85,29 @@ def tell(record: str) -> None:
     it."""
     if JOB not in os.environ:
         return
-    host, _, pipe = os.environ[JOB].partition(":")
     is_heard = False
-    if pipe and host == socket.gethostname():
-        # without bert-launch nobody reads it
-        with contextlib.suppress(OSError), open_pipe(pipe) as file:
-            file.write(f"{record}\n".encode())
-            is_heard = True
+    # bert-launch may be on another machine, or have ended
+    with contextlib.suppress(OSError), open_pipe(os.environ[JOB]) as file:
+        file.write(f"{record}\n".encode())
+        is_heard = True
     # an end also hides what mpirun says after it, in the order of what is printed
     if not is_heard or record.startswith("ended"):
         sys.stderr.write(f"{MARK}{record}\n")
         sys.stderr.flush()
 
 
-def open_pipe(path: str) -> BinaryIO:
-    """A pipe that a process reads, for writing. Raises OSError: none does."""
+def name_of_pipe(descriptor: int) -> str:
+    """How other processes of this user find a pipe of this one, on this machine."""
+    path = f"/proc/{os.getpid()}/fd/{descriptor}"
+    return f"{socket.gethostname()} {path} {os.readlink(path)}"
+
+
+def open_pipe(name: str) -> BinaryIO:
+    """The pipe of this name, for writing. Raises OSError: it is not of this machine, or closed."""
+    host, path, link = name.split(" ")
+    # in another container the process id may be another process's
+    if host != socket.gethostname() or os.readlink(path) != link:
+        raise FileNotFoundError(name)
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     return os.fdopen(descriptor, "wb", buffering=0)
 

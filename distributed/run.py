@@ -102,40 +102,42 @@ class Run:
         has none. On rank 0. Raises InputError, with the other job's host and process, if it is
         locked."""
         path = self.folder / LOCK
-        path.parent.mkdir(parents=True, exist_ok=True)  # another job may have just removed it
-        lock = path.open("a+")
-        try:
-            self._take(lock)
-        except BlockingIOError:
-            lock.close()
+        # A file server keeps the lock of a host that was lost until its lease ends.
+        until_s = time.monotonic() + (LEASE_S if launcher.is_restart() else 0)
+        lock = self._locked(path)
+        if lock is None and launcher.is_restart():
+            self.say(f"{self.folder} is still locked by the start before: waiting for its end")
+        while lock is None and time.monotonic() < until_s:
+            time.sleep(1)
+            lock = self._locked(path)
+        if lock is None:
             raise InputError(
                 f"{self.folder} belongs to a run that has not ended ({path.read_text()}): wait for"
                 " it, or give another folder"
-            ) from None
-        except OSError as error:  # a file system without locks
-            self.say(f"note: {self.folder} cannot be locked against other jobs: {error.strerror}")
+            )
         who = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}"
         lock.truncate(0)
         lock.write(who)
         lock.flush()
         self._lock = lock
 
-    def _take(self, lock: TextIO) -> None:
-        """Takes the lock of an open file. A restart waits for it: a file server keeps the lock of a
-        host that was lost until its lease ends. Raises BlockingIOError: another job has it."""
-        until_s = time.monotonic() + (LEASE_S if launcher.is_restart() else 0)
-        is_said = False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() >= until_s:
-                    raise
-            if not is_said:
-                self.say(f"{self.folder} is still locked by the start before: waiting for its end")
-                is_said = True
-            time.sleep(1)
+    def _locked(self, path: Path) -> TextIO | None:
+        """The open file of a lock that is now this job's; None if it is another's."""
+        path.parent.mkdir(parents=True, exist_ok=True)  # another job may have just removed it
+        lock = path.open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            return None
+        except OSError as error:  # a file system without locks
+            self.say(f"note: {self.folder} cannot be locked against other jobs: {error.strerror}")
+            return lock
+        is_removed = not path.exists() or not os.path.samestat(path.stat(), os.fstat(lock.fileno()))
+        if is_removed:  # by the job that had it, at its end
+            lock.close()
+            return self._locked(path)
+        return lock
 
     def lock_again(self) -> None:
         """Locks the folder on a rank that has become the first, if the one before had locked it."""

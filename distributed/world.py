@@ -284,20 +284,24 @@ class World:
             raise SystemExit(1) from None
         return False
 
+    def stop_soon(self, then: str) -> None:
+        """From now on a signal that asks for a stop is noted, for the next step or prediction,
+        instead of ending the process at once. `then`: what it leads to."""
+        if not self.on_stop:
+            self._tell("stops")
+        self.on_stop = then
+
     @contextlib.contextmanager
     def stopping(self, then: str) -> Iterator[None]:
-        """A `with` block that ends soon after a signal which asks for it, as `then` says, instead
-        of at once. Of several the outermost counts."""
-        if self.on_stop:
-            yield
-            return
-        self.on_stop = then
-        self._tell("stops")
+        """A `with` block of which the same is true."""
+        before = self.on_stop
+        self.stop_soon(then)
         try:
             yield
         finally:
-            self.on_stop = ""
-            self._tell("runs")
+            self.on_stop = before
+            if not before:
+                self._tell("runs")
 
     def _tell(self, record: str) -> None:
         if self.rank == 0:

@@ -180,6 +180,7 @@ class Training:
                 if self._layouts:
                     self._compile([*feed.batches_of_shapes()], run)
             job.has_trained.set()
+            world.stop_soon("finishing what it does, which the next start need not repeat")
             training = partial(train, self.step, feed, plan, checkpoints, run, loop, held_out)
             state = surviving(world, f"the training in {run.folder}", training)
         steps = state.step

@@ -227,7 +227,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(squad, squad_refused, cop
 
 @pytest.mark.slow
 def test_resume_takes_another_runs_progress_or_none(squad, trained, tmp_path, copy, capsys):
-    """Until there is own progress. `never` keeps the old checkpoints under another name."""
+    """Until there is own progress. `never` keeps what the old run has left in another folder."""
     source = without_newest_checkpoint(trained, tmp_path / "source")
     squad(tmp_path / "new", *TRAIN, f"--resume={source}")
     assert weights_in(tmp_path / "new/model") == weights_in(trained / "model")
@@ -235,7 +235,8 @@ def test_resume_takes_another_runs_progress_or_none(squad, trained, tmp_path, co
     (copy / "predict_result.json").touch()
     squad(copy, *TRAIN, "--resume=never", "--num_train_steps=1")
     assert not (copy / "predict_result.json").exists()  # it was about the old model
-    new, old = sorted(copy.glob("checkpoints*"))
+    new, (before,) = copy / "checkpoints", copy.glob("before-*")
+    old = before / "checkpoints"
     assert [path.name for path in new.iterdir()] == [checkpoint(1)]
     assert {path.name for path in old.iterdir()} == {*map(checkpoint, (8, 16, 24))}
 
