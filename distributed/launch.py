@@ -13,6 +13,7 @@ import re
 import select
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -43,6 +44,9 @@ EARLY_CHARACTERS = 1 << 14  # of what MPI prints before the ranks have joined, k
 RESTART_S, ANSWER_S = 2.0, "10"
 # from the end of a job to SIGTERM to its mpirun, and from that to SIGKILL
 GRACE_S, KILL_S = 30.0, 10.0
+# A program that is alone takes SIGTERM soon after its first request for a repetition of it.
+ALONE_KILL_S = 2.0
+WELL = (0, Preempted.STATUS)  # statuses of a program that ended as it should
 TICK_S = 0.2
 FINAL = (0, Preempted.STATUS, 1, 2)  # statuses after which another start would end in the same way
 EARLY_FINAL = (128 + signal.SIGBUS, 213)  # the same of a job whose ranks have not all joined
@@ -52,6 +56,7 @@ MARK = launcher.MARK.encode()
 RECORD = re.compile(
     rb"(?:\[[^\]\n]*\](?:<std\w+>)?:? ?)?" + MARK + b"(" + launcher.RECORDS.encode() + rb")\n"
 )
+PIPED = re.compile(launcher.RECORDS.encode())
 BEGUN = re.compile(MARK + rb"[a-z0-9 ]{0,16}\Z")  # a text that ends in what may become a record
 REASONS = {  # statuses of processes that a signal ended
     128 + signal.SIGKILL: "a process was ended by SIGKILL (out of memory?)",
@@ -107,11 +112,15 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
     terminal = os.environ.get(launcher.TERMINAL) or str(launcher.columns(2))
     os.environ.setdefault(launcher.COMMAND, shlex.join(["bert-launch", *sys.argv[1:]]))
     os.environ |= {launcher.TERMINAL: terminal, launcher.HAS_SAVED: "0", launcher.RESTART: "0"}
-    pipe, end_of_ranks = os.pipe2(os.O_NONBLOCK)
-    os.environ[launcher.JOB] = launcher.name_of_pipe(end_of_ranks)
+    os.environ[launcher.JOB_ID] = f"{socket.gethostname()}-{os.getpid()}-{time.time():.0f}"
     while True:
+        # of this start alone: a rank that is left of an earlier one must not speak for it
+        pipe, end_of_ranks = os.pipe2(os.O_NONBLOCK)
+        os.environ[launcher.JOB] = launcher.name_of_pipe(end_of_ranks)
         process = MpirunProcess(build_command(mpi, now), mpi is not None, pipe)
         status, broke_off = process.end(options.elastic)
+        for descriptor in (pipe, end_of_ranks):
+            os.close(descriptor)
         if process.signal is not None or restarts == options.restarts or not broke_off:
             return status
         if "saved" in process.told:
@@ -181,8 +190,9 @@ class MpirunProcess:
         self._piped: int | None = None
         self._requests = launcher.Requests()
         self._has_asked = False
-        self._timers: list[threading.Timer] = []  # that end the ranks
+        self._timers: list[threading.Timer] = []  # that end what does not end by itself
         self._has_killed = False
+        self._hearing = threading.Lock()
         stdin = subprocess.DEVNULL if os.isatty(0) else None  # a terminal belongs to our own group
         # In a group of its own, so that Ctrl-C reaches this process alone.
         self._process = subprocess.Popen(
@@ -193,7 +203,8 @@ class MpirunProcess:
             preexec_fn=_end_with_parent,
         )
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(number, self._on_signal)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                signal.signal(number, self._on_signal)
 
     def end(self, is_elastic: bool) -> tuple[int, bool]:
         """Waits for the end. Returns the job's exit status, and whether it broke off: whether it
@@ -207,7 +218,7 @@ class MpirunProcess:
             reader.join(5)
         self._cancel()
         status, broke_off = self._outcome(128 - code if code < 0 else code, is_elastic)
-        if status == 0 and self._has_killed:
+        if status == 0 and self._has_killed and self.signal is None:
             say("what still ran was ended: it was not complete")
             return 1, False
         return status, broke_off
@@ -215,10 +226,12 @@ class MpirunProcess:
     def _outcome(self, status: int, is_elastic: bool) -> tuple[int, bool]:
         if self._ended is None:
             self._ended = self._piped
-        if self._ended:
+        if self._is_mpirun and self._ended:
             return self._ended, self._ended not in FINAL
-        if self._ended == 0:  # a rank that is killed after the end has done its work
+        if self._is_mpirun and self._ended == 0:  # a rank that is killed later has done its work
             return 0 if is_elastic or status > 128 else status, False
+        if not self._is_mpirun and self._ended is not None:  # the command's own status says it
+            return status, status not in FINAL
         if self._obstacle and (status or is_elastic):
             say(f"error: {self._obstacle}")
             return 1, False
@@ -249,9 +262,10 @@ class MpirunProcess:
                     self._obstacle = obstacle(early)
                     if self._obstacle:  # ranks that have none wait for the others, with --elastic
                         self._end_after(RESTART_S)
-                if not self._ended and not self._obstacle:  # it is None, or 0
+                if self._ended in (None, *WELL) and not self._obstacle:
                     write(text)
-                self._ended = self._hear(record.decode(), self._ended)
+                if record:
+                    self._ended = self._hear(record.decode(), self._ended)
         write(begun)
 
     def _listen(self) -> None:
@@ -262,25 +276,26 @@ class MpirunProcess:
             has_ended = self._process.poll() is not None  # what was told before is there
             if select.select([self._pipe], [], [], 0 if has_ended else TICK_S)[0]:
                 *lines, begun = (begun + os.read(self._pipe, 65536)).split(b"\n")
-                for line in lines:
-                    self._piped = self._hear(line.decode(errors="replace"), self._piped)
+                for line in filter(PIPED.fullmatch, lines):
+                    self._piped = self._hear(line.decode(), self._piped)
 
     def _hear(self, record: str, ended: int | None) -> int | None:
         """Notes a record. Returns the status that the program has told in this way, at its end."""
         name, _, status = record.partition(" ")
-        if name == "joined":  # a program begins, perhaps after another
-            self._cancel()
-            ended = self._ended = self._piped = None
-        elif name == "runs":
-            self.told.discard("stops")
-        elif name == "ended" and ended is None:
-            ended = int(status)
-            self.told.discard("stops")
-            # mpirun does not end by itself when it cannot reach a host; what follows a program that
-            # ended well, on all ranks, is its caller's
-            if self._is_mpirun and ended not in (0, Preempted.STATUS):
-                self._end_after(GRACE_S)
-        self.told.add(name)
+        with self._hearing:
+            if name == "joined":  # a program begins, perhaps after another
+                self._cancel()
+                ended = self._ended = self._piped = None
+            elif name == "runs":
+                self.told.discard("stops")
+            elif name == "ended" and ended is None:
+                ended = int(status)
+                self.told.discard("stops")
+                # mpirun does not end by itself when it cannot reach a host; what follows a program
+                # that ended well, on all ranks, is its caller's
+                if self._is_mpirun and ended not in WELL:
+                    self._timers += self._end_after(GRACE_S)
+            self.told.add(name)
         return ended
 
     def _on_signal(self, number: int, frame: object) -> None:
@@ -299,12 +314,16 @@ class MpirunProcess:
             )
             self._process.send_signal(signal.SIGUSR1)
 
-    def _end_after(self, seconds: float) -> None:
-        for late_s, number in ((0, signal.SIGTERM), (KILL_S, signal.SIGKILL)):
+    def _end_after(self, seconds: float) -> list[threading.Timer]:
+        """The timers that end mpirun, or a program that is alone."""
+        kill_s = KILL_S if self._is_mpirun else ALONE_KILL_S
+        timers = []
+        for late_s, number in ((0, signal.SIGTERM), (kill_s, signal.SIGKILL)):
             timer = threading.Timer(seconds + late_s, self._kill, (number,))
             timer.daemon = True
             timer.start()
-            self._timers.append(timer)
+            timers.append(timer)
+        return timers
 
     def _kill(self, number: int) -> None:
         self._has_killed = True

@@ -29,6 +29,7 @@ SECOND_S = 5.0  # after the first request to stop, before which another is its r
 # Variables that bert-launch sets for its ranks.
 # The ranks tell records: bert-launch's machine, its pipe there, and what that is called.
 JOB = "RINGBERT_JOB"
+JOB_ID = "RINGBERT_JOB_ID"  # tells a job, with all its restarts, from others
 # The columns of the terminal that reads standard error and moves progress bars, "1" if it does not
 # say, "0" without one; also set for bert-launch.
 TERMINAL = "RINGBERT_TERMINAL"
@@ -96,6 +97,10 @@ def tell(record: str) -> None:
         sys.stderr.flush()
 
 
+def tell_end(status: int) -> None:
+    tell(f"ended {status & 0xFF}")
+
+
 def name_of_pipe(descriptor: int) -> str:
     """How other processes of this user find a pipe of this one, on this machine."""
     path = f"/proc/{os.getpid()}/fd/{descriptor}"
@@ -122,6 +127,11 @@ def advice_on_stops() -> str | None:
         "note: this mpirun kills its ranks half a second after Ctrl-C or SIGTERM, before they can"
         " save: send it SIGUSR1 (kill -USR1) to save and stop, or use bert-launch"
     )
+
+
+def is_of_mpirun() -> bool:
+    """Whether mpirun, which ends all ranks when one fails, has started this process."""
+    return any(name in os.environ for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK"))
 
 
 def is_restart() -> bool:

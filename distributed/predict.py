@@ -35,6 +35,20 @@ def predict(
     of the model, and `digest(number of the batch, output as NumPy arrays)`, which returns what is
     kept of it, behind the model.
     """
+    with world.stopping("finishing this batch of predictions"):
+        return _predicted(world, run, rows, batches, collate, forward, digest, label)
+
+
+def _predicted(
+    world: World,
+    run: Run,
+    rows: BatchRows,
+    batches: Sequence[np.ndarray],
+    collate: Callable[[dict[str, Any]], Batch],
+    forward: Forward,
+    digest: Callable[[int, Any], Any],
+    label: str | None,
+) -> list | None:
     mine = range(world.rank, len(batches), world.size)
     kept: list = []
 
@@ -48,9 +62,8 @@ def predict(
         return digest(number, arrays)
 
     progress = run.progress(len(mine), label, "batch")
-    stopping = world.stopping("finishing this batch of predictions")
     # closed also after a death: tqdm ends a job that prints while an open bar is collected
-    with stopping, progress as bar, ThreadPoolExecutor(1, "digest") as thread:
+    with progress as bar, ThreadPoolExecutor(1, "digest") as thread:
         for number, batch in zip(mine, prefetched(batch_of, mine), strict=True):
             if world.stop_wanted.is_set():
                 break

@@ -175,7 +175,7 @@ class Run:
         """Writes a whole file or folder, or leaves the old one untouched."""
         if self.is_writer:
             replaced(self.folder / name, write, content)
-            self.written.add(Path(name).parts[0])
+        self.written.add(Path(name).parts[0])  # on all ranks: another may become the writer
 
     write = partialmethod(_write, write_text)
     write_bytes = partialmethod(_write, write_bytes)

@@ -276,11 +276,13 @@ class World:
         elif self._is_of_user(error):
             # Under another MPI's launcher each process is alone and fails in the same way, and one
             # is enough: the launcher ends the others meanwhile. Else only this host has the error.
-            place = ""
-            if not launcher.reports():
+            if launcher.reports():
+                self._report(error)
+            elif launcher.is_of_mpirun():
                 time.sleep(launcher.FIRST_RANK_S)
-                place = f" on {socket.gethostname()}"
-            self._report(error, place)
+                self._report(error, f" on {socket.gethostname()}")
+            else:
+                time.sleep(1)
             raise SystemExit(1) from None
         return False
 
@@ -313,13 +315,16 @@ class World:
         numbers = [signal.SIGUSR1, signal.SIGTERM]
         if self.size == 1:
             numbers += [signal.SIGINT, signal.SIGHUP]
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and signal.SIGHUP in numbers:
+            numbers.remove(signal.SIGHUP)  # under nohup
         for number in numbers:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: object) -> None:
+        is_second = self._requests.is_second(number)
         if number == signal.SIGUSR1:
             self.stop_wanted.set()
-        elif self._requests.is_second(number) or not self.on_stop:
+        elif is_second or not self.on_stop:
             self._end_by(number)
         elif not self.stop_wanted.is_set():
             self.stop_wanted.set()
@@ -353,7 +358,7 @@ class World:
             has_all = False
         self.watchdog.stop()
         if self.rank == 0:
-            launcher.tell(f"ended {status}")
+            launcher.tell_end(int(status))
         if not has_all:  # MPI_Finalize, which Python would call next, can wait for the dead
             sys.stdout.flush()
             sys.stderr.flush()
@@ -396,7 +401,7 @@ class World:
         else:
             text = f"failed on {self.place}\n{''.join(traceback.format_exception(error))}"
         print(f"{self.program}: {text}", file=sys.stderr, flush=True)
-        launcher.tell(f"ended {status}")
+        launcher.tell_end(status)
         return status
 
 

@@ -40,6 +40,13 @@ def card_of(folder: Path) -> str:
     return "\n\n".join(paragraphs) + "\n"
 
 
+def is_card_edited(folder: Path) -> bool:
+    """Whether somebody has changed the card since it was written, or this version writes another
+    one."""
+    file = folder / CARD
+    return file.is_file() and file.read_text(encoding="utf-8", errors="replace") != card_of(folder)
+
+
 def _header(pipeline: str, base: str | None, data_set: str | None) -> str:
     lines = ["---", "library_name: transformers", f"pipeline_tag: {pipeline}"]
     if base and _is_of_hub(base):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 import ringbase
-from distributed.launcher import FIRST_RANK_S, launched_rank, tell
+from distributed.launcher import FIRST_RANK_S, launched_rank, tell_end
 from ringbase.errors import InputError, one_line
 from ringbase.files import SMALL_BYTES, read_text
 from ringbase.settings import (
@@ -319,7 +319,7 @@ def _hint(name: str, known: Mapping[str, Field]) -> str:
 def _refuse(prog: str, message: str) -> NoReturn:
     print_on_first(f"{prog}: error: {message}", sys.stderr)
     if is_first():
-        tell("ended 2")
+        tell_end(2)
     else:
         # If the launcher does not end this process by then, the first rank has no error: only the
         # file on this machine is wrong.

@@ -2,7 +2,7 @@
 
 An entry: `began` (seconds since 1970), `what` was done, on how many `ranks` and which `machine`,
 what it started `from` and at which `step`, the flags that have `changed` since the training before,
-what was `predicted`, its `seconds`, and the `files` that it has written.
+what was `predicted`, its `seconds`, the `files` that it has written, and the `job` that it was of.
 """
 
 import math
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from distributed import launcher
 from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
@@ -60,6 +61,7 @@ class History:
             "machine": f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
             "from": origin,
             "step": step,
+            "job": this_job(),
         }
 
     def predicts(self, sources: list[str]) -> str | None:
@@ -87,6 +89,17 @@ class History:
             seconds = round(sum(entry["seconds"] for entry in trainings), 1)
             ranks = trainings[-1]["ranks"]
         return {"seconds": seconds, "world_size": ranks}
+
+
+def this_job() -> str:
+    """What tells this job of bert-launch, restarts included, from others; "" without
+    bert-launch."""
+    return os.environ.get(launcher.JOB_ID, "")
+
+
+def began_here(entries: Sequence[Entry]) -> bool:
+    """Whether this job has begun the run whose starts these are."""
+    return bool(entries) and bool(this_job()) and entries[-1].get("job") == this_job()
 
 
 def starts_in(folder: Path) -> list[Entry]:

@@ -18,7 +18,7 @@ from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, Preempted, Stopped, one_line
 from ringbase.settings import flat, made
-from tasks.runs.card import CARD, card_of
+from tasks.runs.card import CARD, card_of, is_card_edited
 from tasks.runs.environment import result_file
 from tasks.runs.history import History
 from tasks.runs.remote import Mirror, is_remote, local_folder, local_inputs
@@ -65,6 +65,9 @@ class Job:
         run = self.run
         facts = history.end(trains)
         kept = before or {}
+        if before and not history.entries:  # a summary of runs that have their own
+            facts = {}
+        is_edited = run.is_writer and before is not None and is_card_edited(run.folder)
         all_scores = {**kept.get("scores", {}), **scores}
         result = {**kept, "scores": all_scores, **more, **facts}
         run.write_json(result_file(trains), result)
@@ -72,7 +75,9 @@ class Job:
         run.say(f"done: {run.folder}{figures}")
         if run.is_writer and trains:
             try:
-                if (run.folder / "model").is_dir():
+                if is_edited:
+                    run.say(f"note: {run.folder / CARD} was edited and stays as it is")
+                elif (run.folder / "model").is_dir():
                     run.write(CARD, card_of(run.folder))
                 page = write_page([run.folder])
                 run.say(f"report: {page}")

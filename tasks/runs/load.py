@@ -56,7 +56,7 @@ def find_model(name: str, revision: str | None) -> Start:
     source = str(path / "model") if is_complete else name
     settings = made(ModelSettings, {"model": source, "model_revision": revision})
     if (path / CHECKPOINTS).is_dir() and not is_complete:
-        past = past_of(path, "auto", say)
+        past, _ = past_of(path, "auto", say, reads_starts=False)
         return find_start(settings, "auto", past, trains=False, needs=Needs(), say=say)
     place = hub.find(source, revision)
     folder = place if place.is_dir() else place.parent

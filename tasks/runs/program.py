@@ -6,13 +6,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from distributed.run import Run
 from distributed.train import HeldOut
 from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.files import digest
+from ringbase.files import digest, read_object
 from tasks.runs.details import REPORT, Section, examples
 from tasks.runs.environment import result_file
 from tasks.runs.history import History
@@ -72,8 +73,6 @@ def resolved(program: Program[Config], config: Config, job: Job) -> tuple[Config
     runs, one or one for each of `--seeds`. Rank 0 finds it out, and locks the folders of the runs.
     Raises InputError as `resolve`."""
     resume = config.training.resume
-    if job.goes_on and resume == "never":
-        resume = "auto"
     world, run = job.world, job.run
     if config.plan:  # of a program of one's own; ours print it before they join
         plans = world.on_first(planned, program, config, world.size, run.say)
@@ -81,7 +80,7 @@ def resolved(program: Program[Config], config: Config, job: Job) -> tuple[Config
         raise SystemExit(0)
     folders = {}
     if config.has_seeds:
-        world.on_first(refuse_single_run, run.folder)
+        world.on_first(refuse_single_run, run.folder)  # before folders are made in it
         for seed in config.each_seed:
             folders[seed] = run.part(folder_of_seed(run.folder, seed).name)
             world.on_first(folders[seed].lock)
@@ -137,7 +136,11 @@ def run_task(
     evaluation = Evaluation(task, predictor, sets.dev, config.eval_batch_size, job.world)
     if not config.has_seeds:
         return run_once(training, evaluation, sets, runs[0], config)
-    if training or config.does_eval or sets.predict:
+    asks_for_more = training or config.does_eval or sets.predict
+    before = None
+    if config.do_train:
+        before = job.world.on_first(result_in, job.run.folder)
+    if asks_for_more:
         job.run.remove(result_file(config.do_train))
     results = dict[int, Scores]()
     for one in runs:
@@ -146,7 +149,7 @@ def run_task(
         job.run.say(f"seed {one.seed}")
         with closing(one.job.run):
             results[one.seed] = run_once(training, evaluation, sets, one, config)
-    return summed_up(config, job, results)
+    return summed_up(config, job, results, None if training else before)
 
 
 @dataclass
@@ -159,6 +162,11 @@ class Evaluation:
     batch_size: int
     world: World
     results: Results = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """A digest of the sets and the metric: scores are compared with those of the same."""
+        return digest(self.task.metric, [data.prepared.key for data in self.sets])
 
     def measure(self) -> Scores:
         """The scores of all sets, the same on every rank."""
@@ -178,7 +186,7 @@ class Evaluation:
             every=settings.eval_steps or "epoch",
             best=self.task.metric if settings.keeps_best else None,
             patience=settings.early_stopping_patience,
-            key=digest(self.task.metric, [data.prepared.key for data in self.sets]),
+            key=self.key,
         )
 
     def _measure_training(self) -> Scores:
@@ -246,7 +254,9 @@ def run_once(
     """
     start, job = one.start, one.job
     asks_for_more = config.does_eval or sets.predict
-    if start.is_complete and not asks_for_more:
+    is_scored = start.result is not None and start.result.get("scored") == evaluation.key
+    has_all = not sets.predict and (is_scored or not config.does_eval)
+    if start.is_complete and config.do_train and has_all:
         return say_complete(job.run, start)
     outcome = with_model(training, evaluation, one, config)
     if config.does_eval:
@@ -279,17 +289,16 @@ def with_model(
 
 def evaluate(outcome: Outcome, evaluation: Evaluation, one: SeedRun) -> None:
     """Scores the dev sets, and keeps what they teach beside a model of this training."""
-    start, job, task = one.start, one.job, outcome.task
+    job, task = one.job, outcome.task
     outcome.scores, outcome.evaluated = evaluation.measure(), evaluation.results
     if not outcome.scores:
         return
     learned = evaluation.written(job.run, outcome.scores, outcome.steps)
     details = job.world.on_first(evaluation.details, task.taught(learned))
-    outcome.facts |= learned | details
-    if "train" in one.spec.does and learned:
+    outcome.facts |= {"scored": evaluation.key} | learned | details
+    if one.trains and learned:  # a model that is complete keeps what it has learned
         outcome.task = task.taught(learned)
-        saved = start.saved if start.is_complete else outcome.task.settings
-        job.run.write_json(f"{MODEL}/{TASK_FILE}", {**saved, **learned})
+        job.run.write_json(f"{MODEL}/{TASK_FILE}", {**outcome.task.settings, **learned})
 
 
 def predict_sets(
@@ -361,9 +370,20 @@ def write_eval_results(run: Run, values: Mapping[str, float | None]) -> None:
     run.write("eval_results.txt", "".join(lines))
 
 
-def summed_up(config: FineTuningConfig, job: Job, results: Mapping[int, Scores]) -> Scores:
+def result_in(folder: Path) -> Mapping[str, Any] | None:
+    """What result.json in a folder says; None without one."""
+    file = folder / result_file(trains=True)
+    return read_object(file) if file.is_file() else None
+
+
+def summed_up(
+    config: FineTuningConfig,
+    job: Job,
+    results: Mapping[int, Scores],
+    before: Mapping[str, Any] | None,
+) -> Scores:
     """Writes means and standard deviations of the seeds' scores into `output_dir`. Returns the
-    means."""
+    means. `before`: what result.json says of trainings that were complete."""
     means, deviations, lines = Scores(), Scores(), []
     common = set.intersection(*map(set, results.values()))
     for name in next(iter(results.values())):
@@ -379,5 +399,5 @@ def summed_up(config: FineTuningConfig, job: Job, results: Mapping[int, Scores])
         job.run.write("eval_results.txt", "\n".join(lines) + "\n")
         job.run.say("\n".join(lines))
     facts = {"standard_deviations": deviations, "seeds": results}
-    job.finish(History(job.run, job.world), config.do_train, means, facts)
+    job.finish(History(job.run, job.world), config.do_train, means, facts, before)
     return means

@@ -140,6 +140,11 @@ class Mirror:
         complete, and removes what is gone. Raises InputError."""
         with store_of("output_dir", self.url) as (store, path):
             files = visible_files(folder)
+            # first what says that others are complete, which they are not while they are removed
+            for name in self._versions.keys() - files.keys():
+                if PurePosixPath(name).name in LAST:
+                    store.rm_file(f"{path}/{name}")
+                    del self._versions[name]
             for name in sorted(files, key=lambda name: (files[name].name in LAST, name)):
                 file = files[name]
                 version = version_of(file)

@@ -1,5 +1,6 @@
 """Training, shared by all programs: plan, feed, step, weights, checkpoints, saving the model."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -30,11 +31,12 @@ from distributed.train import HeldOut, is_finished, train
 from distributed.versions import environment
 from ringbase.errors import InputError
 from ringbase.files import sha256, write_json
+from tasks.runs import history
 from tasks.runs.environment import result_file
-from tasks.runs.history import TRAINING, History, files_of
+from tasks.runs.history import TRAINING, History, began_here, files_of
 from tasks.runs.job import Job
 from tasks.runs.loading import load_on_all
-from tasks.runs.resolve.command import DATA
+from tasks.runs.resolve.command import DATA, schedule_of
 from tasks.runs.resolve.past import MODEL, RUN_FILE, TASK_FILE
 from tasks.runs.resolve.spec import RunSpec, Start, digest_of
 from tasks.runs.resolve.start import WEIGHTS
@@ -48,9 +50,11 @@ STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 SEVERAL_SHAPES_FROM = 2000
 # steps after which, on CPUs, an optimized graph has earned back its slower start
 OPTIMIZED_FROM = 1000
-# what a training leaves in its folder besides the files that its starts remember
-OF_A_RUN = {CHECKPOINTS, "metrics.jsonl", "profile", "report.html", "tensorboard"}
-OF_A_RUN |= {result_file(trains) for trains in (True, False)}  # written last
+# what a run may leave in its folder besides the files that its starts remember
+OF_A_RUN: tuple[str, ...] = (CHECKPOINTS, MODEL, RUN_FILE, history.FILE)
+OF_A_RUN += ("metrics.jsonl", "step_times.json", "profile", "report.html", "tensorboard")
+OF_A_RUN += ("result.json", "predict_result.json", "eval_results.txt", "predictions*")
+OF_A_RUN += ("nbest_predictions.json", "null_odds.json", "*mistakes*.jsonl", "test_results.tsv")
 
 
 class TrainingData(NamedTuple):
@@ -74,9 +78,8 @@ class Trained(NamedTuple):
 
 def fixed_settings(data: TrainingData, config: TrainingSettings, seed: int) -> dict[str, Any]:
     """What must not change when a training goes on, by name."""
-    values = {**data.settings, **config.schedule()}
-    settings = {f"--{name}": value for name, value in values.items()}
-    return settings | {"--seed": seed, DATA: data.key}
+    settings = {f"--{name}": value for name, value in data.settings.items()}
+    return {**settings, **schedule_of(config, seed), DATA: data.key}
 
 
 def set_former_run_aside(run: Run, history: History) -> None:
@@ -84,15 +87,18 @@ def set_former_run_aside(run: Run, history: History) -> None:
     new training into a folder of its own."""
 
     def move() -> Path | None:
-        names = files_of(history.entries)
-        if not (names or checkpoints_in(run.folder / CHECKPOINTS)):
+        remembered = files_of(history.entries)
+        if not (remembered or checkpoints_in(run.folder / CHECKPOINTS)):
             return None
-        return run.set_aside(sorted(names | OF_A_RUN))
+        # a start that was broken off has remembered nothing
+        found = itertools.chain(*(run.folder.glob(pattern) for pattern in OF_A_RUN))
+        return run.set_aside(sorted(remembered.union(path.name for path in found)))
 
     aside = history.world.on_first(move)
     if aside:
         run.say(f"what the previous run left is kept in {aside}")
         history.entries.clear()
+        history.world.on_first(run.publish)
 
 
 class Training:
@@ -164,7 +170,7 @@ class Training:
         state = self._first_state(start, fixed, continues, held_out, run)
         is_at_end = is_finished(state, held_out)  # only its model was not saved
         self._announce(job, plan, state.step, held_out)
-        if not (continues or job.goes_on):
+        if not (continues or began_here(history.entries)):
             set_former_run_aside(run, history)
         run.remove(result_file(trains=True))
         feed = self.feed(seed)

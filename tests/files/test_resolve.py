@@ -288,6 +288,35 @@ def test_another_runs_progress_is_its_newest_checkpoint_for_a_training(kind, tmp
     assert where(again, tmp_path) == NEWEST.format(newest * 32)
 
 
+def test_the_checkpoints_of_another_run_are_that_run(tmp_path):
+    """Of which predictions take the best."""
+    more = write(tmp_path, "unfinished, evaluated")
+    for place in ("out", "out/checkpoints"):
+        resume = str(tmp_path / place)
+        spec = spec_of("bert-squad", tmp_path / "new", *PREDICT_ONLY, *more, resume=resume)
+        assert where(spec, tmp_path) == NEWEST.format(8 * 32)
+    one = str(tmp_path / NEWEST.format(16 * 32))
+    spec = spec_of("bert-squad", tmp_path / "new", *PREDICT_ONLY, *more, resume=one)
+    assert str(spec.start.weights) == one
+
+
+def test_never_is_for_what_other_jobs_have_left(tmp_path, monkeypatch):
+    """Not for what this job has begun, when it starts again; of seeds each for itself."""
+    monkeypatch.setenv("RINGBERT_JOB_ID", "host-1-2")
+    more = write(tmp_path, "nothing")
+    start = {"began": 0, "what": "training", "ranks": 1, "from": "", "step": 0, "seconds": 1}
+    for seed, job in ((1, "host-1-2"), (2, "host-7-8")):
+        run = folders.write_run(tmp_path / f"out/seed-{seed}", scores={"f1": 1.0})
+        (run / "history.json").write_text(json.dumps([start | {"job": job}]))
+    argv = *SQUAD, *more, "--seeds=1,2", f"--model={tmp_path}/m"
+    _, (begun, old) = runs_of("bert-squad", tmp_path / "out", *argv, resume="never")
+    assert begun.start.is_complete
+    assert not old.start.goes_on
+    (tmp_path / "out/seed-2/history.json").write_text("damaged")
+    _, (_, old) = runs_of("bert-squad", tmp_path / "out", *argv, resume="never")
+    assert not old.start.goes_on
+
+
 def test_a_complete_model_that_somebody_changed_is_named(tmp_path):
     more = write(tmp_path, "complete")
     said = []
@@ -438,6 +467,15 @@ def test_a_plan_of_what_is_complete_trains_nothing(tmp_path):
     assert (run["plan"], run["plan_about"]) == (None, None)
     assert run["goes_on_from"] == {"complete": True, "steps": 24}
     assert said == [f"{tmp_path}/out: the complete training in {tmp_path}/out stays as it is"]
+
+
+def test_a_plan_refuses_what_the_run_would(tmp_path):
+    more = write(tmp_path, "nothing")
+    fixed = {"--learning_rate": 1e-4, "--max_seq_length": 96}
+    folders.write_run(tmp_path / "out", steps=(8,), fixed=fixed)
+    plan = partial(plans_of, "bert-squad", tmp_path / "out", *SQUAD, *more)
+    refused(plan, "--learning_rate = 0.0001", "5e-05")
+    refused(partial(plan, "--seeds=1,2"), "holds a single run")
 
 
 def test_a_plan_downloads_no_model_and_reads_no_store(tmp_path):

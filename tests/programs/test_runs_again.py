@@ -82,6 +82,16 @@ def test_each_file_of_a_folder_is_read_once(flags, copy):
     assert {"run.json", "result.json", "history.json", "model/task.json"} <= set(found)
 
 
+def test_an_edited_card_stays(flags, copy, capsys):
+    """Its licence is the user's to write."""
+    card = copy / "model/README.md"
+    card.write_text(card.read_text().replace("# license: yours", "license: mit # yours"))
+    edited = card.read_text()
+    classify(copy, *flags, "--do_predict")
+    assert card.read_text() == edited
+    assert f"{card} was edited" in capsys.readouterr().err
+
+
 def test_what_an_old_model_has_left_is_set_aside_by_a_new_one(flags, copy, capsys):
     old = files_in(copy)
     classify(copy, *flags, "--resume=never", "--num_train_steps=2")
@@ -124,6 +134,9 @@ def test_thresholds_stay_with_a_complete_model(flags, tmp_path):
     saved = read_json(out / "model/task.json")
     assert saved["thresholds"].keys() == set(KINDS)
     classify(out, *flags, "--do_predict")
+    assert read_json(out / "model/task.json") == saved
+    write_rows(tmp_path / "other.csv", own.COLUMNS, rows[:20], ",")
+    classify(out, *flags, f"--dev_file={tmp_path}/other.csv", "--do_eval")
     assert read_json(out / "model/task.json") == saved
 
 

@@ -19,7 +19,7 @@ from tasks.runs.reader import Reader, rows_key
 from tasks.runs.resolve.past import RUN_FILE
 from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.resolve.start import Needs, check_length, find_start, past_of
-from tasks.runs.settings import ProgramConfig
+from tasks.runs.settings import ProgramConfig, TrainingSettings
 
 DATA = "training data (digest)"  # among what must not change
 Config = TypeVar("Config", bound=ProgramConfig)
@@ -107,18 +107,19 @@ def resolve(
     if not config.has_seeds:
         places = {config.training.loop.seed: folder}
     else:
+        refuse_single_run(folder)
         places = {seed: folder_of_seed(folder, seed) for seed in config.each_seed}
     configs: list[Config] = []
     specs: list[RunSpec] = []
     for seed, place in places.items():
-        past = past_of(place, resume, say)
+        past, takes = past_of(place, resume, say)
         if past.seeds and config.do_train:
             raise InputError(
                 f"{place} holds runs of several seeds ({', '.join(past.seeds)}): give --seeds, or"
                 " another --output_dir"
             )
         needs = replace(program.needs(config), downloads=downloads)
-        start = find_start(config.model, resume, past, config.do_train, needs, say)
+        start = find_start(config.model, takes, past, config.do_train, needs, say)
         own, notes = settled(config, start)
         if configs:
             own = program.settled(own, start, _say_nothing)
@@ -192,6 +193,12 @@ def settled(config: Config, start: Start) -> tuple[Config, list[str]]:
     except ValueError as error:
         raise InputError(str(error)) from None
     return merged, notes
+
+
+def schedule_of(config: TrainingSettings, seed: int) -> dict[str, Any]:
+    """The flags of a training's schedule, which must not change when it goes on, by name."""
+    settings = {f"--{name}": value for name, value in config.schedule().items()}
+    return settings | {"--seed": seed}
 
 
 def refuse_changes(spec: RunSpec, settings: Mapping[str, Any]) -> None:

@@ -36,28 +36,26 @@ class Past:
     foreign: str | None = None  # the newest checkpoint of a TensorFlow 1 run
 
     @classmethod
-    def of(cls, folder: Path, say: Callable[[str], None], reads_checkpoints: bool = True) -> "Past":
-        """Reads a folder, which may be a run's or its `checkpoints/`. Calls `say` with a warning
-        for each damaged checkpoint that is newer than the one found.
+    def of(cls, folder: Path, say: Callable[[str], None], reads_starts: bool = True) -> "Past":
+        """Reads a folder. Calls `say` with a warning for each damaged checkpoint that is newer than
+        the one found.
 
         Raises InputError: there are checkpoints but none is intact, or a file is damaged.
         """
-        newest = None
-        if reads_checkpoints:
-            newest = newest_intact(folder / CHECKPOINTS, say)
         result = folder / result_file(trains=True)
         model = folder / MODEL
         has_model = (model / "config.json").is_file()
+        starts = starts_in(folder) if reads_starts else []
         return cls(
             folder=folder,
-            newest=newest,
+            newest=newest_intact(folder / CHECKPOINTS, say),
             facts=facts_of(folder),
             result=read_object(result) if result.is_file() else None,
             model=model if has_model else None,
             saved=settings_of(model),
-            starts=tuple(starts_in(folder)),
-            seeds=tuple(sorted(path.name for path in folder.glob("seed-*") if path.is_dir())),
-            foreign=_newest_foreign(folder),
+            starts=tuple(starts),
+            seeds=seeds_in(folder),
+            foreign=newest_foreign(folder),
         )
 
     @property
@@ -127,7 +125,12 @@ def models_in(folder: Path) -> str:
     return f", but models are in {shortened(models)}" if models else ""
 
 
-def _newest_foreign(folder: Path) -> str | None:
+def seeds_in(folder: Path) -> tuple[str, ...]:
+    """The folders of the runs of `--seeds`."""
+    return tuple(sorted(path.name for path in folder.glob("seed-*") if path.is_dir()))
+
+
+def newest_foreign(folder: Path) -> str | None:
     """The prefix of the checkpoint of the highest step that TensorFlow 1 has left."""
     files = [str(path) for path in folder.glob("model.ckpt-*.index")]
     if not files:

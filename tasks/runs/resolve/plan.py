@@ -12,7 +12,7 @@ from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import flat, made
 from tasks.runs.remote import is_remote, local_folder, local_inputs
-from tasks.runs.resolve.command import Count, Program, resolve
+from tasks.runs.resolve.command import Count, Program, refuse_changes, resolve, schedule_of
 from tasks.runs.resolve.spec import RunSpec, as_json, digest_of
 from tasks.runs.settings import ProgramConfig
 
@@ -44,6 +44,12 @@ def planned(
     for spec in found.specs:
         say(f"{spec.folder}: {_origin(spec)}")
         plan = None
+        if "train" in spec.does and spec.start.fixed is not None:
+            # what is known without the data
+            now = dict(spec.start.fixed)
+            schedule = schedule_of(found.config.training, spec.seed)
+            now |= {name: value for name, value in schedule.items() if name in now}
+            refuse_changes(spec, now)
         if "train" in spec.does and not spec.start.is_complete:
             if count is None:  # the same for all seeds
                 count = program.train_rows(found.config, spec.start)

@@ -11,11 +11,19 @@ from bert import configuration, hub
 from bert.configuration import BertConfig
 from bert.text import tokenizer
 from bert.text.tokenizer import Tokenizer
-from distributed.found import Found, checkpoint_at, newest_intact
+from distributed.found import Found, checkpoint_at, checkpoints_in, newest_intact
 from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.files import sha256
-from tasks.runs.resolve.past import Past, models_in, settings_of
+from tasks.runs.history import Entry, began_here, starts_in
+from tasks.runs.resolve.past import (
+    Past,
+    facts_of,
+    models_in,
+    newest_foreign,
+    seeds_in,
+    settings_of,
+)
 from tasks.runs.resolve.spec import Start
 from tasks.runs.settings import ModelSettings
 
@@ -34,11 +42,23 @@ class Needs:
     downloads: bool = True  # a model that only the hub has is fetched
 
 
-def past_of(folder: Path, resume: str, say: Say) -> Past:
-    """What a run's folder holds, of which `--resume never` takes no checkpoint. Raises InputError:
-    it has checkpoints, but none is intact; a file is damaged."""
+def past_of(folder: Path, resume: str, say: Say, reads_starts: bool = True) -> tuple[Past, str]:
+    """What a run's folder holds, and what `--resume` means for it: with "never" nothing of what
+    other jobs have left is taken, but a run that this job has begun goes on after a restart. Raises
+    InputError: it has checkpoints, but none is intact; a file is damaged."""
+    if resume == "never":
+        starts = _starts_in(folder, say)
+        if not began_here(starts):
+            anew = Past(
+                folder,
+                starts=tuple(starts),
+                seeds=seeds_in(folder),
+                foreign=newest_foreign(folder),
+            )
+            return anew, resume
+        resume = "auto"
     try:
-        return Past.of(folder, say, reads_checkpoints=resume != "never")
+        return Past.of(folder, say, reads_starts), resume
     except InputError as error:
         if "intact" not in str(error):
             raise
@@ -46,6 +66,15 @@ def past_of(folder: Path, resume: str, say: Say) -> Past:
             f"{error}: repair one, or give another --output_dir, or --resume never to start from"
             " the beginning and keep them under another name"
         ) from None
+
+
+def _starts_in(folder: Path, say: Say) -> list[Entry]:
+    """Those of a folder from which nothing else is taken: damage there is no reason to stop."""
+    try:
+        return starts_in(folder)
+    except InputError as error:
+        say(f"warning: not read: {error}")
+        return []
 
 
 def find_start(
@@ -152,10 +181,14 @@ def _of_other_folder(
 ) -> Start:
     """The start in the folder that `--resume FOLDER` names: a run's, its `checkpoints/`, or one
     checkpoint. Raises InputError: there is none."""
-    if found := newest_intact(folder, say):
+    if (folder / manifest.NAME).is_file():
+        found = newest_intact(folder, say)
+        assert found is not None  # or the error says why it is not intact
         run = found.path.resolve().parent.parent
-        return _of_checkpoint(config, found, Past(run, newest=found), needs, say)
-    past = Past.of(folder, say)
+        return _of_checkpoint(config, found, Past(run, found, facts_of(run)), needs, say)
+    if checkpoints_in(folder):
+        folder = folder.resolve().parent
+    past = Past.of(folder, say, reads_starts=False)
     # of a complete run the newest checkpoint too: a training goes on from it
     if trains and past.newest:
         return _of_checkpoint(config, past.newest, past, needs, say)

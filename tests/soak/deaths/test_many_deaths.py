@@ -23,6 +23,8 @@ from harness.jobs import (
 )
 from harness.program_runs import command, metrics_in
 
+from distributed.launcher import SECOND_S
+
 ELASTIC = ("--elastic",)
 
 
@@ -116,12 +118,13 @@ def test_a_death_while_a_training_saves_on_request(tmp_path, undisturbed):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_second_signal_ends_at_once(tmp_path, ranks):
-    """In a step without an end."""
+    """In a step without an end. One that comes within some seconds would be a repetition of the
+    first."""
     with started(launch(ranks, *program("training.py", tmp_path, "0@weights@5"))) as job:
         job.wait_for((tmp_path / "0@weights@5").exists)
         for _ in range(2):
             job.press_ctrl_c()
-            time.sleep(1)
+            time.sleep(SECOND_S + 1)
         job.fail()
 
 
