@@ -301,9 +301,11 @@ class MpirunProcess:
     def _on_signal(self, number: int, frame: object) -> None:
         self.signal = self.signal or number
         name = signal.Signals(number).name
+        # what was asked and has stopped is ending: a repetition does not kill it
+        can_stop = "stops" in self.told or self._has_asked
         if number == signal.SIGUSR1:
             self._process.send_signal(number)
-        elif self._requests.is_second(number) or "stops" not in self.told:
+        elif self._requests.is_second(number) or not can_stop:
             say(f"{name} ends the ranks")
             self._end_after(0)
         elif not self._has_asked:

@@ -66,6 +66,7 @@ class World:
     names: tuple[str, ...] = ()
     derived: list = field(default_factory=list)  # communicators made from `comm`
     _requests: launcher.Requests = field(default_factory=launcher.Requests)
+    _has_asked: bool = False  # a signal, for a stop that is made or has been
 
     def __str__(self) -> str:
         ranks = f"{self.size} rank{'s' * (self.size > 1)}"
@@ -324,13 +325,14 @@ class World:
         is_second = self._requests.is_second(number)
         if number == signal.SIGUSR1:
             self.stop_wanted.set()
-        elif is_second or not self.on_stop:
+        elif is_second or not (self.on_stop or self._has_asked):
             self._end_by(number)
-        elif not self.stop_wanted.is_set():
-            self.stop_wanted.set()
+        else:
             # mpirun sends SIGTERM also to the ranks that are left when one has failed
-            if self.size == 1:
+            if self.size == 1 and not self.stop_wanted.is_set():
                 self._print(f"{signame(number)}: {self.on_stop}; send it again to end at once")
+            self._has_asked = True
+            self.stop_wanted.set()
 
     def _end_by(self, number: int) -> None:
         """Ends this process by a signal."""

@@ -98,6 +98,19 @@ def test_timeouts_two_signals_are_one_request(flags, tmp_path):
     has_saved(done, out, max(steps_in(out)))
 
 
+def test_a_repeated_signal_does_not_kill_what_has_stopped_and_is_ending(flags, tmp_path):
+    """The program has then told its end, and its process has not ended yet."""
+    out = tmp_path / "out"
+    argv = training(out, *flags, "--do_predict", "--num_train_steps=2")
+    with started([sys.executable, "-m", "distributed.launch", "-np=1", "--", *argv]) as job:
+        job.wait_for((out / "model/config.json").exists)  # before it predicts
+        job.process.terminate()
+        job.wait_for(lambda: "stopped on request" in job.done().stderr)
+        job.process.terminate()
+        done = job.end()
+    assert done.status == 75, done
+
+
 def test_a_stop_in_a_prediction_ends_soon_and_the_next_start_predicts(flags, tmp_path):
     """Of a training that is saved, whatever its predictions lack."""
     out = tmp_path / "out"
