@@ -359,6 +359,8 @@ def test_what_cannot_be_resolved_is_one_line(tmp_path):
     refused(lambda: squad(new, *SQUAD, *more), "TensorFlow 1", f"{new}/model.ckpt-200 ")
     (out / "run.json").write_text('{"config": [1]}')
     refused(lambda: squad(out, *PREDICT_ONLY), out / "run.json", "damaged")
+    with pytest.raises(OSError, match="File name too long"):  # one line too: the system's
+        squad(tmp_path / ("x" * 300), *PREDICT_ONLY)
 
 
 def test_settings_of_a_model_that_are_no_settings_are_named(tmp_path):
