@@ -69,7 +69,7 @@ def exported(load: LoadSettings) -> tuple[str, list[dict[str, Any]]]:
             gradients = tape.gradient(loss, [variable.value for variable in variables])
             gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
             norm = tf.linalg.global_norm(gradients)
-            optimizer.update(gradients, 1.0 / tf.maximum(norm, 1.0), optimizer.learning_rate)
+            optimizer.update_scaled(gradients, 1.0 / tf.maximum(norm, 1.0), optimizer.learning_rate)
             return [loss, norm]
 
         arguments = tf.nest.map_structure(tf.constant, (batch, np.array([1, 2], np.int32)))

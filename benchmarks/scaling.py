@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.timing import TurnSettings, alone, in_turn, last_error, ratios
+from distributed.clock import PARTS
 from distributed.devices import visible_gpus
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, flat, setting
 from tasks import SITE
 from tasks.bench.settings import LoadSettings
-from tasks.bench.timing import PARTS, medians
+from tasks.bench.timing import medians
 from tasks.runs import flags
 from tasks.runs.environment import set_environment
 

@@ -80,7 +80,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def decays(self, variable: keras.Variable | tf.Variable) -> bool:
         return not any(re.search(pattern, variable.name) for pattern in self.exclude)
 
-    def update(self, gradients, scale, rate) -> None:
+    def update_scaled(self, gradients, scale, rate) -> None:
         """A step of all variables with scale * gradients, in the order of `build`.
 
         The product takes no pass over memory of its own. `iterations` stay as they are.

@@ -12,10 +12,11 @@ FOLDER/rows-000000032000/             named by rows, because the number of ranks
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from safetensors import SafetensorError
@@ -24,7 +25,8 @@ from safetensors.numpy import load_file, save_file
 from distributed import launcher
 from distributed.arrays import host_view
 from distributed.found import checkpoints_in, complete_checkpoints, folder_name
-from distributed.optimizer import LOSS_SCALE, AllreduceOptimizer
+from distributed.loss_scale import LOSS_SCALE
+from distributed.optimizer import StepOptimizer
 from distributed.plan import LoopSettings, State
 from distributed.run import replaced
 from distributed.world import World
@@ -32,17 +34,61 @@ from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.files import remove_folder, replace_folder, write_json
 
-WriteModel = Callable[[Path], None]
+OPTIMIZER_FILE = "optimizer.safetensors"
+
+Write = Callable[[Path], None]  # writes files into a folder
+
+
+class Saved(Protocol):
+    """A part of a checkpoint: the model, the optimizer. Both methods are called on rank 0."""
+
+    def copied(self) -> Write:
+        """Copies the values. Returns what writes the copy, in a thread, while training goes on."""
+
+    def restore(self, folder: Path) -> None:
+        """Takes the values that were written into a folder. Raises InputError: they do not fit."""
+
+
+class SavedOptimizer:
+    """An optimizer's state as a part of a checkpoint."""
+
+    def __init__(self, optimizer: StepOptimizer):
+        self._optimizer = optimizer
+        # reused, because allocating memory takes longer than the copy
+        self._copy: dict[str, np.ndarray] = {}
+
+    def copied(self) -> Write:
+        for name, variable in self._optimizer.state().items():
+            if name not in self._copy:
+                self._copy[name] = np.empty(variable.shape, variable.dtype)
+            values = host_view(variable.value)
+            np.copyto(self._copy[name], values)
+        return lambda folder: save_file(self._copy, folder / OPTIMIZER_FILE)
+
+    def restore(self, folder: Path) -> None:
+        file, variables = folder / OPTIMIZER_FILE, dict(self._optimizer.state())
+        try:
+            saved = load_file(file)
+        except (OSError, SafetensorError) as error:
+            text = f"{file}: {error}; expected a folder in a run's checkpoints/"
+            raise InputError(text) from error
+        if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
+            saved.pop(LOSS_SCALE, None)
+            variables.pop(LOSS_SCALE, None)
+        needed = {(name, tuple(variable.shape)) for name, variable in variables.items()}
+        if wrong := needed ^ {(name, array.shape) for name, array in saved.items()}:
+            raise InputError(f"{file} does not fit this optimizer and model: {sorted(wrong)[:4]}")
+        for name, variable in variables.items():
+            variable.assign(saved[name])
 
 
 @dataclass(eq=False)
 class Checkpoints:
-    """The checkpoints of one run folder. `copy_model` copies the model and returns a function that
-    writes the copy to a folder; it is called on rank 0, as is `publish` after each checkpoint."""
+    """The checkpoints of one run folder. `publish` is called on rank 0 after each."""
 
     folder: Path
     world: World
-    copy_model: Callable[[], WriteModel]
+    parts: Sequence[Saved]
     settings: LoopSettings
     publish: Callable[[], None] = lambda: None
 
@@ -52,14 +98,11 @@ class Checkpoints:
         # the last one written, or the one that training goes on from
         self._newest: Path | None = None
         self._saved_s = time.monotonic()
-        # reused, because allocating memory takes longer than the copy
-        self._moments: dict = {}
 
-    def save(self, optimizer: AllreduceOptimizer, state: State) -> None:
+    def save(self, state: State) -> None:
         """Starts a checkpoint on rank 0, unless there is one of this position. Raises InputError on
-        every rank if their weights differ, or if the previous checkpoint could not be written."""
-        optimizer.check_replicas()
-        self.world.on_first(self._start_writing, optimizer, state)
+        every rank if the previous checkpoint could not be written."""
+        self.world.on_first(self._start_writing, state)
         self._saved_s = time.monotonic()
 
     def is_due(self, state: State) -> bool:
@@ -101,45 +144,28 @@ class Checkpoints:
         call it."""
         self._thread.shutdown(wait=True)
 
-    def restore(self, path: Path, optimizer: AllreduceOptimizer) -> None:
-        """Fills the optimizer's variables with saved values. On rank 0. Raises InputError: a
-        misfit."""
-        file, variables = path / "optimizer.safetensors", optimizer.state()
-        try:
-            saved = load_file(file)
-        except (OSError, SafetensorError) as error:
-            text = f"{file}: {error}; expected a folder in a run's checkpoints/"
-            raise InputError(text) from error
-        if LOSS_SCALE not in saved or LOSS_SCALE not in variables:  # the precision has changed
-            saved.pop(LOSS_SCALE, None)
-            variables.pop(LOSS_SCALE, None)
-        needed = {(name, tuple(variable.shape)) for name, variable in variables.items()}
-        if wrong := needed ^ {(name, array.shape) for name, array in saved.items()}:
-            raise InputError(f"{file} does not fit this optimizer and model: {sorted(wrong)[:4]}")
-        for name, variable in variables.items():
-            variable.assign(saved[name])
+    def restore(self, path: Path) -> None:
+        """Gives the parts the values of a checkpoint. On rank 0. Raises InputError: a misfit."""
+        for part in self.parts:
+            part.restore(path)
         self._newest = path
 
-    def _start_writing(self, optimizer: AllreduceOptimizer, state: State) -> None:
+    def _start_writing(self, state: State) -> None:
         self._wait()
         if self._newest == self.folder / folder_name(state.position):
             return
-        for name, variable in optimizer.state().items():
-            if name not in self._moments:
-                self._moments[name] = np.empty(variable.shape, variable.dtype)
-            values = host_view(variable.value)
-            np.copyto(self._moments[name], values)
-        self._written = self._thread.submit(self._write, self.copy_model(), state)
+        writes = [part.copied() for part in self.parts]
+        self._written = self._thread.submit(self._write, writes, state)
 
     def _wait(self) -> None:
         written, self._written = self._written, None
         if written is not None:
             written.result()
 
-    def _write(self, write_model: WriteModel, state: State) -> None:
+    def _write(self, writes: Sequence[Write], state: State) -> None:
         def fill(folder):
-            write_model(folder)
-            save_file(self._moments, folder / "optimizer.safetensors")
+            for write in writes:
+                write(folder)
             write_json(folder / "state.json", asdict(state))
             manifest.seal(folder, state.position)
 

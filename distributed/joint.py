@@ -1,29 +1,32 @@
-"""A training step whose loss joins the rows of all ranks: every text of the global batch is a
-negative of every other, so the loss is no sum of the ranks' losses. The gradient is exact on any
-number of ranks and micro-batches (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size
-under Memory Limited Setup", GradCache):
+"""The gradient of a loss that joins the rows of all ranks: every text of the global batch is a
+negative of every other, so the loss is no sum of the ranks' losses. It is exact on any number of
+ranks and micro-batches (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory
+Limited Setup", GradCache):
 
 1. the vectors of all own micro-batches, one gather over ranks;
 2. the gradient of the loss with respect to the own vectors, computed from all of them;
 3. the backward pass of the sum of vectors times that gradient, and then a step as any other.
 
 Each rank computes its own rows and columns of the matrix of scores, so the cost falls with the
-ranks; the log-sums of rows and columns travel in a second small gather. Vectors are float32.
+ranks; the log-sums of rows and columns travel in a second small gather. Vectors are float32. NumPy
+computes scores and slopes on the host, also where the vectors come from a GPU.
 
 Shapes, as suffixes: A own anchors, N anchors of all ranks, C own candidates, M candidates of all
 ranks, W the width of a vector.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy import ndarray
 from tensorflow import Tensor
 
-from distributed.gradient import TrainingStep, summed
+from distributed.collectives import Sink
+from distributed.gradient import Compile, gradients_of, put_all, summed
 from distributed.optimizer import Tensors
 from distributed.rows import Batch
 from distributed.world import World
@@ -50,6 +53,14 @@ class Vectors(NamedTuple):
 
 def _joined(parts):
     return Vectors(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+class JointLoss(Protocol):
+    """A loss of the vectors of all ranks."""
+
+    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, float]:
+        """The gradient of the loss over all ranks with respect to the own vectors, [n, W], and this
+        rank's part of the loss. All ranks call it together."""
 
 
 @dataclass(frozen=True)
@@ -132,47 +143,60 @@ def _log_sums(scores, axis):
     return np.maximum(log_sums, MASKED)
 
 
-class JointStep(TrainingStep):
-    """A `TrainingStep` with a joint loss. `vectors(batch, dropout key)` gives a vector for each row
-    of attention, float32 [B, W], and `texts(batch)` the other arrays of `Vectors`, for the rows
-    that have a text, and which rows these are."""
+class SumOfVectors:
+    """The sum of a rank's own vectors: a loss that other ranks' rows do not change."""
+
+    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, float]:
+        return np.ones_like(own.values), float(own.values.sum(dtype=np.float64))
+
+
+class Passes:
+    """The compiled passes of a model that gives vectors. `vectors(batch, dropout key)` gives one
+    for each row of attention, float32 [B, W]."""
 
     def __init__(
         self,
-        loss: InBatchLoss,
         vectors: Callable[[Batch, Tensor], Tensor],
-        texts: Callable[[Batch], tuple[Sequence[ndarray], ndarray]],
-        weights: Callable[[Batch], Mapping[str, float]],
-        *others,
+        variables: Sequence[keras.Variable],
+        compiled: Compile,
     ):
-        """`others` are those of `TrainingStep` behind `weights`."""
-
-        def terms(batch, key):
-            return {}  # the joint loss has its own gradient
-
-        super().__init__(terms, weights, *others)
-        self._joint = loss
-        self._texts = texts
         self._plain_vectors = vectors
-        self._vectors = self._traced(vectors)
-        self._pull = self._traced(self._pulled)
+        self.variables = variables
+        self.vectors = compiled(vectors)
+        self.pull = compiled(self._pulled)
 
-    def _own_sums(
-        self, batches: Sequence[Batch], inverse_weights: Tensor, keys: Sequence
-    ) -> Tensors:
-        """[*gradients, loss sums] over this rank's micro-batches."""
+    def _pulled(self, batch: Batch, key: Tensor) -> Tensors:
+        """The gradients of the sum of vectors times slopes, in the graph."""
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(self._plain_vectors(batch, key) * batch[SLOPES])
+        return gradients_of(tape, total, self.variables)
+
+
+@dataclass(frozen=True, eq=False)
+class JointGradient:
+    """That of a joint loss. `texts(batch)` gives the arrays of `Vectors` besides the values, for
+    the rows of attention that have a text, and which rows these are."""
+
+    loss: JointLoss
+    passes: Passes
+    texts: Callable[[Batch], tuple[Sequence[ndarray], ndarray]]
+    weights: Callable[[Batch], Mapping[str, float]]
+    world: World
+    terms: Sequence[str] = ("loss",)
+
+    def sums(self, batches: Sequence[Batch], factors: Tensor, keys: Sequence, sink: Sink) -> Tensor:
         parts, places = [], []
         is_one = len(batches) == 1
         # of one micro-batch the pass is kept; of several it is computed again, with the same masks
         with tf.GradientTape(watch_accessed_variables=is_one) as tape:
             for batch, key in zip(batches, keys, strict=True):
-                vectors_BW = self._vectors(batch, key)
-                columns, has_text = self._texts(batch)
+                vectors_BW = self.passes.vectors(batch, key)
+                columns, has_text = self.texts(batch)
                 parts.append(Vectors(vectors_BW.numpy()[has_text], *columns))
                 places.append(has_text)
-        with self.optimizer.world.operation("the joint loss"):
-            slopes, loss = self._joint.gradient(_joined(parts), self.optimizer.world)
-        slopes *= inverse_weights.numpy()[0]
+        with self.world.operation("the joint loss"):
+            slopes, loss = self.loss.gradient(_joined(parts), self.world)
+        slopes *= factors.numpy()[0]
         of_batches = []
         for has_text in places:
             own, slopes = np.split(slopes, [has_text.sum()])
@@ -180,26 +204,17 @@ class JointStep(TrainingStep):
             slopes_BW[has_text] = own
             of_batches.append(slopes_BW)
         if is_one:
-            total = self._gradients(tape, vectors_BW, tf.constant(of_batches[0]))
+            slopes_BW = tf.constant(of_batches[0])
+            total = gradients_of(tape, vectors_BW, self.passes.variables, slopes_BW)
         else:
             parts_of_sum = zip(batches, of_batches, keys, strict=True)
             total = summed(
-                self._pull(batch | {SLOPES: slopes_BW}, key)
+                self.passes.pull(batch | {SLOPES: slopes_BW}, key)
                 for batch, slopes_BW, key in parts_of_sum
             )
-        return [*total, tf.constant([loss], self.optimizer.dtype)]
+        terms = tf.constant([loss], factors.dtype)
+        put_all([*total, terms], sink)
+        return terms
 
-    def _sums_to_compare(self, batches: Sequence[Batch], keys: Sequence) -> Tensors:
-        """The gradients of the sum of all vectors: the loss would join the rows of all ranks."""
-
-        def part(batch: Batch, key: Tensor) -> Tensors:
-            slopes_BW = np.ones(self._vectors(batch, key).shape, np.float32)
-            return self._pull(batch | {SLOPES: slopes_BW}, key)
-
-        return summed(map(part, batches, keys))
-
-    def _pulled(self, batch: Batch, key: Tensor) -> Tensors:
-        """The gradients of the sum of vectors times slopes, in the graph."""
-        with tf.GradientTape() as tape:
-            total = tf.reduce_sum(self._plain_vectors(batch, key) * batch[SLOPES])
-        return self._gradients(tape, total)
+    def alone(self) -> "JointGradient":
+        return replace(self, loss=SumOfVectors())

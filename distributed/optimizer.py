@@ -1,7 +1,7 @@
 """AllreduceOptimizer: any Keras optimizer on many ranks, with one sum of a list of tensors per
 step.
 
-`TrainingStep.take` in `distributed/gradient.py` shows its use. It replaces Horovod's
+`SplitStep.take` in `distributed/step.py` shows its use. It replaces Horovod's
 `DistributedOptimizer`, but is not a Keras optimizer, because `apply_gradients` gets the gradients
 without the weights that divide their sum.
 """
@@ -9,23 +9,18 @@ without the weights that divide their sum.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import keras
 import tensorflow as tf
 from tensorflow import Tensor
 
 from distributed.arrays import broadcast, digest_of, host_view
-from distributed.collectives import Collectives
+from distributed.collectives import Collectives, Sink
+from distributed.loss_scale import AdaptiveScale, LossScale, Unscaled
 from distributed.world import World
 
 CLIP_NORM = 1.0
-# The loss scale of float16 training: Micikevicius et al. 2018 (Mixed Precision Training), section
-# 3.2, with the constants of PyTorch's GradScaler and Keras' LossScaleOptimizer, which differ only
-# in the initial scale.
-LOSS_SCALE = "loss_scale"
-START_OF_SCALE = (2.0**15, 0.0)  # the scale, and the number of finite steps in a row
-STEPS_TO_GROW, LEAST_LOSS_SCALE = 2000, 1.0
 
 Tensors = list[Tensor]  # the gradient of each variable, and last the loss sums [terms]
 
@@ -53,32 +48,73 @@ class StepResult:
         return numbers
 
 
+class StepOptimizer(Protocol):
+    """What a step needs of an optimizer."""
+
+    world: World
+
+    @property
+    def trainable(self) -> Sequence[Any]:
+        """The variables, of one dtype."""
+
+    def state(self) -> Mapping[str, Any]:
+        """The optimizer's own variables, by name."""
+
+    def reset(self) -> None:
+        """Gives the state its first values."""
+
+    def num_steps(self) -> int:
+        """How many updates the state has seen."""
+
+    def factors(self, weights: Mapping[str, float]) -> Tensor:
+        """The factor of each loss term in the backward pass, [terms], for the weights over all
+        ranks."""
+
+    def sink(self) -> Sink:
+        """What takes the tensors of one step and sums them over ranks."""
+
+    def update(self, total: Tensors) -> Tensor:
+        """Changes the variables by the sums [*gradients, loss terms], unless they are not finite.
+        Returns the numbers of `StepResult`."""
+
+    def skip(self, num_terms: int) -> Tensor:
+        """The numbers of `StepResult` of a step that computes and changes nothing."""
+
+
+@runtime_checkable
+class ScaledUpdate(Protocol):
+    """A Keras optimizer which applies the factor of clipping itself: it saves a pass over
+    memory."""
+
+    iterations: keras.Variable
+
+    def update_scaled(self, gradients: Sequence[Tensor], scale: Tensor, rate: Tensor) -> None:
+        """A step of all variables with scale * gradients, in the order of `build`. `iterations`
+        stay as they are."""
+
+
 @dataclass(eq=False)
 class AllreduceOptimizer:
     """Wraps a Keras optimizer: one sum over ranks, finite check, clip to the global norm 1, one
     compiled update.
 
-    `optimizer` is any that does not clip. If it has a method `update(gradients, scale, rate)`, that
-    method applies the factor of clipping, which saves a pass over memory. `trainable` are its
-    variables, in the order of the gradients, all of one dtype. `scales_loss` multiplies the
-    losses by an adaptive scale, for a model that computes in float16. The compression "bf16" sends
-    gradients (not losses) between machines as bfloat16.
+    `optimizer` is any that does not clip. `trainable` are its variables, in the order of the
+    gradients, all of one dtype. `scales_loss` multiplies the losses by an adaptive scale, for a
+    model that computes in float16. The compression "bf16" sends gradients (not losses) between
+    machines as bfloat16.
     """
 
     optimizer: keras.optimizers.Optimizer
     trainable: Sequence[keras.Variable]
     world: World
     collectives: Collectives
-    loss_terms: Sequence[str] = ("loss",)
     scales_loss: bool = False
     compression: Literal["none", "bf16"] = "none"
 
     def __post_init__(self) -> None:
         (self.dtype,) = {variable.dtype for variable in self.trainable}
         self.optimizer.build(self.trainable)
-        self._loss_scale = None
-        if self.scales_loss:
-            self._loss_scale = keras.Variable(START_OF_SCALE, dtype="float32", trainable=False)
+        self._loss_scale: LossScale = AdaptiveScale() if self.scales_loss else Unscaled()
         # On CPUs XLA would take 10 s to compile the whole update; an optimizer may compile parts of
         # its own.
         self.update = tf.function(self.apply, jit_compile=self.world.device.is_gpu, autograph=False)
@@ -86,102 +122,93 @@ class AllreduceOptimizer:
     def state(self) -> dict[str, keras.Variable]:
         """The optimizer's variables except the learning rate, numbered in order, and the loss
         scale."""
+        return {**self._own_state(), **self._loss_scale.state()}
+
+    def _own_state(self) -> dict[str, keras.Variable]:
         rate = self.optimizer._learning_rate
         variables = [variable for variable in self.optimizer.variables if variable is not rate]
-        named = {f"{number:04d}": variable for number, variable in enumerate(variables)}
-        if self._loss_scale is not None:
-            named[LOSS_SCALE] = self._loss_scale
-        return named
+        return {f"{number:04d}": variable for number, variable in enumerate(variables)}
 
     def reset(self) -> None:
         """Gives the state its first values, which are 0 in BERT's optimizers."""
-        for name, variable in self.state().items():
-            value = START_OF_SCALE
-            if name != LOSS_SCALE:
-                value = tf.zeros(variable.shape, variable.dtype)
-            variable.assign(value)
+        for variable in self._own_state().values():
+            variable.assign(tf.zeros(variable.shape, variable.dtype))
+        for variable in self._loss_scale.state().values():
+            variable.assign(self._loss_scale.start)
 
-    def reduce_weights(
-        self, weights: Mapping[str, float], requests: Sequence[bool] = ()
-    ) -> tuple[dict[str, float], list[bool]]:
-        """Each loss term's weight summed over ranks (in float64), and which of the requests any
-        rank makes. Raises ValueError when a weight is negative or NaN."""
-        in_order = [weights[term] for term in self.loss_terms]
-        sums = self.world.all_reduce_sum([*in_order, *requests], "the sum of a step's weights")
-        num_terms = len(in_order)
-        total = dict(zip(self.loss_terms, sums[:num_terms].tolist(), strict=True))
-        for term, weight in total.items():
-            if not weight >= 0:
-                raise ValueError(f"the weight of loss term {term!r} over all ranks is {weight}")
-        is_wanted = sums[num_terms:] > 0
-        return total, is_wanted.tolist()
+    def num_steps(self) -> int:
+        return int(self.optimizer.iterations.numpy())
 
-    def inverse_weights(self, totals: Mapping[str, float]) -> Tensor:
-        """The factor of each loss sum in the backward pass, [terms]: loss scale / weight over all
+    def factors(self, weights: Mapping[str, float]) -> Tensor:
+        """The factor of each loss term in the backward pass, [terms]: loss scale / weight over all
         ranks."""
-        inverse = [1 / totals[term] for term in self.loss_terms]
-        factors = tf.constant(inverse, self.dtype)
-        return factors if self._loss_scale is None else factors * self._scale()
+        inverse = [1 / weight for weight in weights.values()]
+        return self._loss_scale.scaled(tf.constant(inverse, self.dtype))
 
-    def _scale(self) -> Tensor:
-        """That of the losses, or 0 if they have none."""
-        if self._loss_scale is None:
-            return tf.zeros([], self.dtype)
-        return tf.cast(self._loss_scale.value[0], self.dtype)
-
-    def _rate(self) -> Tensor:
-        return tf.cast(self.optimizer.learning_rate, self.dtype)
-
-    def all_reduce(self, own: Tensors) -> Tensors:
-        """The sums over ranks, with the same bits on all of them."""
-        with self.world.operation("the sum of the gradients"):
-            return self.collectives.all_reduce_sum(own, self.compression == "bf16")
+    def sink(self) -> Sink:
+        return self.collectives.sink(self.compression == "bf16")
 
     def apply(self, total: Tensors, is_valid: Tensor | bool = True) -> Tensor:
         """Checks, clips and applies sums; what is not finite, or not `is_valid`, is skipped on
         every rank. Returns the numbers of `StepResult`. `update` is this, compiled."""
         *gradients, sums = total
         rate = self._rate()
-        scale = tf.ones([], self.dtype)
-        if self._loss_scale is not None:
-            scale /= self._scale()
+        scale = self._loss_scale.inverse(self.dtype)
         norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])) * scale
         finite = tf.math.is_finite(norm) & is_valid
         clip = tf.constant(CLIP_NORM, self.dtype)  # as in tf.clip_by_global_norm
         scale *= clip / tf.maximum(norm, clip)
 
         def change_variables():
-            if hasattr(self.optimizer, "update"):
-                self.optimizer.update(gradients, scale, rate)
+            if isinstance(self.optimizer, ScaledUpdate):
+                self.optimizer.update_scaled(gradients, scale, rate)
                 self.optimizer.iterations.assign_add(1)
             else:
                 self.optimizer.apply([gradient * scale for gradient in gradients])
             return tf.constant(True)
 
         tf.cond(finite, change_variables, lambda: tf.constant(False))
-        if self._loss_scale is not None:
-            changed = _next_loss_scale(self._loss_scale.value, finite)
-            self._loss_scale.assign(tf.where(is_valid, changed, self._loss_scale.value))
-        numbers = tf.stack([norm, rate, tf.cast(finite, self.dtype), self._scale()])
+        self._loss_scale.after(finite, is_valid)
+        shown = self._loss_scale.shown(self.dtype)
+        numbers = tf.stack([norm, rate, tf.cast(finite, self.dtype), shown])
         return tf.concat([numbers, sums], 0)
 
-    def skip(self) -> Tensor:
-        """The numbers of `StepResult` of a step that computes and changes nothing."""
+    def skip(self, num_terms: int) -> Tensor:
         zero = tf.zeros([], self.dtype)
-        loss_sums = [zero] * len(self.loss_terms)
-        return tf.stack([zero, self._rate(), zero, self._scale(), *loss_sums])
+        numbers = [zero, self._rate(), zero, self._loss_scale.shown(self.dtype)]
+        return tf.stack(numbers + [zero] * num_terms)
 
-    def check_replicas(self) -> None:
-        """Raises InputError on every rank unless the ranks' trainable variables are
-        bit-identical."""
-        if self.world.size > 1:
-            what = f"the trainable variables after {self.optimizer.iterations.numpy()} steps"
-            self.world.agree({what: digest_of(variable.value for variable in self.trainable)})
+    def _rate(self) -> Tensor:
+        return tf.cast(self.optimizer.learning_rate, self.dtype)
+
+
+def reduce_weights(
+    world: World, weights: Mapping[str, float], requests: Sequence[bool] = ()
+) -> tuple[dict[str, float], list[bool]]:
+    """Each loss term's weight summed over ranks (in float64), and which of the requests any rank
+    makes. All ranks name the terms in the same order. Raises ValueError when a weight is negative
+    or NaN."""
+    sums = world.all_reduce_sum([*weights.values(), *requests], "the sum of a step's weights")
+    num_terms = len(weights)
+    total = dict(zip(weights, sums[:num_terms].tolist(), strict=True))
+    for term, weight in total.items():
+        if not weight >= 0:
+            raise ValueError(f"the weight of loss term {term!r} over all ranks is {weight}")
+    is_wanted = sums[num_terms:] > 0
+    return total, is_wanted.tolist()
 
 
 def terms_without_targets(weights: Mapping[str, float]) -> list[str]:
     """The loss terms that no row of a step has a target for: their means are not defined."""
     return [term for term, weight in weights.items() if weight == 0]
+
+
+def check_replicas(optimizer: StepOptimizer) -> None:
+    """Raises InputError on every rank unless the ranks' trainable variables are bit-identical."""
+    world = optimizer.world
+    if world.size > 1:
+        what = f"the trainable variables after {optimizer.num_steps()} steps"
+        world.agree({what: digest_of(variable.value for variable in optimizer.trainable)})
 
 
 def broadcast_variables(variables: Sequence[keras.Variable], world: World, root: int = 0) -> None:
@@ -193,12 +220,3 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
             if world.rank != root:
                 variable.assign(values)
         world.refuse_after_death()
-
-
-def _next_loss_scale(state, applied):
-    """The loss scale and the number of finite steps in a row, float32 [2], after a step. A gradient
-    that is not finite halves the scale; 2,000 finite ones in a row double it."""
-    scale, finite_steps = tf.unstack(state)
-    grows = tf.equal(finite_steps + 1, STEPS_TO_GROW)
-    after_finite = tf.where(grows, [scale * 2, 0.0], [scale, finite_steps + 1])
-    return tf.where(applied, after_finite, [tf.maximum(scale / 2, LEAST_LOSS_SCALE), 0.0])

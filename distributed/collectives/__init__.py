@@ -6,8 +6,9 @@ broadcasts use MPI instead.
 """
 
 import importlib
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, Protocol
 
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
@@ -27,6 +28,31 @@ class CollectiveSettings(Settings):
     )
 
 
+class Sink(Protocol):
+    """Takes the tensors of one step, each by its index, in an order that is the same on all ranks.
+    It may begin to sum as soon as it has some."""
+
+    def put(self, index: int, tensor: Any) -> None: ...
+
+    def totals(self) -> list:
+        """The sum over ranks of each tensor, in order of index, with the same bits on every rank.
+        All have come."""
+
+
+class JoinedSink:
+    """One sum of all tensors, at the end."""
+
+    def __init__(self, all_reduce_sum: Callable[[Sequence], list]):
+        self._all_reduce_sum = all_reduce_sum
+        self._tensors: dict[int, Any] = {}
+
+    def put(self, index: int, tensor: Any) -> None:
+        self._tensors[index] = tensor
+
+    def totals(self) -> list:
+        return self._all_reduce_sum([self._tensors[index] for index in sorted(self._tensors)])
+
+
 class Collectives:
     """The backend for one rank, and what every backend has."""
 
@@ -40,6 +66,10 @@ class Collectives:
         shapes. With `compresses`, large float32 tensors, but no loss sums, cross the network as
         bfloat16, if the backend can."""
         return list(tensors)
+
+    def sink(self, compresses: bool = False) -> Sink:
+        """What sums the tensors of one step."""
+        return JoinedSink(partial(self.all_reduce_sum, compresses=compresses))
 
 
 def open_collectives(world, backend: str = "auto") -> Collectives:

@@ -17,16 +17,17 @@ from bert import configuration
 from bert.configuration import BertConfig
 from bert.heads import SPAN
 from bert.model import Bert, encoder_shapes
+from distributed.clock import PARTS, StepClock
 from distributed.collectives import Collectives, open_collectives
-from distributed.gradient import StepClock, TrainingStep
 from distributed.plan import first_state
 from distributed.rows import Batch, Rows, ragged
 from distributed.run import Unwritten
+from distributed.step import TrainingStep
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import flat, made
 from tasks.bench.settings import SIZES, LoadSettings, StepConfig
-from tasks.bench.timing import PARTS, line_up, medians, write
+from tasks.bench.timing import line_up, medians, write
 from tasks.runs.job import Job, set_precision
 from tasks.runs.settings import TrainingSettings
 from tasks.runs.training import OPTIMIZED_FROM, Training, TrainingData
@@ -123,11 +124,12 @@ def measured_steps(
     state = first_state(plan, {}, None, continues=False)
     with closing(training.feed(SEED).batches(plan, world, state)) as batches_of_steps:
         for number in range(load.num_warmup + load.num_steps):
-            line_up(world)
-            clock.skip()
-            batches = next(batches_of_steps)
-            clock.mark("data_s")
-            step.take(batches, number, (), clock)
+            with clock.pause("line up"):
+                line_up(world)
+            with clock.step():
+                with clock.part("data_s"):
+                    batches = next(batches_of_steps)
+                step.take(batches, number, (), clock)
             measured.append(clock.read())
         del measured[: load.num_warmup]
         if not device.is_gpu:

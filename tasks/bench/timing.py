@@ -9,8 +9,6 @@ from typing import Any
 from distributed.world import World
 from ringbase.files import write_json
 
-PARTS = ("data_s", "compute_s", "reduce_s", "apply_s")  # of a step
-
 
 def medians(turns: Sequence[Mapping[str, float]], names: Iterable[str]) -> dict[str, float]:
     """The median of each of these figures over the turns."""

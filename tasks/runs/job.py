@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from distributed import elastic, launcher
 from distributed.collectives import Collectives, open_collectives
+from distributed.log import NoTargets, NotFinite
 from distributed.run import Run
-from distributed.train import NoTargets, NotFinite
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, Preempted, Stopped, one_line

@@ -1,10 +1,13 @@
 """The model where a run starts, and its values on every rank."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert import weights
 from bert.heads import Head
 from bert.model import Bert
+from distributed.checkpoint import Write
 from distributed.optimizer import broadcast_variables
 from distributed.run import Run
 from distributed.world import World
@@ -16,6 +19,22 @@ def model_of(start: Start, head: Head) -> Bert:
     """A model of this configuration, without values: `load_trained`, or a training, gives it
     some."""
     return Bert(start.bert_config, head, seed=None)
+
+
+@dataclass(frozen=True, eq=False)
+class SavedModel:
+    """A model with its tokenizer as a part of a checkpoint."""
+
+    model: Bert
+    start: Start
+    say: Callable[[str], None]
+
+    def copied(self) -> Write:
+        return weights.copied(self.model, self.start.tokenizer)
+
+    def restore(self, folder: Path) -> None:
+        loaded = weights.load(self.model, folder)
+        self.say(f"weights: {loaded} ({self.start.reason})")
 
 
 def load_trained(start: Start, model: Bert, history: History, run: Run) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,17 +17,25 @@ from bert.batch import Layouts, by_length, in_one_group, rounded_up, with_checke
 from bert.model import Bert, Tracing
 from bert.optimizer import make_optimizer
 from bert.trained_words import AllWords, TrainedWords
-from distributed.checkpoint import Checkpoints
-from distributed.elastic import surviving
+from distributed.checkpoint import Checkpoints, SavedOptimizer
+from distributed.fit import fit
 from distributed.found import CHECKPOINTS, checkpoint_at, checkpoints_in
-from distributed.gradient import TrainingStep
-from distributed.joint import JointStep
+from distributed.gradient import (
+    Compile,
+    Gradient,
+    LossGradient,
+    by_xla,
+    graphs_as_traced,
+    traced_once,
+)
+from distributed.joint import JointGradient, Passes
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
 from distributed.order import Order, balanced, micro_batches_of
 from distributed.plan import Plan, State, first_state, make_plan, rate_warning
 from distributed.rows import Batch, BatchRows, Feed, Rows
 from distributed.run import Run
-from distributed.train import HeldOut, is_finished, train
+from distributed.step import SplitStep, TrainingStep, WholeStep
+from distributed.train import HeldOut, is_finished
 from distributed.versions import environment
 from ringbase.errors import InputError
 from ringbase.files import sha256, write_json
@@ -35,7 +43,7 @@ from tasks.runs import history
 from tasks.runs.environment import result_file
 from tasks.runs.history import TRAINING, History, began_here, files_of
 from tasks.runs.job import Job
-from tasks.runs.loading import load_on_all
+from tasks.runs.loading import SavedModel, load_on_all
 from tasks.runs.resolve.command import DATA, schedule_of
 from tasks.runs.resolve.past import MODEL, RUN_FILE, TASK_FILE
 from tasks.runs.resolve.spec import RunSpec, Start, digest_of
@@ -127,6 +135,7 @@ class Training:
         may_be_few = not model.head.reads_words and config.optimizer != "lamb"
         if may_be_few and isinstance(data.rows, Rows):  # rows in memory
             self.words = TrainedWords(model, data.rows.column("input_ids")[0], tracing)
+        self._optimizer = self._all_reduce_optimizer(job)
         self.step = self._training_step(job, is_optimized)
 
     @property
@@ -174,8 +183,9 @@ class Training:
             set_former_run_aside(run, history)
         run.remove(result_file(trains=True))
         feed = self.feed(seed)
-        copy_model = partial(weights.copied, self.model, start.tokenizer)
-        with closing(Checkpoints(folder, world, copy_model, loop, run.publish)) as checkpoints:
+        saved_model = SavedModel(self.model, start, run.say)
+        parts = saved_model, SavedOptimizer(self.step.optimizer)
+        with closing(Checkpoints(folder, world, parts, loop, run.publish)) as checkpoints:
             self._take_values(start, run, seed, checkpoints, state)
             if is_at_end:
                 history.begin("evaluation", start.reason, state.step)
@@ -187,8 +197,7 @@ class Training:
                     self._compile([*feed.batches_of_shapes()], run)
             job.has_trained.set()
             world.stop_soon("finishing what it does, which the next start need not repeat")
-            training = partial(train, self.step, feed, plan, checkpoints, run, loop, held_out)
-            state = surviving(world, f"the training in {run.folder}", training)
+            state = fit(self.step, feed, plan, checkpoints, run, loop, state, held_out)
         steps = state.step
         if held_out and held_out.best and state.best:
             position, score = state.best
@@ -237,16 +246,15 @@ class Training:
     def _take_values(
         self, start: Start, run: Run, seed: int, checkpoints: Checkpoints, state: State
     ) -> None:
-        """Gives model, optimizer and step the values that a training begins with."""
+        """Gives model and optimizer the values that a training begins with."""
         self.step.begin(seed)
         self.model.initialize(seed, is_loaded=start.weights is not None)
         self._world.on_first(self._load, start, run, seed, checkpoints)
         broadcast_variables(self.words.read, self._world)
         self.words.take()
-        self.step.begin_at(state)
         # the schedule follows the progress
         if start.state is None or state.step != start.state.step:
-            self.step.optimizer.optimizer.iterations.assign(state.step)
+            self._optimizer.optimizer.iterations.assign(state.step)
 
     def _few_shapes(self) -> Layouts:
         """The few shapes of micro-batches that XLA compiles, chosen from a sample of the steps. A
@@ -278,23 +286,39 @@ class Training:
             return self._task.max_seq_length
         return int(self._task.lengths(rows, np.arange(len(rows))).max())
 
-    def _training_step(self, job: Job, is_optimized: bool) -> TrainingStep:
-        """The step of BERT's optimizer with the plan's schedule."""
-        task, config, plan, world = self._task, self._config, self._plan, job.world
+    def _all_reduce_optimizer(self, job: Job) -> AllreduceOptimizer:
+        """BERT's optimizer with the plan's schedule."""
+        config, plan = self._config, self._plan
         schedule = plan.learning_rate, plan.steps, plan.warmup_steps
-        bert_optimizer = make_optimizer(config.optimizer, *schedule)
-        optimizer = AllreduceOptimizer(
-            bert_optimizer,
+        return AllreduceOptimizer(
+            make_optimizer(config.optimizer, *schedule),
             self.words.variables,
-            world,
+            job.world,
             job.collectives,
-            task.terms,
             scales_loss=self.model.compute_dtype == "float16",
             compression=config.step.compression,
         )
+
+    def _training_step(self, job: Job, is_optimized: bool) -> TrainingStep:
+        """The step, compiled as the device and the length of the training need it."""
         job.run.say("building the training step: the first step takes longer")
+        others = self._optimizer, self.words.write_back
+        if self._layouts is None:
+            calling = nullcontext if is_optimized else graphs_as_traced
+            return SplitStep(self._gradient(traced_once), *others, calling=calling)
+        gradient = self._gradient(by_xla)
+        # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are
+        # faster.
+        is_summed_by_xla = job.collectives.in_graph and self._config.loop.xla == "on"
+        may_be_whole = job.world.size == 1 or is_summed_by_xla
+        if job.world.device.is_gpu and may_be_whole and isinstance(gradient, LossGradient):
+            return WholeStep(gradient, *others)
+        return SplitStep(gradient, *others)
+
+    def _gradient(self, compiled: Compile) -> Gradient:
+        """That of the task's loss."""
+        task, scores = self._task, self.words.scores
         longest = rounded_up(self._longest_row())
-        scores = self.words.scores
 
         def outputs(batch: dict, key: tf.Tensor) -> Any:
             return scores(batch | {"longest": longest}, key)
@@ -302,20 +326,12 @@ class Training:
         def loss(batch: dict, key: tf.Tensor) -> Mapping[str, tf.Tensor]:
             return task.loss(outputs(batch, key), batch)
 
-        common = task.weights, optimizer, self.words.write_back
-        # what is left is how it is compiled
-        make_step: Callable = partial(TrainingStep, loss, *common)
+        variables = self.words.variables
         if task.joint:
             joint_loss, texts_of = task.joint
-            make_step = partial(JointStep, joint_loss, outputs, texts_of, *common)
-        if self._layouts is None:
-            return make_step("graph" if is_optimized else "as traced")
-        # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are
-        # faster.
-        is_summed_by_xla = job.collectives.in_graph and config.loop.xla == "on"
-        can_be_whole = not task.joint and (world.size == 1 or is_summed_by_xla)
-        is_whole = world.device.is_gpu and can_be_whole
-        return make_step("step" if is_whole else "gradient")
+            passes = Passes(outputs, variables, compiled)
+            return JointGradient(joint_loss, passes, texts_of, task.weights, self._world)
+        return LossGradient(loss, task.weights, task.terms, variables, compiled)
 
     def _compile(self, batches_of_shapes: Sequence[Batch], run: Run) -> None:
         """Lets XLA compile the step for these batches, one of each shape."""
@@ -337,6 +353,10 @@ class Training:
         if start.weights is None:
             run.say(f"weights: initial values, seed {seed}: training from scratch")
             return
+        if start.checkpoint:
+            checkpoints.restore(start.checkpoint)
+            return
+        # a model that has been trained already has all tensors of its head
         is_new = start.state is None
         names = start.fresh_tensors if is_new else ()
         fresh = {name: tensors[name].numpy() for name in names}
@@ -345,10 +365,8 @@ class Training:
         run.say(f"weights: {loaded} ({start.reason})")
         for name, value in fresh.items():
             tensors[name].assign(value)
-        moments = start.checkpoint or start.moments
-        if moments:
-            checkpoints.restore(moments, self.step.optimizer)
         if start.moments:
+            SavedOptimizer(self._optimizer).restore(start.moments)
             run.say(f"moments: {start.moments}")
 
     def _describe(self, spec: RunSpec, job: Job, plan: Plan, fixed: Mapping) -> None:

@@ -15,6 +15,7 @@ from harness import toy
 from harness.mpi import HANGS_S
 from harness.refusals import refused
 
+from distributed.checkpoint import SavedOptimizer
 from distributed.collectives import Collectives
 from distributed.found import (
     checkpoint_at,
@@ -57,19 +58,20 @@ def flip_a_byte(path):
     path.write_bytes(content)
 
 
-def test_a_checkpoint_holds_what_stood_at_the_save_while_training_goes_on(saver, tmp_path):
+def test_a_checkpoint_holds_what_stood_at_the_save_while_training_goes_on(tmp_path):
+    may_write = threading.Event()
+
+    class SlowModel(toy.SavedModel):
+        def copied(self):
+            write = super().copied()
+            return lambda into: may_write.wait(HANGS_S) and write(into)
+
+    saver = toy.Toy(WORLD, COLLECTIVES, tmp_path, saved_model=SlowModel)
     saver.optimizer.optimizer.iterations.assign(12)
     change_variables(saver)
-    may_write, kept = threading.Event(), [variable.numpy() for variable in variables_of(saver)]
-    copy_model = saver.checkpoints.copy_model
-
-    def copy_slowly():
-        write = copy_model()
-        return lambda into: may_write.wait(HANGS_S) and write(into)
-
-    saver.checkpoints.copy_model = copy_slowly
+    kept = [variable.numpy() for variable in variables_of(saver)]
     state = State(120, 12, 100, 10, {"--seed": 7})
-    saver.checkpoints.save(saver.optimizer, state)
+    saver.checkpoints.save(state)
     change_variables(saver)
     assert saver.positions() == []
     may_write.set()
@@ -79,13 +81,13 @@ def test_a_checkpoint_holds_what_stood_at_the_save_while_training_goes_on(saver,
     assert sorted(os.listdir(path)) == files
     assert read_checkpoint(path) == state
     other = toy.Toy(WORLD, COLLECTIVES, tmp_path / "other")
-    other.restore(path)
+    other.checkpoints.restore(path)
     assert other.optimizer.optimizer.iterations.numpy() == 12
     for expected, restored in zip(kept, variables_of(other), strict=True):
         np.testing.assert_array_equal(restored.numpy(), expected, err_msg=restored.path)
     wider = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
     optimizer = toy.make_optimizer(wider, WORLD, COLLECTIVES)
-    refused(lambda: saver.checkpoints.restore(path, optimizer), path)
+    refused(lambda: SavedOptimizer(optimizer).restore(path), path)
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):

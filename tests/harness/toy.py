@@ -4,24 +4,22 @@ training.
 `train` does on a toy what an entry point of tasks/ does: plan, model, optimizer, resume, train.
 """
 
-from functools import partial
-
 import keras
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from distributed.checkpoint import Checkpoints
-from distributed.elastic import surviving
-from distributed.found import complete_checkpoints, folder_name, newest_intact, read_checkpoint
-from distributed.gradient import TrainingStep
+from distributed.checkpoint import Checkpoints, SavedOptimizer
+from distributed.fit import fit, restored
+from distributed.found import complete_checkpoints, folder_name, read_checkpoint
+from distributed.gradient import LossGradient, traced_once
 from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
-from distributed.plan import LoopSettings, PlanSettings, State, first_state, make_plan
+from distributed.plan import LoopSettings, PlanSettings, State, make_plan
 from distributed.rows import Feed, Rows, ragged
 from distributed.run import Run
-from distributed.train import train as train_loop
+from distributed.step import SplitStep
 from ringbase.settings import Settings, made
 
 NUM_ROWS, NUM_INPUTS = 50, 4
@@ -62,12 +60,26 @@ def make_optimizer(model, world, collectives, **options):
     return AllreduceOptimizer(inner, model.trainable_variables, world, collectives, **options)
 
 
-def make_checkpoints(folder, world, model, settings):
-    def copy_model():
-        values = {f"{number:03d}": v.numpy() for number, v in enumerate(model.trainable_variables)}
+def make_step(optimizer, loss, weights, terms=("loss",), **options):
+    """The step of a loss by the optimizer's variables."""
+    gradient = LossGradient(loss, weights, terms, optimizer.trainable, traced_once)
+    return SplitStep(gradient, optimizer, **options)
+
+
+class SavedModel:
+    """A model's variables as a part of a checkpoint."""
+
+    def __init__(self, model):
+        self.variables = model.trainable_variables
+
+    def copied(self):
+        values = {f"{number:03d}": v.numpy() for number, v in enumerate(self.variables)}
         return lambda into: save_file(values, into / "model.safetensors")
 
-    return Checkpoints(folder / "checkpoints", world, copy_model, settings)
+    def restore(self, folder):
+        saved = load_file(folder / "model.safetensors")
+        for variable, name in zip(self.variables, sorted(saved), strict=True):
+            variable.assign(saved[name])
 
 
 class ToySettings(Settings):
@@ -79,7 +91,7 @@ class Toy:
     """A model, its optimizer, and their checkpoints in a folder. `flags` are those of
     `ToySettings`."""
 
-    def __init__(self, world, collectives, folder, seed=1, **flags):
+    def __init__(self, world, collectives, folder, seed=1, saved_model=SavedModel, **flags):
         defaults = {
             "num_train_steps": STEPS,
             "global_batch_size": GLOBAL_BATCH,
@@ -88,20 +100,15 @@ class Toy:
         self.settings = made(ToySettings, defaults | flags)
         self.model = make_model(seed)
         self.optimizer = make_optimizer(self.model, world, collectives)
-        self.checkpoints = make_checkpoints(folder, world, self.model, self.settings.loop)
         self.folder = folder / "checkpoints"
-
-    def restore(self, checkpoint):
-        saved = load_file(checkpoint / "model.safetensors")
-        for variable, name in zip(self.model.trainable_variables, sorted(saved), strict=True):
-            variable.assign(saved[name])
-        self.checkpoints.restore(checkpoint, self.optimizer)
+        parts = saved_model(self.model), SavedOptimizer(self.optimizer)
+        self.checkpoints = Checkpoints(self.folder, world, parts, self.settings.loop)
 
     def save(self, position, **changes):
         """A checkpoint after `position` rows, 10 in each step; `changes` are those of its
         `State`."""
         given = {"step": position // 10, "steps": 100, "global_batch_size": 10} | changes
-        self.checkpoints.save(self.optimizer, State(position, settings={}, **given))
+        self.checkpoints.save(State(position, settings={}, **given))
         self.checkpoints.finish()
         return self.folder / folder_name(position)
 
@@ -120,17 +127,11 @@ def train(world, collectives, folder, collate=collate, weights=weights, held_out
     def loss(batch, key):
         return {"loss": tf.reduce_sum(tf.square(errors(toy.model, batch)))}
 
-    def restored():
-        path, state = newest_intact(toy.folder, run.say) or (None, None)
-        if path:
-            toy.restore(path)
-        return first_state(plan, {}, state, True)
-
-    step = TrainingStep(loss, weights, toy.optimizer, seed=7)
-    step.begin_at(world.on_first(restored))
+    step = make_step(toy.optimizer, loss, weights, seed=7)
+    state = world.on_first(restored, toy.checkpoints, plan, run.say)
     loop = LoopSettings(log_steps=1)
-    work = partial(train_loop, step, feed, plan, toy.checkpoints, run, loop, held_out)
-    return toy.optimizer, surviving(world, "training", work)
+    state = fit(step, feed, plan, toy.checkpoints, run, loop, state, held_out)
+    return toy.optimizer, state
 
 
 def flat(optimizer):

@@ -51,7 +51,7 @@ def test_on_a_gpu_only_the_last_of_the_measured_steps_is_waited_for():
     class Step:
         def take(self, batches, number, requests, clock):
             events.append(f"start {number} with {batches}")
-            clock.mark("apply_s", Result(number))
+            clock.wait_for(Result(number), ends_step=True)
             return Result(number), []
 
     events = []

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from distributed.clock import StepClock
 from distributed.collectives import Collectives
-from distributed.gradient import StepClock, dropout_key
-from distributed.joint import InBatchLoss, JointStep, Vectors
+from distributed.gradient import dropout_key, traced_once
+from distributed.joint import InBatchLoss, JointGradient, Passes, Vectors
 from distributed.optimizer import AllreduceOptimizer
+from distributed.step import SplitStep
 from distributed.world import World
 
 WIDTH, ROWS = 6, 9
@@ -121,8 +123,8 @@ def test_parts_are_slices_of_the_whole_and_own_negatives_alone_are_not(both_ways
 
 @pytest.mark.parametrize("num_pieces", [1, 3])
 def test_the_gradient_is_that_of_one_pass_with_the_same_dropout(num_pieces):
-    """One pass over all micro-batches, each with its own mask: the second pass that JointStep makes
-    must draw the masks of the first."""
+    """One pass over all micro-batches, each with its own mask: the second pass that JointGradient
+    makes must draw the masks of the first."""
     seed, whole, joint = 5, vectors_of_rows(), InBatchLoss(0.3)
     table = keras.Variable(np.eye(WIDTH) + 0.1, dtype="float32")
     world, collectives = World(), Collectives()
@@ -155,8 +157,9 @@ def test_the_gradient_is_that_of_one_pass_with_the_same_dropout(num_pieces):
     expected, with_other_masks = gradient_of_one_pass(0), gradient_of_one_pass(1)
     before = table.numpy()
     weights = lambda batch: {"loss": float((batch["slot"] == 0).sum())}  # noqa: E731
-    step = JointStep(joint, vectors, texts_of, weights, optimizer, lambda: None, "graph", seed)
-    step.take(batches, 0, [], StepClock(ROWS, None))
+    passes = Passes(vectors, [table], traced_once)
+    gradient = JointGradient(joint, passes, texts_of, weights, world)
+    SplitStep(gradient, optimizer, seed=seed).take(batches, 0, [], StepClock(ROWS))
     found = before - table.numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     assert np.linalg.norm(found - with_other_masks) > 1e-2 * np.linalg.norm(expected)

@@ -18,10 +18,12 @@ from bert.model import Bert, Tracing
 from bert.optimizer import AdamWeightDecay, WarmupDecay
 from bert.trained_words import WORDS, AllWords, TrainedWords
 from distributed.arrays import host_view
+from distributed.clock import StepClock
 from distributed.collectives import Collectives
 from distributed.devices import Device
-from distributed.gradient import StepClock, TrainingStep, summed
+from distributed.gradient import LossGradient, by_xla, summed, traced_once
 from distributed.optimizer import AllreduceOptimizer, StepResult
+from distributed.step import SplitStep, WholeStep
 from distributed.world import World
 
 RATE, STEPS, WARMUP = 0.05, 6, 2
@@ -46,8 +48,10 @@ class Trainer:
             Collectives(),
             scales_loss=scales_loss,
         )
-        compiled = "step" if kind == "step" else "graph"
-        self.one = TrainingStep(self.loss, self.weights, self.optimizer, compiled=compiled)
+        variables = self.optimizer.trainable
+        of_kind, compiled = (WholeStep, by_xla) if kind == "step" else (SplitStep, traced_once)
+        gradient = LossGradient(self.loss, self.weights, ("loss",), variables, compiled)
+        self.one = of_kind(gradient, self.optimizer)
 
     def loss(self, batch, key):
         self.num_traced += 1
@@ -177,8 +181,11 @@ def test_a_step_without_targets_changes_nothing_not_even_the_loss_scale(kind):
     assert trainer.step(4, batches_of(4, [8, 0]))["applied"]
 
 
-@pytest.mark.parametrize(("compiled", "grouping"), [("graph", "by length"), ("step", "compiled")])
-def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
+@pytest.mark.parametrize(
+    ("of_kind", "compiled", "grouping"),
+    [(SplitStep, traced_once, "by length"), (WholeStep, by_xla, "compiled")],
+)
+def test_words_that_no_text_has_keep_their_embeddings(of_kind, compiled, grouping):
     """Beside a training of all words, as Google's, where the others decay. What texts have is the
     same in both."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -198,7 +205,8 @@ def test_words_that_no_text_has_keep_their_embeddings(compiled, grouping):
         def loss(batch, key):
             return task.loss(words.scores(batch, key), batch)
 
-        step = TrainingStep(loss, task.weights, optimizer, words.write_back, compiled)
+        gradient = LossGradient(loss, task.weights, task.terms, words.variables, compiled)
+        step = of_kind(gradient, optimizer, words.write_back)
         for number in range(steps):
             step.take([batch], number, (), StepClock(1))
         step.write_back()

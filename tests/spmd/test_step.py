@@ -10,8 +10,11 @@ import tensorflow as tf
 from harness import toy
 from harness.program_runs import metrics_in
 
+from distributed.clock import StepClock
 from distributed.collectives import Collectives
-from distributed.gradient import StepClock, TrainingStep
+from distributed.gradient import put_all
+from distributed.optimizer import check_replicas, reduce_weights
+from distributed.step import SplitStep
 from distributed.world import World
 from ringbase.errors import InputError
 
@@ -61,7 +64,7 @@ def test_each_loss_term_is_averaged_over_its_own_weight(accumulation, world, col
     """13 rows, of which 3 have the second term: none on some ranks. Compared with the
     definition."""
     model, terms = toy.make_model(seed=3), ("squared", "absolute")
-    optimizer = toy.make_optimizer(model, world, collectives, loss_terms=terms)
+    optimizer = toy.make_optimizer(model, world, collectives)
 
     def loss(batch, key):
         error = toy.errors(model, batch)
@@ -81,7 +84,8 @@ def test_each_loss_term_is_averaged_over_its_own_weight(accumulation, world, col
 
     parts = np.array_split(np.arange(13), world.size * accumulation)[world.rank :: world.size]
     batches = [batch_of(part) for part in parts]
-    result = TrainingStep(loss, weights, optimizer).take(batches, 0, (), StepClock(1))[0].read()
+    step = toy.make_step(optimizer, loss, weights, terms)
+    result = step.take(batches, 0, (), StepClock(1))[0].read()
     found = [*(result[term] for term in terms), result["gradient_norm"]]
     np.testing.assert_allclose(found, [*means, norm], rtol=1e-12)
 
@@ -122,7 +126,7 @@ def test_a_mean_is_over_the_rows_with_targets_and_a_step_without_one_changes_not
     def weights(batch):
         return {"loss": float((batch["row"] >= 13).sum())}
 
-    step = TrainingStep(loss, weights, optimizer)
+    step = toy.make_step(optimizer, loss, weights)
 
     def take(numbers):
         own_rows = np.array_split(numbers, world.size)[world.rank]
@@ -172,18 +176,15 @@ def test_steps_without_targets_are_counted_and_twenty_end_the_training(
 
 
 @ALL
-def test_weights_and_requests_of_the_ranks_are_summed(world, collectives):
-    optimizer = toy.make_optimizer(
-        toy.make_model(seed=0), world, collectives, loss_terms=("a", "b")
-    )
+def test_weights_and_requests_of_the_ranks_are_summed(world):
     size, is_last = world.size, world.rank == world.size - 1
     # More than float32 can count, and none on some ranks.
-    totals = optimizer.reduce_weights({"a": 2.0**25 + 1, "b": 0.5 * is_last}, (is_last, False))
+    totals = reduce_weights(world, {"a": 2.0**25 + 1, "b": 0.5 * is_last}, (is_last, False))
     assert totals == ({"a": size * (2.0**25 + 1), "b": 0.5}, [True, False])
-    assert optimizer.reduce_weights({"a": 1.0, "b": 0.0}) == ({"a": size, "b": 0.0}, [])
+    assert reduce_weights(world, {"a": 1.0, "b": 0.0}) == ({"a": size, "b": 0.0}, [])
     for wrong in (-1.0, np.nan):
         with pytest.raises(ValueError, match="loss term 'b'"):
-            optimizer.reduce_weights({"a": 1.0, "b": wrong})
+            reduce_weights(world, {"a": 1.0, "b": wrong})
 
 
 @pytest.mark.ranks(2, 3)
@@ -194,19 +195,19 @@ def test_all_ranks_start_with_the_first_ones_values_or_not_at_all(world, collect
     for number, variable in enumerate(state):
         variable.assign(np.full(variable.shape, 10 * number + world.rank, variable.dtype))
     with pytest.raises(InputError, match="the trainable variables"):
-        optimizer.check_replicas()
-    TrainingStep(None, None, optimizer).synchronize()
+        check_replicas(optimizer)
+    SplitStep(None, optimizer).synchronize()
     assert toy.flat(optimizer).tobytes() == of_first.tobytes()
     assert all(np.all(variable.numpy() == 10 * number) for number, variable in enumerate(state))
     if world.rank == world.size - 1:
         last = optimizer.trainable[-1]
         last.assign(np.nextafter(last.numpy(), np.inf))  # by one unit in the last place
     with pytest.raises(InputError, match="the trainable variables"):
-        optimizer.check_replicas()
+        check_replicas(optimizer)
 
 
 @ALL
-def test_a_rank_that_computes_other_bits_is_named(world, collectives, monkeypatch):
+def test_a_rank_that_computes_other_bits_is_named(world, collectives):
     model = toy.make_model(seed=1)
     optimizer = toy.make_optimizer(model, world, collectives)
 
@@ -216,18 +217,28 @@ def test_a_rank_that_computes_other_bits_is_named(world, collectives, monkeypatc
     def micro_batches(rank):
         return [batch_of(np.arange(rank, rank + 5))]
 
-    step = TrainingStep(loss, toy.weights, optimizer)
+    step = toy.make_step(optimizer, loss, toy.weights)
     step.compare_ranks(micro_batches)
-    sound, calls = step._own_sums, itertools.count()
+    sound, calls = step.gradient, itertools.count()
 
-    def unsound(*arguments):
+    class Unsound:
         """One bit is wrong where this rank computes its own gradient, not the next one's."""
-        first, *others = sound(*arguments)
-        if world.rank == world.size - 1 and next(calls) == 0:
-            first = np.nextafter(first.numpy(), np.inf)
-        return [first, *others]
 
-    monkeypatch.setattr(step, "_own_sums", unsound)
+        terms = sound.terms
+
+        def sums(self, batches, factors, keys, sink):
+            own = Collectives().sink()
+            terms = sound.sums(batches, factors, keys, own)
+            first, *others = own.totals()
+            if world.rank == world.size - 1 and next(calls) == 0:
+                first = np.nextafter(first.numpy(), np.inf)
+            put_all([first, *others], sink)
+            return terms
+
+        def alone(self):
+            return self
+
+    unsound = SplitStep(Unsound(), optimizer)
     last, before = world.size - 1, max(world.size - 2, 0)
     with pytest.raises(InputError, match=f"rank {before} on .* and rank {last} on .* different"):
-        step.compare_ranks(micro_batches)
+        unsound.compare_ranks(micro_batches)

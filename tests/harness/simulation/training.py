@@ -4,7 +4,6 @@ a model that counts its rows.
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,16 @@ from harness.simulation.options import Options
 from harness.simulation.watch import NUM_ROWS, PRIMES, SEED, Watch, hash_after
 from safetensors.numpy import load_file, save_file
 
-from distributed import checkpoint, elastic
-from distributed.checkpoint import Checkpoints
+from distributed.checkpoint import Checkpoints, SavedOptimizer
 from distributed.collectives import Collectives
-from distributed.found import newest_intact
-from distributed.gradient import TrainingStep
+from distributed.fit import fit, restored
 from distributed.joining import started
-from distributed.optimizer import AllreduceOptimizer
 from distributed.order import Order
-from distributed.plan import LoopSettings, PlanSettings, State, first_state, make_plan
+from distributed.plan import LoopSettings, PlanSettings, make_plan
 from distributed.rows import Feed, Rows
 from distributed.run import Run
-from distributed.train import HeldOut, train
+from distributed.step import SplitStep
+from distributed.train import HeldOut
 from distributed.world import World
 
 
@@ -47,33 +44,41 @@ class Number:
         self.value = np.array(value, np.float64)
 
 
-@dataclass(eq=False)
-class Counting:
-    """An optimizer's own variables."""
+class RowSums:
+    """An optimizer that adds the sum over ranks of a step's rows to the counts."""
 
-    iterations: Number = field(default_factory=lambda: Number(np.zeros([])))
-    hashed: Number = field(default_factory=lambda: Number(np.zeros([])))
-    learning_rate = 0.0
-    _learning_rate = None
+    def __init__(self, counts: Number, world: World):
+        self.world = world
+        self.trainable = [counts]
+        self.hashed = Number(np.zeros([]))
+        self._iterations = Number(np.zeros([]))
+        self._sums = Sums(world)
 
-    @property
-    def variables(self) -> list[Number]:
-        return [self.iterations, self.hashed]
+    def state(self) -> dict[str, Number]:
+        return {"0000": self._iterations, "0001": self.hashed}
 
+    def reset(self) -> None:
+        raise NotImplementedError  # one training is simulated
 
-class RowSums(AllreduceOptimizer):
-    """Adds the sum over ranks of a step's rows to the counts."""
+    def num_steps(self) -> int:
+        return int(self._iterations.value)
 
-    def __post_init__(self) -> None:
-        self.dtype, self._loss_scale = "float64", None
+    def factors(self, weights) -> np.ndarray:
+        return 1 / np.array([*weights.values()])
+
+    def sink(self):
+        return self._sums.sink()
 
     def update(self, total: list) -> tf.Tensor:
-        counts, inner = self.trainable[0], self.optimizer
+        counts = self.trainable[0]
         rows, sums = total
         counts.assign(counts.value + rows)
-        inner.hashed.assign(hash_after(inner.hashed.value, rows))
-        inner.iterations.assign(inner.iterations.value + 1)
+        self.hashed.assign(hash_after(self.hashed.value, rows))
+        self._iterations.assign(self._iterations.value + 1)
         return tf.constant([1.0, 0.0, 1.0, 0.0, *sums])
+
+    def skip(self, num_terms: int) -> tf.Tensor:
+        raise NotImplementedError  # each row has a target
 
 
 class Sums(Collectives):
@@ -101,20 +106,49 @@ class Sums(Collectives):
         return np.split(total, np.cumsum([np.size(tensor) for tensor in tensors])[:-1])
 
 
-class CountingStep(TrainingStep):
-    """The real step around a gradient that names this rank's rows."""
+class RowCounts:
+    """A gradient that names this rank's rows."""
 
-    def __post_init__(self) -> None:
-        self.state = checkpoint.State(0, 0, 1, 1, {})
-        self.after_step: Callable[[CountingStep, Any], None] = lambda step, wanted: None
+    terms = ("loss",)
 
-    def _own_sums(self, batches, inverse_weights, keys) -> list:
+    def weights(self, batch) -> dict[str, float]:
+        return {"loss": float(len(batch["row"]))}
+
+    def sums(self, batches, factors, keys, sink) -> np.ndarray:
         rows = np.concatenate([batch["row"] for batch in batches])
-        return [np.bincount(rows, minlength=NUM_ROWS).astype(float), np.array([float(len(rows))])]
+        terms = np.array([float(len(rows))])
+        sink.put(1, terms)
+        sink.put(0, np.bincount(rows, minlength=NUM_ROWS).astype(float))
+        return terms
+
+    def alone(self) -> "RowCounts":
+        return self
+
+
+class SavedCounts:
+    """The counts as a part of a checkpoint."""
+
+    def __init__(self, counts: Number):
+        self._counts = counts
+
+    def copied(self) -> Callable[[Path], None]:
+        copied = self._counts.value.copy()
+        return lambda into: save_file({"0": copied}, into / "model.safetensors")
+
+    def restore(self, folder: Path) -> None:
+        self._counts.assign(load_file(folder / "model.safetensors")["0"])
+
+
+class WatchedStep(SplitStep):
+    """The real step. `seen` is told of each."""
+
+    def __init__(self, gradient, optimizer, seen: Callable[[SplitStep, Any], None], **options):
+        super().__init__(gradient, optimizer, **options)
+        self._seen = seen
 
     def take(self, batches, number, requests, clock):
         result, wanted = super().take(batches, number, requests, clock)
-        self.after_step(self, wanted)
+        self._seen(self, wanted)
         return result, wanted
 
 
@@ -141,28 +175,13 @@ def program(world: World, folder: Path, options: Options, watch: Watch) -> None:
         )
         plan = make_plan(settings, NUM_ROWS, world.launched_size).on_ranks(world.size)
         counts = Number(np.zeros(NUM_ROWS))
-        optimizer = RowSums(Counting(), [counts], world, Sums(world))
-        step = CountingStep(lambda *_: {}, weights_of, optimizer, seed=SEED)
-        step.after_step = partial(watch.after_step, world)
-
-        def copy_model() -> Callable[[Path], None]:
-            copied = counts.value.copy()
-            return lambda into: save_file({"0": copied}, into / "model.safetensors")
-
-        saving = Checkpoints(
-            folder / "checkpoints", world, copy_model, loop, publish=watch.published
-        )
+        optimizer = RowSums(counts, world)
+        seen = partial(watch.after_step, world)
+        step = WatchedStep(RowCounts(), optimizer, seen, seed=SEED)
+        parts = SavedCounts(counts), SavedOptimizer(optimizer)
+        saving = Checkpoints(folder / "checkpoints", world, parts, loop, publish=watch.published)
         with closing(saving) as checkpoints:
-
-            def restored() -> State:
-                path, state = newest_intact(checkpoints.folder, run.say) or (None, None)
-                if path:
-                    counts.assign(load_file(path / "model.safetensors")["0"])
-                    checkpoints.restore(path, optimizer)
-                return first_state(plan, {}, state, True)
-
-            state = world.on_first(restored)
-            step.begin_at(state)
+            state = world.on_first(restored, checkpoints, plan, run.say)
             watch.begins(world, state)
             measure = partial(score_of, world, counts)
             held_out = HeldOut(
@@ -173,14 +192,9 @@ def program(world: World, folder: Path, options: Options, watch: Watch) -> None:
             )
             rows = Rows(pa.table({"row_id": pa.array(range(NUM_ROWS))}))
             feed = Feed(rows=rows, order=Order(NUM_ROWS, SEED), collate=dict)
-            work = partial(train, step, feed, plan, checkpoints, run, loop, held_out)
-            state = elastic.surviving(world, "the training", work)
+            state = fit(step, feed, plan, checkpoints, run, loop, state, held_out)
         run.write_json("result.json", {"step": state.step})
         world.on_first(run.publish, True)
-
-
-def weights_of(batch) -> dict[str, float]:
-    return {"loss": float(len(batch["row"]))}
 
 
 def score_of(world: World, counts: Number) -> dict[str, float]:

@@ -53,7 +53,7 @@ class Watch:
     def after_step(self, world: World, step, wanted: list[bool]) -> None:
         """A rank has taken a step."""
         process, number = process_of(world), step.state.step + 1
-        counts, hashed = step.optimizer.trainable[0].value, step.optimizer.optimizer.hashed.value
+        counts, hashed = step.optimizer.trainable[0].value, step.optimizer.hashed.value
         self.check(process.name, number, counts, hashed)
         seen = self._wanted.setdefault((world.comm._shared, number), wanted)
         if seen != wanted:

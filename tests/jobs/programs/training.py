@@ -20,7 +20,7 @@ from pathlib import Path
 from harness import toy
 
 from distributed import elastic
-from distributed.collectives import open_collectives
+from distributed.collectives import Collectives, open_collectives
 from distributed.devices import DeviceSettings
 from distributed.train import HeldOut
 from distributed.watchdog import StallSettings
@@ -64,45 +64,45 @@ def measure():
     return {"score": float(len(world.all_gather(step)) > 0)}
 
 
-def watched(backend):
+class Watched(Collectives):
     """A backend with places before and after its sums."""
-    all_reduce_sum = backend.all_reduce_sum
 
-    def summed(*args):
+    def __init__(self, backend):
+        self._backend = backend
+
+    def all_reduce_sum(self, tensors, compresses=False):
         at("sum")
-        total = all_reduce_sum(*args)
+        total = self._backend.all_reduce_sum(tensors, compresses)
         at("summed")
         if "torn" in arguments and step == TORN and first_rank == "2":
             world.comm.recv(source=1)  # raises, as MPI tells of the death
         return total
 
-    backend.all_reduce_sum = summed
-    return backend
 
+class WatchedModel(toy.SavedModel):
+    """With places where it is copied, and where it has been written."""
 
-def watched_checkpoints(*args, make=toy.make_checkpoints):
-    checkpoints = make(*args)
-    copy_model = checkpoints.copy_model
-
-    def copy():
+    def copied(self):
         at("save")
-        write_model = copy_model()
-        return lambda into: (write_model(into), at("write"))[0]
-
-    checkpoints.copy_model = copy
-    return checkpoints
+        write = super().copied()
+        return lambda into: (write(into), at("write"))[0]
 
 
-toy.make_checkpoints = watched_checkpoints
 with World.join(DeviceSettings(device="cpu"), program="prog", stalls=stalls) as world:
     first_rank = str(world.rank)
     (folder / f"rank-{first_rank}").write_text(str(os.getpid()))
     elastic.enable(world)
     held_out = HeldOut(measure=measure, num_rows=1, every=10, best="score")
-    backend = watched(open_collectives(world))
+    backend = Watched(open_collectives(world))
     settings = {"num_train_steps": STEPS, "save_checkpoints_steps": 4}
     optimizer, state = toy.train(
-        world, backend, folder, weights=weights, held_out=held_out, **settings
+        world,
+        backend,
+        folder,
+        weights=weights,
+        held_out=held_out,
+        saved_model=WatchedModel,
+        **settings,
     )
     digests = world.all_gather(toy.flat(optimizer).tobytes().hex())
     if world.rank == 0:

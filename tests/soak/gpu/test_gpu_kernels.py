@@ -28,10 +28,12 @@ from bert.configuration import BertConfig
 from bert.heads import HEADS
 from bert.model import COMPILED_WIDTH, Bert, Tracing
 from bert.optimizer import make_optimizer
+from distributed.clock import StepClock
 from distributed.collectives import Collectives
 from distributed.devices import Device
-from distributed.gradient import StepClock, TrainingStep, traced_once
+from distributed.gradient import LossGradient, traced_once
 from distributed.optimizer import AllreduceOptimizer
+from distributed.step import SplitStep
 from distributed.world import World
 from tasks.runs import job
 
@@ -128,16 +130,15 @@ def take_step(head, precision, optimizer_name, recomputes):
         model.trainable_variables,
         World(device=Device("gpu")),
         Collectives(),
-        task.terms,
         scales_loss=precision == "fp16",
     )
 
     def loss(batch, key):
         return task.loss(model(batch, dropout_key=key, tracing=tracing), batch)
 
-    TrainingStep(loss, task.weights, optimizer, compiled="graph").take(
-        [batch, batch], 1, (), StepClock(1)
-    )
+    variables = model.trainable_variables
+    gradient = LossGradient(loss, task.weights, task.terms, variables, traced_once)
+    SplitStep(gradient, optimizer).take([batch, batch], 1, (), StepClock(1))
     traced_once(model)(batch)
 
 

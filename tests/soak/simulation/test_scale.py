@@ -15,15 +15,14 @@ from greenlet import getcurrent
 from harness.simulation import jobs
 from harness.simulation.jobs import Job, simulate
 from harness.simulation.options import Options
-from harness.simulation.training import RowSums
 
-from distributed import elastic
-from distributed.gradient import TrainingStep
+from distributed import elastic, step, train
+from distributed.step import TrainingStep
 
 SIZES, LATENCIES_S = (8, 64, 256, 1000), (10e-6, 100e-6, 500e-6)
 MEASURED = {
-    "weights and requests of a step": (RowSums, "reduce_weights"),
-    "agreement before a checkpoint": (RowSums, "check_replicas"),
+    "weights and requests of a step": (step, "reduce_weights"),
+    "agreement before a checkpoint": (train, "check_replicas"),
     "regrouping after a death": (elastic, "_regroup"),
     "variables of the furthest": (TrainingStep, "synchronize"),
 }
