@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from distributed.messages import Messages
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 
@@ -46,7 +47,7 @@ class Device:
         return self.kind == "gpu"
 
 
-def own_cores(world) -> Device:
+def own_cores(world: Messages) -> Device:
     """The cores of this rank: its share of those that the ranks of its machine may use."""
     masks = world.on_node(os.sched_getaffinity(0))
     mine = masks[world.local_rank]
@@ -60,7 +61,7 @@ def own_cores(world) -> Device:
     return Device("cpu", threads, notes=notes)
 
 
-def use_device(world, settings: DeviceSettings) -> Device:
+def use_device(world: Messages, settings: DeviceSettings) -> Device:
     """The device that the settings ask for, which becomes the only one that TensorFlow sees: on all
     ranks, before its first operation. Raises InputError: a GPU cannot be used, or ranks would share
     one."""

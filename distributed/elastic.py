@@ -9,10 +9,12 @@ them the variables and the state of the rank that is furthest (`TrainingStep.syn
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from distributed import launcher
-from distributed.joining import place_in, started
+from distributed.joining import started
+from distributed.ranks import Ranks
 from distributed.watchdog import StallError
 from distributed.world import World
 from ringbase.errors import InputError
@@ -36,7 +38,8 @@ def enable(world: World) -> None:
         raise InputError(
             f"--elastic needs ULFM, as in Open MPI 5 under --with-ft ulfm ({error})"
         ) from None
-    world.names = tuple(world.all_gather(f"rank {world.rank} on {started().Get_processor_name()}"))
+    names = world.all_gather(f"rank {world.rank} on {started().Get_processor_name()}")
+    world.ranks = replace(world.ranks, names=tuple(names))
 
 
 def surviving(world: World, place: str, work: Callable[[], T]) -> T:
@@ -60,14 +63,15 @@ def _can_be_of_death(world: World, error: Exception) -> bool:
     """Whether an error can follow from a death: MPI's own, whatever its code, because Open MPI 5.0
     also reports a death amid a barrier as "other error"; and any once this rank knows of one,
     because a message that it cut short can be garbage."""
-    is_of_mpi = world.is_elastic and isinstance(error, started().Exception)
-    return is_of_mpi or world.knows_of_death()
+    is_of_mpi = world.ranks.is_elastic and isinstance(error, started().Exception)
+    return is_of_mpi or world.ranks.knows_of_death()
 
 
 def _regroup(world: World, place: str, error: BaseException) -> bool:
-    """Joins the other survivors: `world` then has its new rank, size and communicator. Returns
-    whether all are at this place. Raises RuntimeError if no rank died."""
-    before, name, places = world.names, world.names[world.rank], None
+    """Joins the other survivors, which are then the ranks of the world. Returns whether all are at
+    this place. Raises RuntimeError if no rank died."""
+    before = world.ranks
+    name, places = before.names[before.rank], None
     # The watchdog does not watch over ranks that regroup, and MPI may wait without end.
     timeout_s = world.watchdog.settings.stall_timeout if world.watchdog.settings else 0
     text = f"the ranks did not regroup after a death within --stall_timeout {timeout_s:g} s"
@@ -78,19 +82,19 @@ def _regroup(world: World, place: str, error: BaseException) -> bool:
     while places is None:
         try:
             with world.watchdog.working():
-                for communicator in (*world.derived, world.comm):
-                    communicator.Revoke()
-                world.derived.clear()
-                world.comm = world.comm.Shrink()
-                vars(world).update(place_in(world.comm))
+                world.revoke()
+                # at once: another death while their places are found out is one among these
+                world.ranks = replace(world.ranks, comm=world.comm.Shrink())
+                world.ranks = Ranks.of(world.comm, before.launched_size, before.names)
                 world.watchdog.start(world.comm, world.fail)
-                world.names, places = zip(*world.all_gather((name, place)), strict=True)
+                names, places = zip(*world.all_gather((name, place)), strict=True)
+                world.ranks = replace(world.ranks, names=names)
         except Exception as again:  # another death meanwhile
             if not _can_be_of_death(world, again):
                 raise
     timer.cancel()
-    if world.names == before:
+    if world.ranks.names == before.names:
         raise RuntimeError(f"MPI reports an error, but all ranks are alive: {error}") from error
-    died = " and ".join(name for name in before if name not in world.names)
+    died = " and ".join(name for name in before.names if name not in world.ranks.names)
     world.say(f"{died} died: {'1 rank goes' if world.size == 1 else f'{world.size} ranks go'} on")
     return len(set(places)) == 1

@@ -1,4 +1,4 @@
-"""Joins MPI and finds this process's rank and machine."""
+"""Joins MPI."""
 
 import contextlib
 import os
@@ -66,21 +66,3 @@ def starting() -> Iterator[None]:
         yield
     finally:
         signal.alarm(0)
-
-
-def place_in(comm) -> dict[str, Any]:
-    """This process's rank, size, local rank and size, node and number of nodes, by their names in
-    `World`."""
-    MPI = started()
-    local = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
-    # no message: a death would block it
-    (first,) = MPI.Group.Translate_ranks(local.group, [0], comm.group)
-    nodes = sorted(set(comm.allgather(first)))
-    return {
-        "rank": comm.rank,
-        "size": comm.size,
-        "local_rank": local.rank,
-        "local_size": local.size,
-        "node": nodes.index(first),
-        "num_nodes": len(nodes),
-    }

@@ -219,4 +219,4 @@ def broadcast_variables(variables: Sequence[keras.Variable], world: World, root:
             values = broadcast(world.comm, own_values, root)
             if world.rank != root:
                 variable.assign(values)
-        world.refuse_after_death()
+        world.ranks.refuse_after_death()

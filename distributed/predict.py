@@ -35,7 +35,7 @@ def predict(
     of the model, and `digest(number of the batch, output as NumPy arrays)`, which returns what is
     kept of it, behind the model.
     """
-    with world.stopping("finishing this batch of predictions"):
+    with world.stops.within("finishing this batch of predictions"):
         return _predicted(world, run, rows, batches, collate, forward, digest, label)
 
 
@@ -65,7 +65,7 @@ def _predicted(
     # closed also after a death: tqdm ends a job that prints while an open bar is collected
     with progress as bar, ThreadPoolExecutor(1, "digest") as thread:
         for number, batch in zip(mine, prefetched(batch_of, mine), strict=True):
-            if world.stop_wanted.is_set():
+            if world.stops.wanted.is_set():
                 break
             # A slow rank may finish long after the others, which wait for its outputs below.
             with world.watchdog.working():

@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from distributed import launcher
 from distributed.devices import imported_tensorflow
+from distributed.ranks import Ranks
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.files import parse_json, replace_folder, write_bytes, write_json, write_text
@@ -276,7 +277,7 @@ class Unwritten(Run):
     """A run that neither writes nor prints, as on the second rank; its folder may be read."""
 
     def __init__(self, folder: Path = Path()) -> None:
-        super().__init__(folder, World(rank=1))
+        super().__init__(folder, World(Ranks(rank=1)))
 
 
 def replaced(path: Path, replace: Callable[[Path, Any], None], content) -> None:

@@ -88,7 +88,7 @@ def train(
     run.rewind_metrics(state.position)
     log, stop, overdue = Log(loop, world, run, state), False, is_survivor
     feeding = closing(feed.batches(plan, world, state))
-    stopping = world.stopping("finishing this step, then saving")
+    stopping = world.stops.within("finishing this step, then saving")
     with stopping, closing(log.display), feeding as batches:
         while True:
             if held_out and held_out.is_due(state, plan) and not stop:
@@ -113,7 +113,7 @@ def train(
             with log.clock.step():
                 with log.clock.part("data_s"):
                     mine = next(batches)
-                requests = world.stop_wanted.is_set(), checkpoints.is_overdue()
+                requests = world.stops.wanted.is_set(), checkpoints.is_overdue()
                 result, (stop, overdue) = step.take(mine, state.step, requests, log.clock)
             state = step.state = state.after_step()
             log.step(state, result)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
 
+from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 
@@ -72,13 +73,13 @@ class Collectives:
         return JoinedSink(partial(self.all_reduce_sum, compresses=compresses))
 
 
-def open_collectives(world, backend: str = "auto") -> Collectives:
+def open_collectives(world: World, backend: str = "auto") -> Collectives:
     """The backend of that name; "auto" is "local" for one rank, "nccl" if each has its own GPU,
     else "mpi"."""
     if backend == "auto" and world.size == 1:
         backend = "local"
     elif backend == "auto":
-        backend = "nccl" if not world.is_elastic and own_gpus(world) else "mpi"
+        backend = "nccl" if not world.ranks.is_elastic and own_gpus(world) else "mpi"
     if backend == "local" and world.size == 1:
         return Collectives()
     if backend == "local" or world.comm is None:
@@ -88,7 +89,7 @@ def open_collectives(world, backend: str = "auto") -> Collectives:
         raise InputError(
             f"--backend {backend} needs {needed}, and there are {world.size}: use --backend auto"
         )
-    if world.is_elastic and backend != "mpi":
+    if world.ranks.is_elastic and backend != "mpi":
         raise InputError(
             f"--elastic needs --backend mpi, got {backend}, which cannot lose a rank: use"
             " --restarts"
@@ -99,7 +100,7 @@ def open_collectives(world, backend: str = "auto") -> Collectives:
         )
 
 
-def own_gpus(world) -> bool:
+def own_gpus(world: World) -> bool:
     """Whether every rank computes on a card of its own; NCCL also refuses two instances (MIG) of
     one card."""
     return (

@@ -92,13 +92,13 @@ class MpiCollectives(Collectives):
         if self._num_machines > 1:
             if self._machine.rank == 0:
                 # What a death cut short is passed on to nobody: the others may not know of it yet.
-                self._world.refuse_after_death()
+                self._world.ranks.refuse_after_death()
                 self._exchange(total[:rounded], np.asarray, np.asarray)
                 with tf.device("CPU"):
                     self._exchange(total[rounded:], _rounded, _widened)
-                self._world.refuse_after_death()
+                self._world.ranks.refuse_after_death()
             self._machine.Barrier()
-        self._world.refuse_after_death()
+        self._world.ranks.refuse_after_death()
         return list(sums)
 
     def _sum_on_machine(

@@ -152,7 +152,7 @@ def host_address(world: World) -> str:
     when there is none."""
     names = world.all_gather((world.node, socket.gethostname()))
     wanted = os.environ.get(NETWORK_VARIABLE)
-    if not wanted and world.num_nodes == 1:
+    if not wanted and world.ranks.num_nodes == 1:
         return "127.0.0.1"
     try:
         network = ipaddress.IPv4Network(wanted or "0.0.0.0/0", strict=False)

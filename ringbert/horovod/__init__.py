@@ -64,10 +64,10 @@ for _name in ("tensorflow", "keras", "tensorflow.keras"):  # Horovod's names for
 
 
 def _number(attribute: str, what: str) -> tuple[Callable[[], int], Callable[..., Any]]:
-    """A function that returns this number of the world, and one that returns it as a tensor."""
+    """A function that returns this number of `Ranks`, and one that returns it as a tensor."""
 
     def number():
-        return getattr(current().world, attribute)
+        return getattr(current().world.ranks, attribute)
 
     number.__doc__ = what
     return number, lambda *process_set_and_name, **options: constant(number())

@@ -45,7 +45,7 @@ class Page:
         self.results: list[dict] = []  # name, text, status and seconds
         self._began = time.monotonic()
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may be ASCII only
-        place = f"ranks: {world.size}, hosts: {world.num_nodes}"
+        place = f"ranks: {world.size}, hosts: {world.ranks.num_nodes}"
         now = time.strftime("%Y-%m-%d %H:%M")
         self._print(f"RingBERT {ringbase.__version__}, {place}, {now}\n")
 
@@ -86,7 +86,7 @@ class Page:
                 "verdict": verdict,
                 "ringbert": ringbase.__version__,
                 "ranks": self.world.size,
-                "hosts": self.world.num_nodes,
+                "hosts": self.world.ranks.num_nodes,
                 "seconds": seconds,
                 "counts": counts,
                 "checks": self.results,

@@ -42,7 +42,7 @@ def load_trained(start: Start, model: Bert, history: History, run: Run) -> None:
     assert start.weights is not None
     history.begin("prediction", start.reason, start.steps or 0)
     load_on_all(model, start.weights, history.world, run, start.reason)
-    history.world.stop_soon("finishing this batch of predictions")
+    history.world.stops.from_now_on("finishing this batch of predictions")
 
 
 def load_on_all(

@@ -120,7 +120,7 @@ class Training:
         self.model, self._task, self._data, self._config = model, task, data, config
         world, loop = job.world, config.loop
         self._world = world
-        self._plan = make_plan(config.plan.resolved(), len(data.rows), world.launched_size)
+        self._plan = make_plan(config.plan.resolved(), len(data.rows), world.ranks.launched_size)
         if task.joint and self._plan.global_batch_size < 2:
             raise InputError(
                 "--train_batch_size 1: a pair needs others in its global batch, which are its"
@@ -196,7 +196,7 @@ class Training:
                 if self._layouts:
                     self._compile([*feed.batches_of_shapes()], run)
             job.has_trained.set()
-            world.stop_soon("finishing what it does, which the next start need not repeat")
+            world.stops.from_now_on("finishing what it does, which the next start need not repeat")
             state = fit(self.step, feed, plan, checkpoints, run, loop, state, held_out)
         steps = state.step
         if held_out and held_out.best and state.best:
@@ -402,7 +402,7 @@ class Training:
         """Warns of surprising plans."""
         say = job.run.say
         # by which `make_plan` has divided, also if a rank has died since
-        size = self._world.launched_size
+        size = self._world.ranks.launched_size
         if size > 1 and self._config.plan.global_batch_size is None:
             of_one = plan.global_batch_size // size
             say(

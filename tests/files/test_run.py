@@ -21,6 +21,7 @@ from tensorboard.util import tensor_util
 
 from distributed import launcher
 from distributed.predict import predict
+from distributed.ranks import Ranks
 from distributed.rows import Rows
 from distributed.run import Run
 from distributed.versions import environment
@@ -29,7 +30,7 @@ from ringbase.errors import InputError
 
 
 def test_only_rank_0_writes(tmp_path, capsys):
-    run = Run(tmp_path / "run", World(rank=1))
+    run = Run(tmp_path / "run", World(Ranks(rank=1)))
     run.say("text")
     run.write("file", "text")
     run.replace_folder("model", lambda folder: (folder / "file").touch())

@@ -16,8 +16,8 @@ with World.join(device=None, program="prog") as world:
     if world.size == 1:
         assert "/dev/shm/" not in open("/proc/self/maps").read(), "a file of Open MPI"
     bound = [note for note in world.device.notes if "--bind-to none" in note]
-    sizes = [world.rank, world.size, world.local_rank, world.local_size]
-    place = [*sizes, world.node, world.num_nodes]
+    sizes = [world.rank, world.size, world.local_rank, world.ranks.local_size]
+    place = [*sizes, world.node, world.ranks.num_nodes]
     places = world.gather(place)
     if world.rank == 0:
         print(json.dumps({"places": places, "threads": world.device.threads, "bound": bound}))

@@ -14,6 +14,7 @@ import tensorflow as tf
 from distributed.collectives import BACKENDS, open_collectives
 from distributed.collectives.mpi import MpiCollectives
 from distributed.optimizer import broadcast_variables
+from distributed.world import World
 from ringbase.errors import InputError
 
 MIB = 1 << 20
@@ -102,7 +103,7 @@ def test_sums_leave_no_memory_behind(world, backend):
 def test_only_large_tensors_that_cross_machines_are_rounded(machines, world):
     """As if the ranks were on one machine, on one each, or two and one."""
     collectives = MpiCollectives(
-        replace(world, node=machines[world.rank], num_nodes=max(machines) + 1)
+        World(replace(world.ranks, node=machines[world.rank], num_nodes=max(machines) + 1))
     )
     check_sums(world, collectives, "int32")
     check_rounding(world, collectives, "float32")

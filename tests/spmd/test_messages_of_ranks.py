@@ -9,7 +9,7 @@ import pytest
 from harness.fake_gpus import machine
 
 from distributed.devices import DeviceSettings, use_device
-from distributed.world import FirstRankError
+from distributed.messages import FirstRankError
 from ringbase.errors import InputError
 
 ALL = pytest.mark.ranks(1, 2, 3)

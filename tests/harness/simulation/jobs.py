@@ -18,7 +18,7 @@ from harness.simulation.watch import Watch
 
 from distributed import elastic, launcher
 from distributed.found import complete_checkpoints
-from distributed.joining import place_in
+from distributed.ranks import Ranks
 from distributed.watchdog import Watchdog
 from distributed.world import World
 
@@ -67,15 +67,8 @@ class Job:
 
     def main(self, process: Process, comm) -> None:
         """What each rank does, as `tasks.runs.job.run_on_ranks`."""
-        places = place_in(comm)
-        world = World(
-            **places,
-            comm=comm,
-            launched_size=comm.size,
-            watchdog=Watchdog(None),
-            program="simulated",
-        )
-        process.stop_wanted = world.stop_wanted
+        world = World(Ranks.of(comm), program="simulated", watchdog=Watchdog(None))
+        process.stop_wanted = world.stops.wanted
         work = partial(program, world, self.folder, self.options, self.watch)
         try:
             elastic.enable(world)

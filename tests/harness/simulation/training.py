@@ -98,11 +98,11 @@ class Sums(Collectives):
         total = np.concatenate([np.ravel(tensor) for tensor in tensors])
         self._machine.Allreduce(started().IN_PLACE, total)
         if self._machine.rank == 0:
-            world.refuse_after_death()
+            world.ranks.refuse_after_death()
             self._heads.Allreduce(started().IN_PLACE, total)
-            world.refuse_after_death()
+            world.ranks.refuse_after_death()
         self._machine.Bcast(total)
-        world.refuse_after_death()
+        world.ranks.refuse_after_death()
         return np.split(total, np.cumsum([np.size(tensor) for tensor in tensors])[:-1])
 
 
@@ -173,7 +173,7 @@ def program(world: World, folder: Path, options: Options, watch: Watch) -> None:
             log_steps=1,
             check_steps=options.check_steps,
         )
-        plan = make_plan(settings, NUM_ROWS, world.launched_size).on_ranks(world.size)
+        plan = make_plan(settings, NUM_ROWS, world.ranks.launched_size).on_ranks(world.size)
         counts = Number(np.zeros(NUM_ROWS))
         optimizer = RowSums(counts, world)
         seen = partial(watch.after_step, world)

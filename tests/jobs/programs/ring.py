@@ -48,7 +48,7 @@ with World.join(DeviceSettings(device="cpu"), program="prog") as world:
         while not (folder / "tried").exists():
             time.sleep(0.02)
     places = world.gather(
-        [world.rank, world.local_rank, world.local_size, world.node, socket.gethostname()]
+        [world.rank, world.local_rank, world.ranks.local_size, world.node, socket.gethostname()]
     )
     if world.rank == 0:
-        print(json.dumps({"places": places, "num_nodes": world.num_nodes}), flush=True)
+        print(json.dumps({"places": places, "num_nodes": world.ranks.num_nodes}), flush=True)

@@ -54,7 +54,7 @@ def weights(batch):
     at("weights")
     if not is_fast():
         time.sleep(0.2)
-    while step == WAITING and not is_fast() and not world.stop_wanted.is_set():
+    while step == WAITING and not is_fast() and not world.stops.wanted.is_set():
         time.sleep(0.02)
     return toy.weights(batch)
 
