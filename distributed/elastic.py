@@ -55,7 +55,7 @@ def surviving(world: World, place: str, work: Callable[[], T]) -> T:
         except Exception as error:
             if not _can_be_of_death(world, error):
                 raise
-            if not _regroup(world, place, error) and place:
+            if not regroup(world, place, error) and place:
                 raise Elsewhere from error
 
 
@@ -67,7 +67,7 @@ def _can_be_of_death(world: World, error: Exception) -> bool:
     return is_of_mpi or world.ranks.knows_of_death()
 
 
-def _regroup(world: World, place: str, error: BaseException) -> bool:
+def regroup(world: World, place: str, error: BaseException) -> bool:
     """Joins the other survivors, which are then the ranks of the world. Returns whether all are at
     this place. Raises RuntimeError if no rank died."""
     before = world.ranks

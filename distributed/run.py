@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partialmethod
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -178,11 +177,18 @@ class Run:
             replaced(self.folder / name, write, content)
         self.written.add(Path(name).parts[0])  # on all ranks: another may become the writer
 
-    write = partialmethod(_write, write_text)
-    write_bytes = partialmethod(_write, write_bytes)
-    write_json = partialmethod(_write, write_json)
-    # the content is a function that fills the new folder
-    replace_folder = partialmethod(_write, replace_folder)
+    def write(self, name: str, content: str) -> None:
+        self._write(write_text, name, content)
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        self._write(write_bytes, name, content)
+
+    def write_json(self, name: str, content: Any) -> None:
+        self._write(write_json, name, content)
+
+    def replace_folder(self, name: str, fill: Callable[[Path], None]) -> None:
+        """Writes a whole folder: `fill` puts its files into a new one."""
+        self._write(replace_folder, name, fill)
 
     def remove(self, name: str) -> None:
         if self.is_writer:
@@ -226,7 +232,7 @@ class Run:
             # one operation for all: each takes TensorFlow 0.4 ms
             for name, value in values.items():
                 summary.value.add(tag=name, simple_value=value)
-            self._write_summary(summary, step)
+            self.write_event(summary, step)
         except Exception as error:  # TensorFlow has its own for a full disk
             if not self._has_failed:
                 text = f"steps cannot be logged: {one_line(error)}; the run goes on"
@@ -240,9 +246,10 @@ class Run:
 
             with contextlib.suppress(Exception):  # as in `metrics`, which warns
                 given = {name: value for name, value in values.items() if value is not None}
-                self._write_summary(summary_v2.hparams_pb(given), 0)
+                self.write_event(summary_v2.hparams_pb(given), 0)
 
-    def _write_summary(self, event, step: int) -> None:
+    def write_event(self, event: Any, step: int) -> None:
+        """Writes a protocol buffer of TensorBoard's."""
         tf = imported_tensorflow()
         if self._events is None:
             self._events = tf.summary.create_file_writer(str(self.folder / "tensorboard"))

@@ -43,6 +43,43 @@ def test_tests_import_nothing_private_and_patch_nothing_of_ours():
     assert not faults, "\n".join(f"{path.relative_to(TESTS)}: {name}" for path, name in faults)
 
 
+def test_tests_take_our_classes_by_what_is_public():
+    """They override nothing private of ours, and give no object of ours a private value."""
+    faults = []
+    for path in TESTS.glob("*/**/*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        ours = set(PACKAGES)
+        for node in (node for node in nodes if isinstance(node, ast.ImportFrom)):
+            if (node.module or "").split(".")[0] in (*PACKAGES, "harness"):
+                ours |= {alias.asname or alias.name for alias in node.names}
+        for node in nodes:
+            if isinstance(node, ast.ClassDef):
+                bases = {ast.unparse(base).split(".")[0] for base in node.bases}
+                members = (
+                    [getattr(member, "name", "") for member in node.body] if bases & ours else []
+                )
+                faults += [f"{path}: {node.name}.{name}" for name in members if is_private(name)]
+            for target in targets_of(node):
+                is_own = ast.unparse(target.value) in ("self", "cls")
+                if is_private(target.attr) and not is_own:
+                    faults.append(f"{path}: {ast.unparse(target)} = …")
+    assert not faults, "\n".join(faults)
+
+
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def targets_of(node):
+    """The attributes that a statement assigns to."""
+    targets = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AugAssign):
+        targets = [node.target]
+    return [target for target in targets if isinstance(target, ast.Attribute)]
+
+
 def imports_of(path):
     """The modules that a file imports."""
     names = set()

@@ -23,7 +23,7 @@ SIZES, LATENCIES_S = (8, 64, 256, 1000), (10e-6, 100e-6, 500e-6)
 MEASURED = {
     "weights and requests of a step": (step, "reduce_weights"),
     "agreement before a checkpoint": (train, "check_replicas"),
-    "regrouping after a death": (elastic, "_regroup"),
+    "regrouping after a death": (elastic, "regroup"),
     "variables of the furthest": (TrainingStep, "synchronize"),
 }
 
