@@ -7,36 +7,30 @@ M gathered tokens. bert/batch.py describes the input and its padding.
 Every variable has its name in Google's checkpoints, with `.` for `/` because Keras refuses slashes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from types import ModuleType
-from typing import Any
 
 import tensorflow as tf
 from tensorflow import Tensor
 
-from bert import ops
-from bert.batch import Batch, is_fixed
+from bert.batch import is_fixed
 from bert.configuration import BertConfig
+from bert.kernels import PLAIN
 from bert.layers import (
     Shapes,
     Tensors,
     dense_shapes,
-    from_places,
     group_shapes,
-    in_places,
     norm_shapes,
     norm_tensors,
     normalized,
     product,
     rows_of,
-    split_groups,
 )
-from bert.ops import ACTIVATIONS, Dropout, Heads
+from bert.ops import ACTIVATIONS, Dropout
+from bert.passes import Pass
 
 PROJECTION = "bert/embeddings_project"
-MASKED_SCORE = -10000.0  # google-research/bert modeling.py, attention_layer
 
 
 def encoder_shapes(config: BertConfig) -> Shapes:
@@ -67,48 +61,10 @@ def encoder_shapes(config: BertConfig) -> Shapes:
     return shapes
 
 
-class Pass:
-    """One pass through the model: what its layers share, and what they compute.
-
-    `dtype` is that of the hidden state and the matrix products, `ops` the module with the
-    operations between the products: bert.ops, ops_cpu or ops_gpu. `dropout_key`, int32 [], is that
-    of `Dropout`; None without dropout.
-    """
+class BertPass(Pass):
+    """One pass through BERT's encoder."""
 
     shapes = staticmethod(encoder_shapes)
-
-    @staticmethod
-    def deviation(config: BertConfig, name: str) -> float:
-        """The standard deviation of the initial values of a tensor, before they are cut at two."""
-        return config.initializer_range
-
-    def __init__(
-        self,
-        config: BertConfig,
-        batch: Batch,
-        dtype: str,
-        ops: ModuleType,
-        dropout_key: Tensor | None,
-    ):
-        self.config = config
-        self.batch = batch
-        self.dtype = dtype
-        self.ops = ops
-        self.dropout_key = dropout_key
-        self.dropout = partial(Dropout, key=dropout_key, words=ops.random_words)
-        has_token_P = tf.cast(batch["attention_mask"], tf.float32)
-        scores_P = (1.0 - has_token_P) * MASKED_SCORE
-        masks = split_groups(tf.cast(scores_P, dtype), batch)
-        self.masks = [mask_BT[:, None, None] for mask_BT in masks]  # added to the scores
-
-    def dropped(self, x: Tensor, number: int) -> Tensor:
-        """x after the head's dropout of this number, behind those of the layers."""
-        config = self.config
-        rate = config.classifier_dropout
-        if rate is None:
-            rate = config.hidden_dropout_prob
-        dropout = Dropout(rate, self.dropout_key, 1 + 3 * config.num_hidden_layers + number)
-        return dropout(x)
 
     def embedded(self, tensors: Tensors) -> Tensor:
         """Word, token type and position embeddings, summed, normalised in float32, and projected ->
@@ -132,15 +88,7 @@ class Pass:
         if f"{PROJECTION}/kernel" not in tensors:
             return embedded_RE
         product_RH, bias_H = product(embedded_RE, tensors, PROJECTION)
-        return ops.biased(product_RH, bias_H)
-
-    def options(self, number: int) -> dict[str, Any]:
-        """What `layer` needs to know of the layer with this number, while it is traced."""
-        return {}
-
-    def finished(self, hidden_RH: Tensor, tensors: Tensors) -> Tensor:
-        """The output of the last layer, as heads read it."""
-        return hidden_RH
+        return PLAIN.biased(product_RH, bias_H)
 
     def layer(
         self,
@@ -148,17 +96,18 @@ class Pass:
         tensors: Tensors,
         place: Tensor,
         rows: Tensor | None,
+        is_local: bool = False,
     ) -> Tensor:
         """Attention and feed-forward, each with dropout, residual and post-normalisation. `place`
         is that of the first of the layer's three dropouts. Returns all rows, or these, int32
         [S]."""
-        config, fast = self.config, self.ops
+        config, kernels = self.config, self.kernels
         context_RH = self.attention(hidden_RH, tensors, place)
         if rows is not None:
             hidden_RH = rows_of(hidden_RH, rows)
             context_RH = rows_of(context_RH, rows)
             if not is_fixed(self.batch):
-                fast = ops  # few rows, whose number changes: nothing to compile for
+                kernels = PLAIN  # few rows, whose number changes: nothing to compile for
 
         def added(hidden_RH, branch_RW, scope, place):
             """LayerNorm(hidden + dropout(branch W + b))."""
@@ -166,11 +115,11 @@ class Pass:
             gamma, beta = norm_tensors(tensors, scope)
             norm = gamma, beta, config.layer_norm_eps
             dropout = self.dropout(config.hidden_dropout_prob, place=place)
-            return fast.residual(hidden_RH, branch, norm, dropout)
+            return kernels.residual(hidden_RH, branch, norm, dropout)
 
         hidden_RH = added(hidden_RH, context_RH, "attention/output", place + 1)
         expanded_RI, bias_I = product(hidden_RH, tensors, "intermediate/dense")
-        activated_RI = fast.activated(expanded_RI, bias_I, ACTIVATIONS[config.hidden_act])
+        activated_RI = kernels.activated(expanded_RI, bias_I, ACTIVATIONS[config.hidden_act])
         return added(hidden_RH, activated_RI, "output", place + 2)
 
     def attention(self, hidden_RH: Tensor, tensors: Tensors, place: Tensor) -> Tensor:
@@ -184,7 +133,7 @@ class Pass:
             return tf.concat([tf.cast(part, self.dtype) for part in parts], -1)
 
         product_R3H = tf.matmul(hidden_RH, joined("kernel"))
-        heads_R3H = self.ops.biased(product_R3H, joined("bias"))
+        heads_R3H = self.kernels.biased(product_R3H, joined("bias"))
 
         dropout = self.dropout(self.config.attention_probs_dropout_prob, place=place)
         draws_BNTT: Sequence[Tensor | None] = [None] * len(self.masks)
@@ -198,21 +147,8 @@ class Pass:
             dropout_of_group = replace(dropout, group=number)
             longest = batch.get("longest")
             draws = draws_BNTT[number]
-            return self.ops.attention(heads, self.masks[number], draws, dropout_of_group, longest)
+            return self.kernels.attention(
+                heads, self.masks[number], draws, dropout_of_group, longest
+            )
 
         return self.in_groups(heads_R3H, attend) * tf.cast(dropout.scale, self.dtype)
-
-    def in_groups(self, heads_R3H: Tensor, attend: Callable[[int, Heads], Tensor]) -> Tensor:
-        """The context [R, H]: `attend` gets the number of each group and its heads, and returns
-        [B, N, T, D]."""
-        hidden, num_heads = self.config.hidden_size, self.config.num_attention_heads
-        size = hidden // num_heads
-        parts = in_places(heads_R3H, self.batch)
-        contexts_BTH = []
-        for number, (rows, length) in enumerate(group_shapes(self.batch)):
-            split = tf.reshape(parts[number], [rows, length, 3, num_heads, size])
-            heads_3BNTD = tf.transpose(split, [2, 0, 3, 1, 4])
-            context_BNTD = attend(number, tf.unstack(heads_3BNTD))
-            context_BTND = tf.transpose(context_BNTD, [0, 2, 1, 3])
-            contexts_BTH.append(tf.reshape(context_BTND, [rows, length, hidden]))
-        return from_places(contexts_BTH, self.batch)

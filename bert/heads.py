@@ -14,7 +14,6 @@ from tensorflow import Tensor
 from bert import ops
 from bert.batch import Batch
 from bert.configuration import BertConfig
-from bert.encoder import Pass
 from bert.layers import (
     Shapes,
     Tensors,
@@ -28,6 +27,7 @@ from bert.layers import (
     split_groups,
 )
 from bert.ops import ACTIVATIONS
+from bert.passes import Pass
 
 POOLER, POOLER_NORM = "bert/pooler/dense", "bert/pooler"
 TRANSFORM, WORDS_BIAS = "cls/predictions/transform", "cls/predictions/output_bias"

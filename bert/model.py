@@ -9,24 +9,25 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import keras
 import tensorflow as tf
 from tensorflow import Tensor
 
-from bert import ops, ops_cpu, ops_gpu
 from bert.batch import Batch, is_fixed
 from bert.configuration import BertConfig
-from bert.encoder import Pass
+from bert.encoder import BertPass
 from bert.heads import FEATURES, Head
+from bert.kernels import ON_CPU, ON_GPU, PLAIN
 from bert.layers import Shapes, Tensors
 from bert.modern import ModernPass
+from bert.ops import on_cpu
+from bert.passes import Pass
 
 COMPILED_WIDTH = 256  # the smallest hidden size for which compiled operations are faster
 ENCODER = ("bert/embeddings", "bert/encoder/")
-ENCODERS: dict[str, type[Pass]] = {"bert": Pass, "modern": ModernPass}
+ENCODERS: dict[str, type[Pass]] = {"bert": BertPass, "modern": ModernPass}
 
 
 def encoder_shapes(config: BertConfig) -> Shapes:
@@ -128,11 +129,11 @@ class Bert(keras.Model):
         # In float32 oneDNN fuses bias and GELU into its products. Without dropout that is the
         # fastest.
         pays = is_training or (tracing.compiles and dtype == "bfloat16")
-        fastest: ModuleType = ops
+        fastest = PLAIN
         if is_fixed(batch):
-            fastest = ops_gpu if is_training else ops
-        elif pays and is_wide and ops.on_cpu():
-            fastest = ops_cpu
+            fastest = ON_GPU if is_training else PLAIN
+        elif pays and is_wide and on_cpu():
+            fastest = ON_CPU
         return self._encoder(self.config, batch, dtype, fastest, key)
 
     def _states(
@@ -158,10 +159,12 @@ class Bert(keras.Model):
             for name, value in tensors.items():
                 if name.startswith(scope):
                     of_layer[name.removeprefix(scope)] = value
-            options = one_pass.options(number)
-            options["place"] = tf.constant(1 + 3 * number)
-            options["rows"] = rows if number == last else None
-            call: Callable[..., Tensor] = partial(layer, **options)
+            call: Callable[..., Tensor] = partial(
+                layer,
+                place=tf.constant(1 + 3 * number),
+                rows=rows if number == last else None,
+                is_local=one_pass.is_local(number),
+            )
             if recomputes:
                 call = tf.recompute_grad(call)
             states.append(call(states[-1], of_layer))

@@ -15,10 +15,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import Tensor
 
-from bert import ops
 from bert.batch import Batch, is_fixed
 from bert.configuration import SLIDING, BertConfig
-from bert.encoder import MASKED_SCORE, Pass
+from bert.kernels import PLAIN
 from bert.layers import (
     Shapes,
     Tensors,
@@ -27,7 +26,8 @@ from bert.layers import (
     normalized,
     rows_of,
 )
-from bert.ops import ACTIVATIONS, Heads
+from bert.ops import ACTIVATIONS, Heads, wide
+from bert.passes import MASKED_SCORE, Pass
 
 # From how many windows on rows are cut into blocks; below, whole matrices take less time.
 BLOCKS_FROM = 8
@@ -61,7 +61,7 @@ def encoder_shapes(config: BertConfig) -> Shapes:
 
 
 class ModernPass(Pass):
-    """One pass through the encoder."""
+    """One pass through ModernBERT's encoder."""
 
     shapes = staticmethod(encoder_shapes)
 
@@ -88,8 +88,8 @@ class ModernPass(Pass):
         words_RH = tf.gather(tensors[f"{EMBEDDINGS}/word_embeddings"], self.batch["input_ids"])
         return self.norm(words_RH, tensors, EMBEDDINGS)
 
-    def options(self, number: int) -> dict[str, Any]:
-        return {"is_local": self.config.layer_types[number] == SLIDING}
+    def is_local(self, number: int) -> bool:
+        return self.config.layer_types[number] == SLIDING
 
     def layer(
         self,
@@ -101,22 +101,22 @@ class ModernPass(Pass):
     ) -> Tensor:
         """Attention and feed-forward, each behind a LayerNorm and with a residual. Returns all
         rows, or these, int32 [S]."""
-        fast, epsilon = self.ops, self.config.layer_norm_eps
+        kernels, epsilon = self.kernels, self.config.layer_norm_eps
         gamma = tensors.get("attention/LayerNorm/gamma")
         normed_RH = hidden_RH
         if gamma is not None:
-            hidden_RH, normed_RH = fast.prenormed(hidden_RH, None, gamma, epsilon)
+            hidden_RH, normed_RH = kernels.prenormed(hidden_RH, None, gamma, epsilon)
         context_RH = self.self_attention(normed_RH, tensors, is_local)
         if rows is not None:
             hidden_RH = rows_of(hidden_RH, rows)
             context_RH = rows_of(context_RH, rows)
             if not is_fixed(self.batch):
-                fast = ops  # as in bert/encoder.py
+                kernels = PLAIN  # as in bert/encoder.py
         branch_RH = self.linear(context_RH, tensors, "attention/output/dense")
         gamma = tensors["intermediate/LayerNorm/gamma"]
-        hidden_RH, normed_RH = fast.prenormed(hidden_RH, branch_RH, gamma, epsilon)
+        hidden_RH, normed_RH = kernels.prenormed(hidden_RH, branch_RH, gamma, epsilon)
         expanded_R2I = self.linear(normed_RH, tensors, "intermediate/dense")
-        gated_RI = fast.gated(expanded_R2I, ACTIVATIONS[self.config.hidden_act])
+        gated_RI = kernels.gated(expanded_R2I, ACTIVATIONS[self.config.hidden_act])
         return hidden_RH + self.linear(gated_RI, tensors, "output/dense")
 
     def finished(self, hidden_RH: Tensor, tensors: Tensors) -> Tensor:
@@ -138,7 +138,7 @@ class ModernPass(Pass):
         size = hidden // num_heads
         pairs_R3N2E = tf.reshape(product_R3H, [-1, 3, num_heads, 2, size // 2])
         cosines, sines = self.rotations[is_local]
-        turned_R3N2E = self.ops.rotated(pairs_R3N2E, cosines, sines)
+        turned_R3N2E = self.kernels.rotated(pairs_R3N2E, cosines, sines)
         heads_R3H = tf.reshape(turned_R3N2E, [-1, 3 * hidden])
         attention = self.local_attention if is_local else self.global_attention
 
@@ -150,7 +150,7 @@ class ModernPass(Pass):
     def attention_over(self, heads: Heads, mask: Tensor) -> Tensor:
         """[B, N, T, D]; `mask`, [B, 1, 1 or T, K], is added to the scores."""
         dropout = self.dropout(0.0, place=0)  # none, as all functions of attention take one
-        return self.ops.attention(heads, mask, None, dropout, self.batch.get("longest"))
+        return self.kernels.attention(heads, mask, None, dropout, self.batch.get("longest"))
 
     def local_attention(self, heads: Heads, mask_B11T: Tensor) -> Tensor:
         """Attention of each token to those at most W places away."""
@@ -190,12 +190,12 @@ class ModernPass(Pass):
 
 
 def rotation(position_ids: Tensor, size: int, theta: float) -> tuple[Tensor, Tensor]:
-    """The cosines and sines of rotary positions (Su et al. 2021, section 3.2.2) that `ops.rotated`
-    takes, each float32 [R, 3, 1, 2, E]. Values are not turned."""
+    """The cosines and sines of rotary positions (Su et al. 2021, section 3.2.2) that `rotated` of
+    bert/ops.py takes, each float32 [R, 3, 1, 2, E]. Values are not turned."""
     # Rounded as transformers rounds: the angle of place 8,000 has an error of 5e-4 in float32.
     exponents_E = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     frequencies_E = np.float32(1) / np.float32(theta) ** exponents_E
-    positions_R1 = ops.wide(position_ids)[:, None]
+    positions_R1 = wide(position_ids)[:, None]
     angles_RE = positions_R1 * frequencies_E
     cosines_RE = tf.cos(angles_RE)
     sines_RE = tf.sin(angles_RE)
@@ -308,8 +308,8 @@ def by_queries(
     if recomputes:
         context = tf.recompute_grad(context)
     # The gradients of keys and values are sums over the turns: in float32.
-    key = ops.wide(key_BNTD)
-    value = ops.wide(value_BNTD)
+    key = wide(key_BNTD)
+    value = wide(value_BNTD)
     contexts = tf.map_fn(lambda query: context(query, key, value), turns, parallel_iterations=1)
     split = tf.transpose(contexts, [1, 2, 0, 3, 4])
     padded = tf.reshape(split, [rows, num_heads, -1, width])

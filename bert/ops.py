@@ -2,8 +2,8 @@
 LayerNorm, dropout.
 
 This module uses TensorFlow's own operations. `ops_cpu` and `ops_gpu` have faster versions of the
-same functions. `Bert` chooses one of the three modules for each pass. W is the width of a layer;
-the other shapes are those of bert/model.py.
+same functions. `Bert` chooses one of the three modules (bert/kernels.py) for each pass. W is the
+width of a layer; the other shapes are those of bert/model.py.
 """
 
 import functools
@@ -38,6 +38,7 @@ ACTIVATIONS: dict[str, Activation] = {
 Product = tuple[Tensor, Tensor]
 Norm = tuple[Tensor, Tensor, float]  # gamma [W], beta [W] and epsilon of a LayerNorm
 Heads = list[Tensor]  # query, key and value, each [B, N, T, D]
+Words = Callable[[Tensor, Tensor], Tensor]  # count and seed -> uint64 [count]
 
 biased = tf.nn.bias_add  # x [R, W] + bias [W]
 
@@ -60,7 +61,7 @@ class Dropout:
     key: Tensor | None
     place: int | Tensor  # its number in the model; no two share their random numbers
     # The generator, as `random_words`; None where the numbers are computed as in bert/ops_gpu.py.
-    words: Callable[[Tensor, Tensor], Tensor] | None = random_words
+    words: Words | None = random_words
     group: int = 0  # the number of the group of rows, for generators that draw for each group alone
 
     @property
