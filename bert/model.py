@@ -44,13 +44,38 @@ class Tracing:
     compiles: bool = True  # XLA may compile parts of predictions on CPUs, for each size of a batch
 
 
-class Bert(keras.Model):
+class Bert(keras.layers.Layer):
     """An encoder with a head of bert/heads.py.
 
     The Keras dtype policy at construction decides the precision; variables, LayerNorm, softmax and
     scores are float32. The values are those of `initialize(seed)`, with seed None zeros, until
     weights are loaded. `model(batch, dropout_key=key)` gives the head's scores of bert/batch.py's
     batches; without a key, int32 [2], there is no dropout.
+
+    It is a Keras layer and not a `keras.Model`: it has no `fit` or `save`, because it takes rows of
+    tokens without padding, and `bert.weights.copied` writes what `transformers` reads. A loop of
+    one's own trains it:
+
+    >>> import numpy as np
+    >>> from bert.batch import batch_of
+    >>> from bert.configuration import config_of
+    >>> from bert.heads import CLASSIFIER
+    >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    >>> config = config_of({"vocab_size": 30, "intermediate_size": 16, **sizes})
+    >>> model = Bert(config, CLASSIFIER, seed=1)
+    >>> tokens = np.array([2, 7, 3, 2, 8, 9, 3], np.int32), np.array([0, 3, 7])  # two texts
+    >>> _, batch = batch_of({"input_ids": tokens, "sentence_a_tokens": np.array([3, 4])})
+    >>> optimizer = keras.optimizers.Adam(1e-3)
+    >>> losses = []
+    >>> for step in range(3):
+    ...     with tf.GradientTape() as tape:
+    ...         scores = model(batch, dropout_key=tf.constant([1, step]))  # [2, 2]
+    ...         loss = tf.nn.sparse_softmax_cross_entropy_with_logits([0, 1], scores)
+    ...     variables = [variable.value for variable in model.trainable_variables]
+    ...     optimizer.apply(tape.gradient(loss, variables), model.trainable_variables)
+    ...     losses.append(float(tf.reduce_mean(loss)))
+    >>> losses[-1] < losses[0]
+    True
     """
 
     def __init__(self, config: BertConfig, head: Head = FEATURES, seed: int | None = 0):

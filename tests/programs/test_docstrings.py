@@ -1,4 +1,4 @@
-"""Every public name of `ringbert` has an example in its docstring that runs."""
+"""Every public name of `ringbert`, and the model, have an example in their docstring that runs."""
 
 import doctest
 import importlib
@@ -10,8 +10,10 @@ from harness.mpi import ROOT
 from harness.program_runs import weights_in
 
 import ringbert
+from bert.model import Bert
 
-EXAMPLES = [name for name in ringbert.__all__ if name != "__version__"]
+EXAMPLES = [getattr(ringbert, name) for name in ringbert.__all__ if name != "__version__"]
+EXAMPLES.append(Bert)
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +36,16 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_example_of_a_public_name_runs(name, folder, monkeypatch):
+@pytest.mark.parametrize("value", EXAMPLES, ids=lambda value: value.__name__)
+def test_the_example_of_a_public_name_runs(value, folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    value = getattr(ringbert, name)
     # outputs may be longer than a line
     text = str(value.__doc__).replace("\\\n", "")
     names = vars(importlib.import_module(value.__module__))
+    name = value.__name__
     test = doctest.DocTestParser().get_doctest(text, dict(names), name, None, 0)
-    assert test.examples, f"ringbert.{name} has no example"
+    assert test.examples, f"{name} has no example"
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     runner.run(test, out=sys.stderr.write)
     assert runner.failures == 0
