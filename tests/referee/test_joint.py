@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from distributed.clock import StepClock
 from distributed.collectives import Collectives
-from distributed.gradient import dropout_key, traced_once
+from distributed.gradient import by_xla, dropout_key, traced_once
 from distributed.joint import InBatchLoss, JointGradient, Passes, Vectors
 from distributed.optimizer import AllreduceOptimizer
 from distributed.step import SplitStep
@@ -163,3 +163,42 @@ def test_the_gradient_is_that_of_one_pass_with_the_same_dropout(num_pieces):
     found = before - table.numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     assert np.linalg.norm(found - with_other_masks) > 1e-2 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("num_pieces", [1, 3])
+def test_what_a_check_computes_depends_on_a_ranks_own_rows_and_is_compiled_before(num_pieces):
+    """Two ranks compute the same rows among others' rows. In the middle of a run all ranks would
+    wait for a compilation, on a GPU for minutes."""
+    traced, whole = [], vectors_of_rows()
+    table = keras.Variable(np.eye(WIDTH) + 0.1, dtype="float32")
+    optimizer = AllreduceOptimizer(keras.optimizers.SGD(1.0), [table], World(), Collectives())
+
+    def vectors(batch, key):
+        traced.append(key)
+        return tf.math.l2_normalize(tf.matmul(batch["values"], table.value), -1)
+
+    def texts_of(batch):
+        return [batch[name] for name in Vectors._fields[1:]], np.ones(len(batch["row"]), bool)
+
+    class Others(World):
+        """Ranks with other rows."""
+
+        def all_gather(self, value):
+            raise AssertionError("a check asks other ranks for their rows")
+
+    def step_of(world):
+        passes = Passes(vectors, [table], by_xla)
+        weights = lambda batch: {"loss": float(ROWS)}  # noqa: E731
+        return SplitStep(JointGradient(InBatchLoss(), passes, texts_of, weights, world), optimizer)
+
+    batch, step = whole._asdict(), step_of(World())
+    step.compile(batch, num_pieces, compares=True)
+    num_traced = len(traced)
+    step.compare_ranks(lambda rank: [batch] * num_pieces)
+    step.take([batch] * num_pieces, 0, [], StepClock(ROWS))
+    assert len(traced) == num_traced > 0
+
+    own, sink = step_of(Others()).gradient.alone(), Collectives().sink()
+    own.sums([batch] * num_pieces, tf.ones([1]), step.keys(0, 0, num_pieces), sink)
+    gradient, _ = sink.totals()
+    assert np.linalg.norm(gradient) > 0.1
