@@ -16,6 +16,7 @@ from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, chec
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.reading import Texts
 from tasks.classifier.settings import ExampleSettings
+from tasks.classifier.targets import NamedLabels
 from tasks.classifier.task import LabelTask
 from tasks.runs.resolve.labels import CLASSIFICATION, labels_of
 from tasks.runs.task import DataSet
@@ -164,10 +165,10 @@ class Classifier(TextPredictor[TextOrPair, Prediction]):
                 stacklevel=3,
             )
         scores_BL = self.results(data)
-        if not self.labels:
+        if not isinstance(self.task.target, NamedLabels):
             values = scores_BL[:, 0].tolist()
             return [Prediction(str(value), math.nan, {}, value) for value in values]
-        shares_BL, chosen = self.task.labelled(scores_BL)
+        shares_BL, chosen = self.task.target.labelled(scores_BL)
         best_B = scores_BL.argmax(1)
         results = []
         for best, shares, labels in zip(best_B, shares_BL.tolist(), chosen, strict=True):
