@@ -169,8 +169,10 @@ def checked_texts(
     value, name: str, takes_pairs: bool = False, takes_empty: bool = False
 ) -> tuple[Items, bool]:
     """The texts, or pairs of texts, of the argument `name`, and whether it is a single one: a
-    string, or a tuple of two strings. Lists with `takes_empty` may have empty texts, of which it
-    warns. Raises InputError: there is none, or one is no string, empty, or no Unicode."""
+    string, or a tuple of two strings. Any other iterable, such as a list, a generator, an array or
+    a series of pandas, has texts, perhaps none. With `takes_empty` they may be empty, of which it
+    warns. Raises InputError: one is no string, empty, or no Unicode, or they are no texts at all.
+    """
     is_pair = (
         isinstance(value, tuple)
         and len(value) == 2
@@ -181,9 +183,9 @@ def checked_texts(
     is_table = isinstance(value, Mapping | Set) or hasattr(value, "columns")
     if is_single:
         value = [value]
-    items = list(value) if isinstance(value, Iterable) and not is_table else []
-    if not items:
+    if is_table or not isinstance(value, Iterable):
         raise InputError(f"{name} must be a text or a list of texts, got {shown(value)}")
+    items = list(value)
     texts = []
     takes_empty = takes_empty and not is_single
     num_empty = 0

@@ -126,7 +126,7 @@ class QuestionAnswering(TrainedPredictor):
         if len(questions) != len(contexts):
             items = f"question has {len(questions)} items and context {len(contexts)}"
             raise InputError(f"{items}: give one for each, or one for all")
-        answers = self._answers(questions, contexts)
+        answers = self._answers(questions, contexts) if questions else []
         results: list = [each[0] if top_k is None else each[:top_k] for each in answers]
         return results[0] if is_one_question and is_one_context else results
 

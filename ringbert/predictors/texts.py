@@ -4,9 +4,9 @@ texts, by that of bert-tagger."""
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 from bert.configuration import BertConfig
 from bert.heads import CLASSIFIER, TAGGER
@@ -42,8 +42,10 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
     """What `Classifier`, `Features` and `Tagger` share."""
 
     takes_pairs = True
-    # of a frame without rows
-    columns: ClassVar[Any] = ()
+
+    def columns(self) -> Sequence[str]:
+        """Those of a frame without rows."""
+        return ("text",)
 
     @overload
     def __call__(self, texts: Item) -> Result: ...
@@ -52,10 +54,8 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
     def __call__(self, texts: Item | Iterable[Item]) -> Result | list[Result]:
         """The result for a text, for a pair of texts, which is a tuple, or for each item in a list
         of these."""
-        if isinstance(texts, list) and not texts:
-            return []
         items, is_single = checked_texts(texts, "texts", self.takes_pairs, takes_empty=True)
-        results = self.results_of(items, self.rows_of(items))
+        results = self.results_of(items, self.rows_of(items)) if items else []
         return results[0] if is_single else results
 
     def frame(self, texts) -> "pandas.DataFrame":
@@ -70,7 +70,7 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
         except ImportError:
             raise InputError("a frame needs pandas: pip install pandas") from None
         items, _ = checked_texts(texts, "texts", self.takes_pairs, takes_empty=True)
-        results: list = self.results_of(items, self.rows_of(items))
+        results: list = self.results_of(items, self.rows_of(items)) if items else []
         rows = []
         numbers = []
         for number, of_text in enumerate(results):
@@ -80,7 +80,7 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
                 numbers.append(number)
         frame = pandas.json_normalize(rows, sep="_").dropna(axis=1, how="all")
         if not rows:
-            frame = pandas.DataFrame(columns=self.columns)
+            frame = pandas.DataFrame(columns=self.columns())
         index = texts.index.take(numbers) if hasattr(texts, "iloc") else numbers
         return frame.set_axis(index)
 
@@ -153,6 +153,12 @@ class Classifier(TextPredictor[TextOrPair, Prediction]):
     head, trained_by = CLASSIFIER, "bert-classifier"
     settings_class = LabelSettings
 
+    def columns(self) -> Sequence[str]:
+        if not self.labels:
+            return "text", "label", "value"
+        of_labels = (f"probabilities_{label}" for label in self.labels)
+        return "text", "label", "probability", "labels", *of_labels
+
     def make_task(self, bert_config: BertConfig) -> LabelTask:
         has_several = bert_config.problem_type == CLASSIFICATION[1]
         task = LabelTask(self.settings.max_seq_length, labels_of(bert_config), has_several)
@@ -214,10 +220,13 @@ class Tagger(TextPredictor[str, list[Entity]]):
     characters: bool | None = None
     splits_at_blanks: bool = False
 
-    takes_pairs, columns = False, Entity.__slots__
+    takes_pairs = False
     head, trained_by = TAGGER, "bert-tagger"
     settings_class = TaggingSettings
     longest = 128
+
+    def columns(self) -> Sequence[str]:
+        return Entity.__slots__
 
     def make_task(self, bert_config: BertConfig) -> TagTask:
         return TagTask(self.settings, bert_config.labels)

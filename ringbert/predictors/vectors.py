@@ -2,7 +2,7 @@
 bert-embedder has trained, or one of sentence-transformers, by the same code as bert-embedder."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,8 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
         """Only the pooled vectors, float32 [H] for a single text, [n, H] for a list. Token vectors
         are dropped at once, so that long lists fit in memory."""
         items, is_single = checked_texts(texts, "texts", takes_pairs=True, takes_empty=True)
+        if not items:
+            return np.zeros((0, self._model.config.hidden_size), np.float32)
         rows = self.rows_of(items).rows
         vectors: Any = self._predictor(rows, self.settings.batch_size, self._pooled, "features")
         return vectors[0] if is_single else np.stack(vectors)
@@ -178,6 +180,8 @@ class Embedder(TrainedPredictor):
     def _vectors(self, texts: str | Iterable[str]) -> ndarray:
         """The same, of one text too [1, width]."""
         items, _ = checked_texts(texts, "texts")
+        if not items:
+            return np.zeros((0, self._model.config.hidden_size), np.float32)
         pairs = Pairs(items)
         vectors = self.results(self.set_of(pairs))  # of each text once
         place_of = pairs.places()
@@ -189,15 +193,17 @@ class Embedder(TrainedPredictor):
         return one @ other.T
 
     def nearest(
-        self, texts: Iterable[str], corpus: Sequence[str], top_k: int = 10
+        self, texts: Iterable[str], corpus: Iterable[str], top_k: int = 10
     ) -> list[list[tuple[str, float]]]:
         """For each text the nearest of a corpus, with their cosines, the nearest first."""
         if not isinstance(top_k, int | np.integer) or top_k < 1:
             raise InputError(f"top_k must be an integer from 1, got {shown(top_k)}")
+        items, _ = checked_texts(corpus, "corpus")
+        candidates = [text for (text,) in items]
         nearest = []
-        for cosines in self.similarities(texts, corpus):
+        for cosines in self.similarities(texts, candidates):
             best = np.argsort(-cosines, kind="stable")[:top_k]
-            best_texts = [corpus[place] for place in best]
+            best_texts = [candidates[place] for place in best]
             best_cosines = cosines[best].tolist()
             nearest.append([*zip(best_texts, best_cosines, strict=True)])
         return nearest

@@ -305,6 +305,50 @@ def test_texts_that_are_refused(span_model, label_model):
     refused(lambda: labels({"text": "a"}), "texts", "{")
 
 
+TEXTS = ["the red cat", "two dull hours", "a dog"]
+CONTAINERS = {
+    "tuple": tuple,
+    "array": np.array,
+    "generator": iter,
+    "shuffled series": lambda texts: pandas.Series(texts, index=[2, 0, 1]),
+    "filtered series": lambda texts: pandas.Series(["x", *texts], index=[5, 7, 9, 11]).iloc[1:],
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_texts_may_be_in_any_container(kind, span_model, label_model):
+    made = CONTAINERS[kind]
+    labels, features = ringbert.Classifier(label_model), ringbert.Features(span_model)
+    answers, embedder = ringbert.QuestionAnswering(span_model), ringbert.Embedder(span_model)
+    assert labels(made(TEXTS)) == labels(TEXTS)
+    assert labels.frame(made(TEXTS)).text.tolist() == TEXTS
+    assert answers("a cat", made(TEXTS)) == answers("a cat", TEXTS)
+    np.testing.assert_array_equal(features.pooled(made(TEXTS)), features.pooled(TEXTS))
+    np.testing.assert_array_equal(embedder(made(TEXTS)), embedder(TEXTS))
+    # each text is its own nearest one
+    found = embedder.nearest(made(TEXTS), made(TEXTS), top_k=1)
+    assert [text for ((text, _),) in found] == TEXTS
+
+
+def test_no_texts_have_no_results_and_one_may_be_a_corpus(span_model, label_model):
+    labels, features = ringbert.Classifier(label_model), ringbert.Features(span_model)
+    answers, embedder = ringbert.QuestionAnswering(span_model), ringbert.Embedder(span_model)
+    width = embedder("a").size
+    for nothing in ([], (), iter(()), pandas.Series([], dtype=object)):
+        assert (labels(nothing), answers("a cat", nothing)) == ([], [])
+    frame = labels.frame([])
+    assert (len(frame), [*frame]) == (0, [*labels.frame(["a"])])
+    assert (features([]), features.pooled([]).shape) == ([], (0, width))
+    assert embedder([]).shape == (0, width)
+    assert embedder.nearest(["a"], []) == [[]]
+    assert embedder.nearest([], ["a"]) == []
+    (((text, _),),) = embedder.nearest(["film"], "a fine film")
+    assert text == "a fine film"
+    for wrong in (None, 3, {"text": "a"}, pandas.DataFrame({"text": ["a"]})):
+        refused(lambda one=wrong: labels(one), "texts must be")
+        refused(lambda one=wrong: embedder.nearest(["a"], one), "corpus must be")
+
+
 def test_folders_and_settings_that_are_refused(span_model, label_model, tmp_path):
     def check(kind, folder, *named, **options):
         line = refused(lambda: kind(folder, **options), *named)
