@@ -19,8 +19,16 @@ import socket
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO
+from uuid import UUID
+
+import numpy as np
 
 from ringbase.errors import InputError
 from ringbase.settings import SURROGATE, shown
@@ -147,11 +155,40 @@ def sha256(path: Path) -> str:
 
 
 def digest(*parts: object) -> str:
-    """A short digest of the JSON of its arguments."""
+    """A short digest of the arguments: of their JSON, of arrays and frames also all values. Raises
+    TypeError for what it cannot spell, as its `str` might be the same for other content."""
     total = hashlib.sha256()
     for part in parts:
-        total.update(json.dumps(part, sort_keys=True, default=str).encode() + b"\0")
+        total.update(json.dumps(part, sort_keys=True, default=_spelled).encode() + b"\0")
     return total.hexdigest()[:24]
+
+
+def _spelled(value: Any) -> Any:
+    """What stands in a digest's JSON for a value that JSON does not know."""
+    if isinstance(value, PurePath | date | time | Decimal | UUID):
+        return str(value)
+    if isinstance(value, Enum):
+        return str(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            return ["array", value.tolist()]
+        return ["array", value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest()]
+    if isinstance(value, bytes):
+        return ["bytes", value.hex()]
+    if isinstance(value, set | frozenset):
+        return ["set", sorted(json.dumps(each, default=_spelled) for each in value)]
+    if is_dataclass(value) and not isinstance(value, type):
+        content = {each.name: getattr(value, each.name) for each in dataclass_fields(value)}
+        return [type(value).__name__, content]
+    if hasattr(value, "to_pylist"):  # Arrow's
+        return ["table", value.to_pylist()]
+    if hasattr(value, "to_numpy"):  # a frame, a column or an index, of whatever library
+        parts = [getattr(value, name, None) for name in ("name", "columns", "index")]
+        labels = [None if callable(part) else part for part in parts]
+        return ["frame", *labels, value.to_numpy()]
+    raise TypeError(f"{shown(value)} of {type(value)}")
 
 
 def replace_folder(final: Path, fill: Fill) -> None:

@@ -5,6 +5,7 @@ from functools import cache, partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from bert.text.tokenizer import Tokenizer
+from ringbase.errors import InputError
 from ringbase.files import digest
 
 Examples = TypeVar("Examples")
@@ -45,4 +46,10 @@ def rows_key(
     read once."""
     read = cache(partial(reader.read, source))
     key = reader.key(source, read)
-    return digest(reader.name, reader.version, tokenizer.digest, key), read
+    try:
+        return digest(reader.name, reader.version, tokenizer.digest, key), read
+    except TypeError as error:
+        raise InputError(
+            f"{reader.name}: the rows depend on something of which no digest can be made ({error}):"
+            " settings and examples must consist of text, numbers, lists, dataclasses or arrays"
+        ) from None

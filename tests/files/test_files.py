@@ -6,14 +6,22 @@ import math
 import multiprocessing
 import os
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from harness.refusals import refused
 
 from ringbase.errors import InputError, one_line
 from ringbase.files import (
     build_folder,
+    digest,
     parse_json,
     read_json,
     read_object,
@@ -21,6 +29,7 @@ from ringbase.files import (
     replace_folder,
     replacing,
 )
+from tasks.runs.reader import Reader, rows_key
 
 
 def built_by_job(folder, name):
@@ -136,3 +145,70 @@ def test_a_long_message_keeps_its_end():
 def test_closed_standard_input_is_one_line(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     refused(lambda: read_standard_input("--predict_file -"), "--predict_file -", "closed")
+
+
+def frame_of(values):
+    return pd.DataFrame({"text": ["saw"] * len(values), "stars": values})
+
+
+@dataclass
+class Settings:
+    words: Any
+
+
+LONG = [0.5] * 5000  # numpy and pandas abbreviate what is long
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        np.asarray,
+        np.float16,
+        partial(np.asarray, dtype=object),
+        frame_of,
+        pd.Series,
+        pa.array,
+        lambda values: pa.table({"stars": values}),
+        lambda values: Settings({"stars": np.asarray(values)}),
+        set,
+        lambda values: bytes(map(int, values)),
+    ],
+)
+def test_a_digest_is_of_all_values_in_whatever_container(of):
+    other = [*LONG]
+    other[2500] = 1.5
+    assert digest(of(LONG)) == digest(of([*LONG]))
+    assert digest(of(LONG)) != digest(of(other))
+
+
+def test_a_digest_is_also_of_names_types_and_shapes():
+    frame = frame_of(LONG)
+    row = np.zeros(6, np.int32)
+    different = [
+        frame,
+        frame.rename(columns={"stars": "votes"}),
+        frame.rename(index={0: 7}),
+        row,
+        row.view(np.float32),
+        row.reshape(2, 3),
+        {"zero", "one"},
+        ["one", "zero"],
+    ]
+    assert len({digest(value) for value in different}) == len(different)
+
+
+@pytest.mark.parametrize("value", [object(), print, {(1, 2): 3}])
+def test_a_digest_refuses_what_it_cannot_spell(value):
+    with pytest.raises(TypeError):
+        digest([value])
+
+
+def test_a_reader_whose_rows_depend_on_what_has_no_digest_is_refused_in_one_line():
+    class Stars(Reader):
+        name, settings, max_seq_length = "stars", {"words": object()}, 8
+
+        def read(self, source):
+            return [1.0]
+
+    tokenizer = SimpleNamespace(digest="of the vocabulary")
+    refused(lambda: rows_key(Stars(), None, tokenizer), "stars", "no digest", "object object")
