@@ -29,10 +29,11 @@ from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, resolved, run_task
 from tasks.runs.resolve.command import Learned, Program, Say
 from tasks.runs.resolve.spec import Start
+from tasks.runs.sets import DataSet
 from tasks.runs.settings import DataSettings, TaskConfig, data_setting
 from tasks.runs.sources import Source
 from tasks.runs.tables import number_in
-from tasks.runs.task import DataSet, Scores, Task
+from tasks.runs.task import Scores, Task
 from tasks.runs.texts import Preparation, rows_of_texts
 from tasks.runs.trained import saved_settings
 
@@ -124,14 +125,20 @@ class Stars(Program[StarsConfig]):
     def outputs(self, config: StarsConfig, start: Start, learned: Learned, say: Say) -> Start:
         return replace(start, bert_config=replace(start.bert_config, labels=("stars",)))
 
+    def sources(self, config: StarsConfig, start: Start) -> Mapping[str, Sequence[Source]]:
+        return {kind: [Source(config.files, kind)] for kind in config.wanted_sets}
+
+    def reader(self, config: StarsConfig, start: Start) -> StarsTask:
+        return StarsTask(config.max_seq_length, saved_settings(config))
+
 
 def run_stars(config: StarsConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts, on every rank."""
-    config, runs = resolved(Stars(), config, job)
-    task = StarsTask(config.max_seq_length, saved_settings(config))
-    sources = {kind: [Source(config.files, kind)] for kind in config.wanted_sets}
-    sets = open_sets(task, sources, runs, config, job)
-    return run_task(task, sets, runs, config, job)
+    program = Stars()
+    command = resolved(program, config, job)
+    sets = open_sets(program, command, job)
+    task = program.reader(command.config, command.start)
+    return run_task(task, sets, command, job)
 
 
 def of_settings(settings: Mapping[str, Any]) -> StarsTask:

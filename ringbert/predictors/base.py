@@ -25,8 +25,9 @@ from ringbase.settings import (
 from tasks.runs.load import about_arguments, alone, find_model, load_model
 from tasks.runs.predict import Predictor
 from tasks.runs.resolve.spec import Start
+from tasks.runs.sets import DataSet, set_of
 from tasks.runs.settings import Precision, batch_size
-from tasks.runs.task import DataSet, Task, set_of
+from tasks.runs.task import Task
 from tasks.runs.texts import Preparation
 
 Items = list[tuple[str, ...]]  # texts, and pairs of texts

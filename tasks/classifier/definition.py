@@ -7,6 +7,7 @@ from tasks.classifier.named_tasks import task_of
 from tasks.classifier.reader import LabelReader
 from tasks.classifier.reading import Source, sources_of
 from tasks.classifier.settings import ClassifierConfig
+from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import Learned, Program, Say
 from tasks.runs.resolve.labels import labels_of
 from tasks.runs.resolve.spec import Start
@@ -18,8 +19,9 @@ class Classifier(Program[ClassifierConfig]):
     def length(self, config: ClassifierConfig) -> int:
         return config.examples.max_seq_length
 
-    def learned(self, config: ClassifierConfig, say: Say) -> tuple[str, ...]:
-        return labels_of_file(Source(config.texts, task_of(config.texts), "train"))
+    def learned(self, config: ClassifierConfig, readings: Readings, say: Say) -> tuple[str, ...]:
+        source = Source(config.texts, task_of(config.texts), "train")
+        return labels_of_file(source, readings.of(LabelReader(), source))
 
     def outputs(self, config: ClassifierConfig, start: Start, learned: Learned, say: Say) -> Start:
         return with_labels(config, start, learned, say)

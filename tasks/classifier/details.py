@@ -12,6 +12,7 @@ import numpy as np
 from tasks.runs.details import (
     MOST_LABELS,
     Details,
+    Record,
     Section,
     examples,
     figures,
@@ -19,7 +20,6 @@ from tasks.runs.details import (
     matrix,
     table_of_figures,
 )
-from tasks.runs.task import Record
 
 KINDS = "label", "examples"
 

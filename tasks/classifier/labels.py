@@ -8,7 +8,7 @@ from dataclasses import replace
 from ringbase.errors import InputError
 from ringbase.settings import shown
 from tasks.classifier.named_tasks import NamedTask, is_on_pairs, task_of
-from tasks.classifier.reading import Source, read
+from tasks.classifier.reading import Source, Texts
 from tasks.classifier.settings import ClassifierConfig
 from tasks.classifier.several import FLAGS
 from tasks.runs.resolve.command import Learned, Say
@@ -45,10 +45,10 @@ def with_labels(config: ClassifierConfig, start: Start, learned: Learned, say: S
     return replace(start, bert_config=replace(start.bert_config, problem_type=kind))
 
 
-def labels_of_file(source: Source) -> tuple[str, ...]:
+def labels_of_file(source: Source, texts: Texts) -> tuple[str, ...]:
     """The labels that occur in a training file, sorted as numbers if all are whole numbers, else as
     texts. Raises InputError: there is only one."""
-    found = read(source).labels or []
+    found = texts.labels or []
     columns = source.task.columns
     if source.task.has_several:
         found = [*itertools.chain(*found)]

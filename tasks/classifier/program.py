@@ -8,7 +8,7 @@ The data are those of a task in named_tasks.py, or your own files. Start reading
 from tasks.classifier.definition import PROGRAM
 from tasks.classifier.labels import named_task
 from tasks.classifier.settings import ClassifierConfig
-from tasks.classifier.task import LabelTask
+from tasks.classifier.task import LabelTask, weights_of_labels
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, resolved, run_task
 from tasks.runs.resolve.labels import labels_of
@@ -22,20 +22,22 @@ def run(config: ClassifierConfig) -> None:
 
 def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    config, runs = resolved(PROGRAM, config, job)
-    start = runs[0].start
+    command = resolved(PROGRAM, config, job)
+    sets = open_sets(PROGRAM, command, job)
+    config, start = command.config, command.start
     named = named_task(config, start)
-    sources = PROGRAM.sources(config, start)
+    labels = labels_of(start.bert_config)
+    weights = None
+    for data in sets.train:
+        weights = weights_of_labels(config.class_weights, labels, data.rows)
     task = LabelTask(
         config.examples.max_seq_length,
-        labels_of(start.bert_config),
+        labels,
         named.has_several,
         named.metrics,
         config.class_weights,
         saved_settings(config),
+        weights,
         ranks=config.texts.ranking,
     )
-    sets = open_sets(task, sources, runs, config, job)
-    if sets.train:
-        task = task.weighted(sets.train[0].rows)
-    return run_task(task, sets, runs, config, job)
+    return run_task(task, sets, command, job)

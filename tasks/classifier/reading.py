@@ -39,6 +39,11 @@ class Source:
         return f"--task_name {self.task.name} {place} ({self.split})"
 
     @property
+    def kind(self) -> str:
+        kind = self.split.split("_")[0]
+        return "predict" if kind == "test" else kind
+
+    @property
     def part(self) -> Split:
         return self.task.splits[self.split]
 

@@ -1,4 +1,5 @@
-"""What the label of a text is: one of several, some of them, or a number.
+"""What the label of a text is: one of several, some of them, or a number. Without TensorFlow, whose
+part is losses.py.
 
 Arrays have their shape as a suffix: B rows, L labels.
 """
@@ -11,16 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import tensorflow as tf
 from numpy import ndarray
 from scipy.special import expit, log_softmax, softmax
 
 from distributed.rows import ragged
 from tasks.classifier.details import least_sure, one_label, several_labels
 from tasks.classifier.several import HALF, THRESHOLDS, in_a_cell, targets, thresholds_of
-from tasks.runs.details import Details
+from tasks.runs.details import Details, Record
 from tasks.runs.resolve.labels import Labels
-from tasks.runs.task import Record, Tensors, named_outputs
 
 Fields = dict[str, Any]  # of an example: its texts, and its label if it has one
 
@@ -34,7 +33,7 @@ class Lines(NamedTuple):
 
 
 class Target(ABC):
-    """A kind of label: how it is stored, trained, predicted, measured and written."""
+    """A kind of label: how it is stored, predicted, measured and written."""
 
     labels: tuple[str, ...]  # their names in the model's order; none of a number
 
@@ -49,16 +48,6 @@ class Target(ABC):
     def weight(self, label_B: ndarray, weight_of_label: ndarray | None) -> float:
         """By how much the losses of a batch are divided."""
         return float(len(label_B))
-
-    @abstractmethod
-    def losses(
-        self, scores_BL: tf.Tensor, label: tf.Tensor, weight_of_label: ndarray | None
-    ) -> tf.Tensor:
-        """The loss of each row, [B]."""
-
-    @abstractmethod
-    def outputs(self, scores_BL: tf.Tensor) -> Tensors:
-        """What an exported model gives."""
 
     @abstractmethod
     def measured(self, truth: ndarray, scores_BL: ndarray) -> tuple[ndarray, ndarray]:
@@ -91,14 +80,6 @@ class Number(Target):
 
     def column(self, found: Sequence | None, size: int) -> pa.Array:
         return pa.array(found or [np.nan] * size, pa.float32())
-
-    def losses(
-        self, scores_BL: tf.Tensor, label: tf.Tensor, weight_of_label: ndarray | None
-    ) -> tf.Tensor:
-        return tf.square(scores_BL[:, 0] - label)
-
-    def outputs(self, scores_BL: tf.Tensor) -> Tensors:
-        return {"value": scores_BL[:, 0]}
 
     def measured(self, truth: ndarray, scores_BL: ndarray) -> tuple[ndarray, ndarray]:
         predicted_B = scores_BL.astype(np.float64)[:, 0]
@@ -169,17 +150,6 @@ class OneLabel(NamedLabels):
             return super().weight(label_B, None)
         return float(weight_of_label[label_B].sum(dtype=np.float64))
 
-    def losses(
-        self, scores_BL: tf.Tensor, label: tf.Tensor, weight_of_label: ndarray | None
-    ) -> tf.Tensor:
-        losses_B = tf.nn.sparse_softmax_cross_entropy_with_logits(label, scores_BL)
-        if weight_of_label is not None:
-            losses_B *= tf.gather(weight_of_label, label)
-        return losses_B
-
-    def outputs(self, scores_BL: tf.Tensor) -> Tensors:
-        return named_outputs(scores_BL, self.labels)
-
     def labelled(self, scores_BL: ndarray) -> tuple[ndarray, list[tuple[str, ...]]]:
         """The most probable label."""
         best_B = scores_BL.argmax(1)
@@ -226,16 +196,6 @@ class SeveralLabels(NamedLabels):
         """float32 [B, L], 1 for each label."""
         return targets(column, len(self.labels))
 
-    def losses(
-        self, scores_BL: tf.Tensor, label: tf.Tensor, weight_of_label: ndarray | None
-    ) -> tf.Tensor:
-        losses_BL = tf.nn.sigmoid_cross_entropy_with_logits(label, scores_BL)
-        weights_L = 1.0 if weight_of_label is None else weight_of_label
-        return tf.reduce_mean(losses_BL * weights_L, 1)
-
-    def outputs(self, scores_BL: tf.Tensor) -> Tensors:
-        return {"probabilities": tf.math.sigmoid(scores_BL), "logits": scores_BL}
-
     def labelled(self, scores_BL: ndarray) -> tuple[ndarray, list[tuple[str, ...]]]:
         """Those whose probability is above their threshold."""
         shares_BL = expit(scores_BL.astype(float))
@@ -276,8 +236,10 @@ class SeveralLabels(NamedLabels):
         return several_labels(self.labels, truth > 0, self._above(shares_BL))
 
 
-def target_of(labels: Labels, has_several: bool, thresholds: Mapping[str, float]) -> Target:
+def target_of(
+    labels: Labels, has_several: bool, thresholds: Mapping[str, float] | None = None
+) -> Target:
     """The kind of labels: these, of which a text may have several, or a number for None."""
     if labels is None:
         return Number()
-    return SeveralLabels(labels, thresholds) if has_several else OneLabel(labels)
+    return SeveralLabels(labels, thresholds or {}) if has_several else OneLabel(labels)

@@ -3,12 +3,11 @@
 Tensors have their shape as a suffix: B rows, L labels.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
@@ -18,17 +17,17 @@ from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.files import parse_json
 from ringbase.ragged import padded
+from tasks.classifier.losses import losses_of, outputs_of
 from tasks.classifier.reader import LabelReader
-from tasks.classifier.reading import Texts
+from tasks.classifier.reading import Source, Texts
 from tasks.classifier.scoring import metrics, table_of
 from tasks.classifier.several import THRESHOLDS
 from tasks.classifier.targets import Target, target_of
-from tasks.runs.cache import Tables, with_facts
-from tasks.runs.details import Details
+from tasks.runs.details import Details, Record
 from tasks.runs.ranking import BEST, ranks_in_groups, search_scores
 from tasks.runs.resolve.labels import Labels
-from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
-from tasks.runs.texts import Preparation, rows_of_texts
+from tasks.runs.sets import DataSet
+from tasks.runs.task import Scores, Task, Tensors
 
 Data = DataSet[Texts]
 LEAST_WEIGHT = 1e-6  # of a label; its inverse is the greatest
@@ -49,7 +48,7 @@ class LabelTask(LabelReader, Task[Texts, np.ndarray]):
 
     @cached_property
     def target(self) -> Target:
-        """What the labels are."""
+        """What the labels are, with the thresholds of several."""
         return target_of(self.labels, self.has_several, self.thresholds)
 
     @property
@@ -59,11 +58,6 @@ class LabelTask(LabelReader, Task[Texts, np.ndarray]):
     @property
     def fixed(self) -> Mapping:
         return {"max_seq_length": self.max_seq_length, "class_weights": self.class_weights}
-
-    def weighted(self, rows: Rows) -> "LabelTask":
-        """The task with the weights that `class_weights` gives the labels of these rows."""
-        weights = weights_of_labels(self.class_weights, self.labels, rows)
-        return replace(self, weight_of_label=weights)
 
     def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)
@@ -76,31 +70,11 @@ class LabelTask(LabelReader, Task[Texts, np.ndarray]):
 
     def loss(self, scores_BL: tf.Tensor, batch: Batch) -> Tensors:
         """The sum over rows of the target's loss."""
-        losses_B = self.target.losses(scores_BL, batch["label"], self.weight_of_label)
+        losses_B = losses_of(self.target, scores_BL, batch["label"], self.weight_of_label)
         return {"loss": tf.reduce_sum(losses_B * batch["is_example"])}
 
-    def tables(self, texts: Texts, preparation: Preparation) -> Tables:
-        """Tokenizes texts.
-
-        A row of `examples` has the columns of `rows_of_texts` and `label`, as the target stores it:
-        its index in `labels`, int32, -1 without a label; a list of indices; or a number, float32,
-        NaN without a label. A row of `ids` has the `id` of the example. The facts are those of
-        `Preparation.rows`.
-        """
-        first = texts.first
-        second: Sequence = texts.second or [None] * len(first)
-        examples, fit = rows_of_texts(preparation, first, second, self.max_seq_length)
-        examples["label"] = self.target.column(texts.labels, len(first))
-        empty = [text for text in (*first, *second) if text is not None and not text.strip()]
-        cut = f"cut to --max_seq_length {self.max_seq_length}"
-        counts = {cut: fit["rows_cut"], "with an empty text": len(empty), **texts.counts}
-        notes = [f"{len(first):,} examples"]
-        notes += [f"{count:,} {text}" for text, count in counts.items() if count]
-        ids = {"id": pa.array(texts.ids)}
-        return with_facts({"examples": examples, "ids": ids}, {"notes": notes, **fit})
-
     def outputs(self, scores_BL: tf.Tensor) -> Tensors:
-        return self.target.outputs(scores_BL)
+        return outputs_of(self.target, scores_BL)
 
     def truth(self, data: Data) -> np.ndarray:
         """The true labels of a set, as the target has them."""
@@ -110,13 +84,13 @@ class LabelTask(LabelReader, Task[Texts, np.ndarray]):
         if data.examples().labels is None:
             return {}
         truth = self.truth(data)
-        predicted, losses = self.target.measured(truth, scores_BL)
+        predicted, losses_B = self.target.measured(truth, scores_BL)
         values = metrics(self.metrics, truth, predicted)
-        values["loss"] = float(np.mean(losses))
+        values["loss"] = float(np.mean(losses_B))
         if self.ranks:
             ranks = ranks_in_groups(data.examples().first, truth, predicted)
             values |= search_scores(ranks)
-        return {f"{kind}{data.source.suffix}_{name}": value for name, value in values.items()}
+        return {f"{kind}{data.suffix}_{name}": value for name, value in values.items()}
 
     def records(self, data: Data, scores_BL: np.ndarray) -> Iterator[Record]:
         if data.is_printed:
@@ -130,6 +104,7 @@ class LabelTask(LabelReader, Task[Texts, np.ndarray]):
         tab and its probability, or a number. Several labels of a text are written by `in_a_cell`.
         """
         source = data.source
+        assert isinstance(source, Source)
         lines = self.target.lines(scores_BL, source.task.range)
         if data.is_printed:
             print(*lines.printed, sep="\n", flush=True)

@@ -6,9 +6,10 @@ distributed/joint.py.
 
 from tasks.embedder.definition import PROGRAM
 from tasks.embedder.settings import EmbedderConfig
-from tasks.embedder.task import EmbedTask
+from tasks.embedder.task import EmbedTask, has_scores, most_texts
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, resolved, run_task
+from tasks.runs.sets import Sets
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
 
@@ -19,12 +20,21 @@ def run(config: EmbedderConfig) -> None:
 
 def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     """Trains, evaluates and embeds as the flags say, on every rank. Returns the scores."""
-    config, runs = resolved(PROGRAM, config, job)
-    task = EmbedTask(config.vectors, saved_settings(config), config.loss)
-    sources = PROGRAM.sources(config, runs[0].start)
-    sets = open_sets(task, sources, runs, config, job)
-    if sets.train:
-        task = task.trained_on(sets.train[0].tables["pairs"])
-    if sets.dev:
-        task = task.evaluated_on(sets.dev[0].tables["pairs"])
-    return run_task(task, sets, runs, config, job)
+    command = resolved(PROGRAM, config, job)
+    sets = open_sets(PROGRAM, command, job)
+    return run_task(embed_task(command.config, sets), sets, command, job)
+
+
+def embed_task(config: EmbedderConfig, sets: Sets) -> EmbedTask:
+    """The task for these sets, whose scores decide the loss and the metric."""
+    settings = saved_settings(config)
+    train = [data.tables["pairs"] for data in sets.train]
+    dev = [data.tables["pairs"] for data in sets.dev]
+    return EmbedTask(
+        config.vectors,
+        settings,
+        config.loss,
+        texts_per_row=max(map(most_texts, train), default=2),
+        trains_on_scores=any(map(has_scores, train)),
+        metric="eval_spearman" if any(map(has_scores, dev)) else "eval_ndcg@10",
+    )

@@ -1,11 +1,18 @@
 """The reader of bert-embedder. Without TensorFlow."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import pyarrow as pa
+
+from distributed.rows import ragged
 from tasks.embedder.reading import Pairs, Source, read
 from tasks.embedder.settings import DEFAULTS, VectorSettings
+from tasks.runs.cache import Tables, with_facts
 from tasks.runs.reader import Reader
+from tasks.runs.texts import Preparation, rows_of_texts
 
 
 @dataclass(frozen=True)
@@ -25,3 +32,38 @@ class PairReader(Reader[Pairs]):
 
     def rows_of(self, pairs: Pairs) -> tuple[int, bool]:
         return len(pairs.rows), True
+
+    def tables(self, pairs: Pairs, preparation: Preparation) -> Tables:
+        """A row of `pairs` has `input_ids`, those of its texts one after another ([CLS] text
+        [SEP]), `sizes` (the tokens of each text; both lists of int32), `digests` (of each text, a
+        list of int64) and `score` (float32, NaN without one). A row of `texts` has the columns of
+        `rows_of_texts`, for the texts of `Pairs.places`."""
+        texts = [*pairs.places()]
+        second = [None] * len(texts)
+        columns, fit = rows_of_texts(preparation, texts, second, self.max_seq_length)
+        ids = [row.values.to_numpy() for row in columns["input_ids"]]
+        sizes = np.array([*map(len, ids)])
+        digests = np.array([*map(digest_of, texts)])
+        places = pairs.places_in_rows()
+        num_rows, num_columns = places.shape
+        ids_of_rows = []
+        for row in places:
+            ids_of_rows.append(np.concatenate([ids[place] for place in row]))
+        joined = {
+            "input_ids": ragged(ids_of_rows, pa.int32()),
+            "sizes": ragged(sizes[places], pa.int32()),
+            "digests": ragged(digests[places], pa.int64()),
+            "score": pa.array(pairs.scores or [np.nan] * num_rows, pa.float32()),
+        }
+        notes = [f"{num_rows:,} pairs, {len(texts):,} texts"]
+        if num_columns == 1:
+            notes = [f"{num_rows:,} texts"]
+        if fit["rows_cut"]:
+            notes.append(f"{fit['rows_cut']:,} cut to --max_seq_length {self.max_seq_length}")
+        return with_facts({"texts": columns, "pairs": joined}, {"notes": notes, **fit})
+
+
+def digest_of(text: str) -> int:
+    """An int64 that stands for a text on every rank."""
+    value = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(value, signed=True)

@@ -7,9 +7,9 @@ import numpy as np
 
 from distributed.joint import ANCHOR, POSITIVE
 from tasks.embedder.reading import Pairs
-from tasks.runs.details import Section, table
+from tasks.runs.details import Record, Section, table
 from tasks.runs.ranking import correlation, ranks_of, search_scores
-from tasks.runs.task import Record, Scores
+from tasks.runs.task import Scores
 
 QUERIES_AT_ONCE = 1024
 SHARES = (5, 25, 50, 75, 95)  # percentiles

@@ -4,10 +4,9 @@ Tensors have their shape as a suffix: B rows of attention, one for each text, P 
 of a vector.
 """
 
-import hashlib
 import io
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import tensorflow as tf
 from bert.batch import Batch, Grouping, batch_of
 from bert.heads import EMBEDDINGS, Head
 from distributed.joint import ANCHOR, POSITIVE, InBatchLoss
-from distributed.rows import BatchRows, Rows, ragged
+from distributed.rows import BatchRows, Rows
 from distributed.run import Run
 from ringbase.ragged import offsets_of, padded
 from ringbase.settings import flat
@@ -27,10 +26,9 @@ from tasks.embedder.reader import PairReader
 from tasks.embedder.reading import Pairs
 from tasks.embedder.scoring import Search
 from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling
-from tasks.runs.cache import Tables, with_facts
-from tasks.runs.details import Details
-from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
-from tasks.runs.texts import Preparation, rows_of_texts
+from tasks.runs.details import Details, Record
+from tasks.runs.sets import DataSet
+from tasks.runs.task import Scores, Task, Tensors
 
 Data = DataSet[Pairs]
 EPOCH = 1 << 40  # more rows than a data set has: a step may hold a row in two epochs
@@ -48,7 +46,7 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
     metric: str = "eval_ndcg@10"
 
     @property
-    def head(self) -> Head:  # type: ignore[override]
+    def head(self) -> Head:
         return EMBEDDINGS[self.pooling, self.normalize]
 
     @property
@@ -71,14 +69,6 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
 
     def files(self, width: int) -> Mapping:
         return files_of(self.pooling, self.normalize, width, self.max_seq_length)
-
-    def trained_on(self, pairs: Rows) -> "EmbedTask":
-        """The task for the training on these rows."""
-        most = int(np.diff(pairs.column("sizes")[1]).max())
-        return replace(self, texts_per_row=most, trains_on_scores=_has_scores(pairs))
-
-    def evaluated_on(self, pairs: Rows) -> "EmbedTask":
-        return replace(self, metric="eval_spearman") if _has_scores(pairs) else self
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -131,35 +121,6 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
 
     # -- rows and results --------------------------------------------------------------------------
 
-    def tables(self, pairs: Pairs, preparation: Preparation) -> Tables:
-        """A row of `pairs` has `input_ids`, those of its texts one after another ([CLS] text
-        [SEP]), `sizes` (the tokens of each text; both lists of int32), `digests` (of each text, a
-        list of int64) and `score` (float32, NaN without one). A row of `texts` has the columns of
-        `rows_of_texts`, for the texts of `Pairs.places`."""
-        texts = [*pairs.places()]
-        second = [None] * len(texts)
-        columns, fit = rows_of_texts(preparation, texts, second, self.max_seq_length)
-        ids = [row.values.to_numpy() for row in columns["input_ids"]]
-        sizes = np.array([*map(len, ids)])
-        digests = np.array([*map(digest_of, texts)])
-        places = pairs.places_in_rows()
-        num_rows, num_columns = places.shape
-        ids_of_rows = []
-        for row in places:
-            ids_of_rows.append(np.concatenate([ids[place] for place in row]))
-        joined = {
-            "input_ids": ragged(ids_of_rows, pa.int32()),
-            "sizes": ragged(sizes[places], pa.int32()),
-            "digests": ragged(digests[places], pa.int64()),
-            "score": pa.array(pairs.scores or [np.nan] * num_rows, pa.float32()),
-        }
-        notes = [f"{num_rows:,} pairs, {len(texts):,} texts"]
-        if num_columns == 1:
-            notes = [f"{num_rows:,} texts"]
-        if fit["rows_cut"]:
-            notes.append(f"{fit['rows_cut']:,} cut to --max_seq_length {self.max_seq_length}")
-        return with_facts({"texts": columns, "pairs": joined}, {"notes": notes, **fit})
-
     def outputs(self, vectors_BW: tf.Tensor) -> Tensors:
         return {"vector": vectors_BW}
 
@@ -200,7 +161,12 @@ def texts_of(batch: Batch) -> tuple[list[np.ndarray], np.ndarray]:
     return [batch[name][has_text] for name in OF_TEXTS], has_text
 
 
-def _has_scores(pairs: Rows) -> bool:
+def most_texts(pairs: Rows) -> int:
+    """The most texts of a row."""
+    return int(np.diff(pairs.column("sizes")[1]).max())
+
+
+def has_scores(pairs: Rows) -> bool:
     return not np.isnan(pairs.column("score")).any()
 
 
@@ -221,9 +187,3 @@ def _rows_of_slot(texts: dict, slot: int) -> np.ndarray:
     """The rows of the anchors, or of the positives, in the order of their pairs."""
     rows = np.flatnonzero(texts["slot"] == slot)
     return rows[np.argsort(texts["row_id"][rows], kind="stable")]
-
-
-def digest_of(text: str) -> int:
-    """An int64 that stands for a text on every rank."""
-    value = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(value, signed=True)

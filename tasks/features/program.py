@@ -27,7 +27,7 @@ from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.loading import load_on_all, model_of
 from tasks.runs.predict import Predictor
 from tasks.runs.resolve.start import Needs, check_length, start_of_model
-from tasks.runs.task import set_of
+from tasks.runs.sets import set_of
 from tasks.runs.texts import Pairs, Preparation
 
 # a line's number, n tokens, states float32 [n, layers, H]

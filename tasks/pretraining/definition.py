@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bert.corpus.shards import TOKENIZER, find_shards, is_arrow, open_shards
 from tasks.pretraining.settings import PretrainingConfig
+from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import Count, Learned, Program, Say
 from tasks.runs.resolve.spec import Start
 from tasks.runs.resolve.start import Needs
@@ -27,7 +28,7 @@ class Pretraining(Program[PretrainingConfig]):
         moments = Path(str(config.model.init_checkpoint)).expanduser()
         return replace(start, moments=moments)
 
-    def train_rows(self, config: PretrainingConfig, start: Start) -> Count:
+    def train_rows(self, config: PretrainingConfig, start: Start, readings: Readings) -> Count:
         files = find_shards(config.input_file)
         if not is_arrow(files):  # TFRecord files are counted when they are converted
             return Count()

@@ -14,9 +14,10 @@ from tasks.pretraining.shards import open_rows
 from tasks.pretraining.task import head_of
 from tasks.runs.details import REPORT
 from tasks.runs.environment import result_file
+from tasks.runs.evaluate import write_eval_results
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.loading import load_trained, model_of
-from tasks.runs.program import resolved, say_complete, write_eval_results
+from tasks.runs.program import resolved, say_complete
 from tasks.runs.resolve.command import refuse_changes
 from tasks.runs.training import Training, fixed_settings
 
@@ -31,7 +32,8 @@ def run(config: PretrainingConfig) -> None:
 def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     """Trains and evaluates as the flags say, on every rank. Returns the results of the
     evaluation."""
-    config, (one,) = resolved(PROGRAM, config, job)
+    command = resolved(PROGRAM, config, job)
+    config, (one,) = command.config, command.runs
     start, history, settings = one.start, one.history, config.evaluation
     source = "--input_file", config.input_file
     if config.do_train:

@@ -40,7 +40,7 @@ class MaskedTask(Trains):
     seed: int
     max_predictions_per_seq: int = 20
     has_next_sentence: bool = True
-    head: Head = PRETRAINING  # type: ignore[misc]
+    head: Head = PRETRAINING
     metric = "masked_lm_accuracy"
 
     @property

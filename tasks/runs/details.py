@@ -28,6 +28,17 @@ class Details(NamedTuple):
     sections: Sequence[Section] = ()  # for the page
 
 
+class Record(NamedTuple):
+    """A line of predictions.jsonl, and whether it is a mistake."""
+
+    # the input, the truth if there is one, the prediction, its probability or probabilities
+    fields: Mapping
+    # of a mistake, how sure the model was; None if it is right, or nobody knows
+    mistake: float | None = None
+    # what the page shows of a mistake, cells by their columns; None: the fields
+    shown: Mapping | None = None
+
+
 def table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence]) -> Section:
     return {"title": title, "note": note, "columns": list(columns), "rows": [*map(list, rows)]}
 

@@ -15,7 +15,8 @@ from distributed.gradient import traced_once
 from distributed.predict import predict
 from distributed.rows import Rows
 from tasks.runs.job import Job
-from tasks.runs.task import DataSet, Decoder, Task, Trains
+from tasks.runs.sets import DataSet
+from tasks.runs.task import Decoder, Task, Trains
 
 # tokens; XLA takes a second for a prediction's parts, which saves about a tenth
 WORTH_COMPILING = 100_000

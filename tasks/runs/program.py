@@ -7,19 +7,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from distributed.run import Run
-from distributed.train import HeldOut
-from distributed.world import World
-from ringbase.errors import InputError
-from ringbase.files import digest, read_object
-from tasks.runs.details import REPORT, Section, examples
+from ringbase.files import read_object
 from tasks.runs.environment import result_file
+from tasks.runs.evaluate import Evaluation, Results, write_mistakes, write_predictions
 from tasks.runs.history import History
 from tasks.runs.job import Job
 from tasks.runs.loading import load_trained, model_of
 from tasks.runs.predict import Predictor
+from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import (
     Program,
     folder_of_seed,
@@ -30,21 +28,14 @@ from tasks.runs.resolve.command import (
 from tasks.runs.resolve.past import MODEL, TASK_FILE
 from tasks.runs.resolve.plan import planned
 from tasks.runs.resolve.spec import RunSpec, Start
-from tasks.runs.settings import FineTuningConfig, ProgramConfig, SelectionSettings
-from tasks.runs.task import DataSet, Record, Scores, Task, open_set
+from tasks.runs.sets import DataSet, Sets, open_set
+from tasks.runs.settings import FineTuningConfig, ProgramConfig
+from tasks.runs.task import Scores, Task
 from tasks.runs.texts import Preparation
 from tasks.runs.training import Training, TrainingData, fixed_settings
 
 Config = TypeVar("Config", bound=ProgramConfig)
-Results = dict[DataSet, Any]  # of the sets, on rank 0; None on other ranks
-
-
-class Sets(NamedTuple):
-    """The sets that a command needs. Those of `predict` that are in `dev` too are computed once."""
-
-    train: Sequence[DataSet] = ()  # one or none
-    dev: Sequence[DataSet] = ()
-    predict: Sequence[DataSet] = ()
+Settled = TypeVar("Settled", bound=ProgramConfig, covariant=True)
 
 
 class SeedRun(NamedTuple):
@@ -68,12 +59,25 @@ class SeedRun(NamedTuple):
         return "train" in self.spec.does and not self.start.is_complete
 
 
-def resolved(program: Program[Config], config: Config, job: Job) -> tuple[Config, list[SeedRun]]:
-    """What a command does, on every rank: its flags with the settings of a trained model, and its
-    runs, one or one for each of `--seeds`. Rank 0 finds it out, and locks the folders of the runs.
+@dataclass(frozen=True)
+class Command(Generic[Settled]):
+    """What a command does."""
+
+    config: Settled  # the flags, with the settings of a trained model for what was not given
+    runs: Sequence[SeedRun]  # one, or one for each of `--seeds`
+    readings: Readings
+
+    @property
+    def start(self) -> Start:
+        """Where the first run starts: all have the same model, labels and tokenizer."""
+        return self.runs[0].start
+
+
+def resolved(program: Program[Config], config: Config, job: Job) -> Command[Config]:
+    """What a command does, on every rank. Rank 0 finds it out, and locks the folders of the runs.
     Raises InputError as `resolve`."""
     resume = config.training.resume
-    world, run = job.world, job.run
+    world, run, readings = job.world, job.run, Readings()
     if config.plan:  # of a program of one's own; ours print it before they join
         plans = world.on_first(planned, program, config, world.size, run.say)
         world.say(json.dumps(plans, indent=2, ensure_ascii=False), sys.stdout)
@@ -85,48 +89,48 @@ def resolved(program: Program[Config], config: Config, job: Job) -> tuple[Config
             folders[seed] = run.part(folder_of_seed(run.folder, seed).name)
             world.on_first(folders[seed].lock)
     written = {name: job.config[name] for name in config.given}
-    found = world.on_first(resolve, program, config, written, run.folder, resume, run.say)
+    found = world.on_first(resolve, program, config, written, run.folder, resume, readings, run.say)
     runs = []
     for spec in found.specs:
         own = folders.get(spec.seed, run)
         history = History(own, world, [*spec.starts])
         runs.append(SeedRun(spec, replace(job, run=own, config=spec.config), history))
-    return found.config, runs
+    return Command(found.config, runs, readings)
 
 
-def open_sets(
-    task: Task,
-    sources: Mapping[str, Sequence],
-    runs: Sequence[SeedRun],
-    config: FineTuningConfig,
-    job: Job,
-) -> Sets:
-    """The sets of the sources of "train", one or none, "dev" and "predict". A source in both of
-    these is opened once. Rows are made once per machine."""
-    preparation = Preparation(job.world, job.run, runs[0].start.words, config.allow_unknown)
-    opened: dict[int, DataSet] = {}
+def open_sets(program: Program[Config], command: Command[Config], job: Job) -> Sets:
+    """The sets that a command reads. A source of two kinds is opened once. Rows are made once per
+    machine."""
+    config, start, readings = command.config, command.start, command.readings
+    reader = program.reader(config, start)
+    allow_unknown = isinstance(config, FineTuningConfig) and config.allow_unknown
+    preparation = Preparation(job.world, job.run, start.words, allow_unknown)
+    opened: list[DataSet] = []
     sets: dict[str, list[DataSet]] = {}
-    for kind, named in sources.items():
+    for kind, sources in program.sources(config, start).items():
         sets[kind] = []
-        for source in named:
-            key = id(source)
-            if key not in opened:
-                opened[key] = open_set(task, source, preparation)
-            sets[kind].append(opened[key])
+        for source in sources:
+            data = next((data for data in opened if data.source is source), None)
+            if data is None:
+                data = open_set(reader, source, preparation, readings)
+                opened.append(data)
+            sets[kind].append(data)
+    for data in sets.get("train", ()):
+        readings.forget(data.source)
     return Sets(**sets)
 
 
-def run_task(
-    task: Task, sets: Sets, runs: Sequence[SeedRun], config: FineTuningConfig, job: Job
-) -> Scores:
+def run_task(task: Task, sets: Sets, command: Command[FineTuningConfig], job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, once for each run, on every rank. The model
     is made, traced and compiled once. Returns the scores, or their means over several seeds."""
-    model = model_of(runs[0].start, task.head)
+    config, runs = command.config, command.runs
+    model = model_of(command.start, task.head)
     training = None
     for data in sets.train:
         rows = data.tables[task.train_table or task.table]
-        commit = getattr(data.source, "commit", None)
-        trained = TrainingData(rows, data.prepared.key, settings=task.fixed, commit=commit)
+        trained = TrainingData(
+            rows, data.prepared.key, settings=task.fixed, commit=data.source.commit
+        )
         for one in runs:
             settings = fixed_settings(trained, config.training, one.seed)
             job.world.on_first(refuse_changes, one.spec, settings)
@@ -150,84 +154,6 @@ def run_task(
         with closing(one.job.run):
             results[one.seed] = run_once(training, evaluation, sets, one, config)
     return summed_up(config, job, results, None if training else before)
-
-
-@dataclass
-class Evaluation:
-    """The dev sets, and what the model last said about them."""
-
-    task: Task
-    predictor: Predictor
-    sets: Sequence[DataSet]
-    batch_size: int
-    world: World
-    results: Results = field(default_factory=dict)
-
-    @property
-    def key(self) -> str:
-        """A digest of the sets and the metric: scores are compared with those of the same."""
-        return digest(self.task.metric, [data.prepared.key for data in self.sets])
-
-    def measure(self) -> Scores:
-        """The scores of all sets, the same on every rank."""
-        scores = Scores()
-        for data in self.sets:
-            self.results[data] = self.predictor.results(self.task, data, self.batch_size)
-            scores |= self.world.on_first(self.task.scores, "eval", data, self.results[data])
-        return scores
-
-    def held_out(self, settings: SelectionSettings) -> HeldOut | None:
-        """How a training is evaluated; the best model is that of the highest `task.metric`."""
-        if not settings.during_training:
-            return None
-        return HeldOut(
-            measure=self._measure_training,
-            num_rows=sum(len(data.rows) for data in self.sets),
-            every=settings.eval_steps or "epoch",
-            best=self.task.metric if settings.keeps_best else None,
-            patience=settings.early_stopping_patience,
-            key=self.key,
-        )
-
-    def _measure_training(self) -> Scores:
-        scores = self.measure()
-        if not scores:
-            raise InputError(
-                f"{self.sets[0].source}: it says nothing about what is right, which the evaluation"
-                " while training needs"
-            )
-        return scores
-
-    def written(self, run: Run, scores: Scores, steps: int | None) -> dict:
-        """Writes the files of the last evaluation, with these scores. Returns what it teaches."""
-        # as run_classifier.py, with loss and step where there is a loss
-        loss = {"loss": scores["eval_loss"], "global_step": steps} if "eval_loss" in scores else {}
-        write_eval_results(run, scores | loss)
-        return self.world.on_first(self._learned, run)
-
-    def _learned(self, run: Run) -> dict:
-        learned: dict = {}
-        for data, results in self.results.items():
-            of_set = self.task.calibrated(data, results)
-            write_mistakes(run, self.task.taught(of_set), data, results, file_of_mistakes(data))
-            learned |= of_set
-        return learned
-
-    def details(self, task: Task) -> dict:
-        """What result.json holds of the last evaluation besides scores. On rank 0."""
-        facts: dict = {}
-        sections: list[Section] = []
-        for data, results in self.results.items():
-            details = task.details(data, results)
-            facts |= details.facts
-            sections += details.sections
-            records = [*task.records(data, results)]
-            if records:
-                wrong = [record.shown or record.fields for record in mistakes_in(records)]
-                share = f"{len(wrong):,} of {len(records):,}"
-                note = f"{share}; all of them are in {file_of_mistakes(data)}, the worst first"
-                sections.append(examples("Mistakes", note, wrong))
-        return facts | {REPORT: sections}
 
 
 @dataclass
@@ -334,40 +260,6 @@ def say_complete(run: Run, start: Start) -> Scores:
     figures = "".join(f", {name} {value:.4g}" for name, value in scores.items())
     run.say(f"done: {run.folder} was complete and stays as it is{figures}")
     return scores
-
-
-def write_predictions(run: Run, task: Task, data: DataSet, results: Any) -> None:
-    """Writes predictions.jsonl, a line for each example, and the task's other files. On rank 0."""
-    if lines := [line_of(record) for record in task.records(data, results)]:
-        run.write(f"predictions{data.suffix}.jsonl", "".join(lines))
-    task.write(run, data, results)
-
-
-def write_mistakes(run: Run, task: Task, data: DataSet, results: Any, name: str) -> None:
-    """Writes the lines of mistakes, the surest first. On rank 0."""
-    records = [*task.records(data, results)]
-    if records:
-        run.write(name, "".join(map(line_of, mistakes_in(records))))
-
-
-def file_of_mistakes(data: DataSet) -> str:
-    return f"mistakes{data.suffix}.jsonl"
-
-
-def mistakes_in(records: Sequence[Record]) -> list[Record]:
-    """The surest first."""
-    wrong = [record for record in records if record.mistake is not None]
-    return sorted(wrong, key=lambda record: -(record.mistake or 0))
-
-
-def line_of(record: Record) -> str:
-    return json.dumps(record.fields, ensure_ascii=False) + "\n"
-
-
-def write_eval_results(run: Run, values: Mapping[str, float | None]) -> None:
-    """eval_results.txt as Google's scripts write it, without values that are None."""
-    lines = (f"{name} = {value}\n" for name, value in sorted(values.items()) if value is not None)
-    run.write("eval_results.txt", "".join(lines))
 
 
 def result_in(folder: Path) -> Mapping[str, Any] | None:

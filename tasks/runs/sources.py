@@ -18,6 +18,8 @@ class Source:
     kind: str
     # of a data set
     splits: ClassVar[Mapping] = {"train": "train", "dev": "validation", "predict": "test"}
+    suffix: ClassVar[str] = ""
+    is_printed: ClassVar[bool] = False
 
     def __str__(self) -> str:
         """For messages: the flag that names the data, and the data."""

@@ -6,40 +6,58 @@ use one object.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping
 from bert.heads import Head
-from distributed.rows import BatchRows, Rows
+from distributed.joint import InBatchLoss
+from distributed.rows import BatchRows
 from distributed.run import Run
-from ringbase.errors import InputError
-from tasks.runs.cache import Prepared, Recipe, Tables, in_memory
-from tasks.runs.details import Details
-from tasks.runs.reader import Examples, Reader, rows_key
-from tasks.runs.texts import Preparation
+from tasks.runs.details import Details, Record
+from tasks.runs.reader import Examples, Reader
+from tasks.runs.sets import DataSet
 
 Results = TypeVar("Results")
 Scores = dict[str, float]
 Tensors = dict[str, tf.Tensor]
+# of a batch: which texts it has, and which rows of attention have one
+TextsOf = Callable[[Batch], tuple[list[np.ndarray], np.ndarray]]
 
 
 class Trains:
     """What training needs of a task: a head with its rows, targets and loss."""
 
-    head: ClassVar[Head]  # of bert/heads.py
-    max_seq_length: Any  # the most tokens of a row
-    terms: Any = ("loss",)  # the names of the loss terms
-    settings: Any  # what prediction must know, by flag; kept beside the model
-    # the most rows of attention that a row of data has
-    texts_per_row: Any = 1
-    # instead of `loss` one that joins the rows of all ranks (distributed/joint.py), and a function:
-    # batch -> which texts it has, and which rows of attention have one
-    joint: Any = None
+    if TYPE_CHECKING:  # fields or properties: a dataclass would take these for defaults
+
+        @property
+        def head(self) -> Head:
+            """Of bert/heads.py."""
+
+        @property
+        def max_seq_length(self) -> int:
+            """The most tokens of a row."""
+
+        @property
+        def settings(self) -> Mapping[str, Any]:
+            """What prediction must know, by flag; kept beside the model."""
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The names of the loss terms."""
+        return ("loss",)
+
+    @property
+    def texts_per_row(self) -> int:
+        """The most rows of attention that a row of data has."""
+        return 1
+
+    @property
+    def joint(self) -> tuple[InBatchLoss, TextsOf] | None:
+        """Instead of `loss` one that joins the rows of all ranks (distributed/joint.py)."""
+        return None
 
     @property
     def metric(self) -> str:
@@ -68,34 +86,6 @@ class Trains:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, eq=False)
-class DataSet(Generic[Examples]):
-    """The examples of a source, and their rows."""
-
-    source: Any  # its text names the flag and the file
-    prepared: Prepared
-    table: str  # the one whose rows the model reads
-    examples: Callable[[], Examples]  # which are read once, by the ranks that ask for them
-
-    @property
-    def rows(self) -> Rows:
-        return self.prepared.tables[self.table]
-
-    @property
-    def tables(self) -> Mapping[str, Rows]:
-        return self.prepared.tables
-
-    @property
-    def is_printed(self) -> bool:
-        """Whether its predictions go to standard output only: those of standard input."""
-        return getattr(self.source, "is_printed", False)
-
-    @property
-    def suffix(self) -> str:
-        """Of the files of predictions, where a task has several sets."""
-        return getattr(self.source, "suffix", "")
-
-
 class Decoder:
     """Makes the scores of rows the results of examples. This one is for tasks with one row for each
     example: the results are the scores of all, [examples, …]."""
@@ -111,17 +101,6 @@ class Decoder:
         return np.array(kept)
 
 
-class Record(NamedTuple):
-    """A line of predictions.jsonl, and whether it is a mistake."""
-
-    # the input, the truth if there is one, the prediction, its probability or probabilities
-    fields: Mapping
-    # of a mistake, how sure the model was; None if it is right, or nobody knows
-    mistake: float | None = None
-    # what the page shows of a mistake, cells by their columns; None: the fields
-    shown: Mapping | None = None
-
-
 class Task(Reader[Examples], Trains, Generic[Examples, Results]):
     """The base of all tasks but pretraining, which has no examples: its rows come from shards."""
 
@@ -129,11 +108,6 @@ class Task(Reader[Examples], Trains, Generic[Examples, Results]):
     def fixed(self) -> Mapping:
         """The settings, by flag, that must not change when a training is resumed."""
         return self.settings
-
-    def tables(self, examples: Examples, preparation: Preparation) -> Tables:
-        """The rows of examples, with the facts "notes", to be printed, and those of
-        `Preparation.fit`."""
-        raise NotImplementedError
 
     # -- from scores to results --------------------------------------------------------------------
 
@@ -177,30 +151,3 @@ def named_outputs(scores: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tens
     best = tf.argmax(scores, -1)
     label = tf.gather(tf.constant(labels), best)
     return {"probabilities": tf.nn.softmax(scores), "logits": scores, "label": label}
-
-
-def open_set(task: Task, source: Any, preparation: Preparation) -> DataSet:
-    """The rows of a source on every rank; each machine makes them once and keeps them in its cache.
-    Raises InputError as `task.read` and `Preparation.rows`."""
-
-    def recipe() -> Recipe:
-        key, read = rows_key(task, source, preparation.tokenizer)
-        return key, lambda: task.tables(read(), preparation)
-
-    prepared = preparation.rows(recipe, source)
-
-    @cache
-    def examples() -> Any:
-        """Read again where they are needed: those to train on would only take memory."""
-        key, read = rows_key(task, source, preparation.tokenizer)
-        if key != prepared.key:
-            raise InputError(f"{source}: the data changed while this program ran: run it again")
-        return read()
-
-    return DataSet(source, prepared, task.table, examples)
-
-
-def set_of(task: Task, examples: Any, preparation: Preparation) -> DataSet:
-    """The rows of examples that are in memory, without a cache."""
-    tables = in_memory(task.tables(examples, preparation))
-    return DataSet(None, tables, task.table, lambda: examples)

@@ -13,7 +13,6 @@ from bert.text.characters import end_of_character
 from distributed.rows import Rows
 from tasks.runs.task import Decoder
 from tasks.runs.texts import max_context_owner
-from tasks.squad.reading import Examples
 from tasks.squad.settings import AnswerSettings
 
 NO_ANSWER = "empty"  # written by run_squad.py when no span is possible
@@ -84,18 +83,19 @@ class SpanDecoder(Decoder):
         self,
         settings: AnswerSettings,
         version_2: bool,
-        examples: Examples,
         tables: Mapping[str, Rows],
     ):
         self._settings = settings
         self._version_2 = version_2
-        self._examples = examples
         windows = tables["windows"]
         self._heads: Any = windows.column("question_tokens")
         self._firsts: Any = windows.column("document_start")
         self._question_of: Any = windows.column("question")
+        self._paragraph_of: Any = windows.column("paragraph")
         self._token_spans: Any = tables["paragraphs"].column("spans")
-        numbers = np.arange(len(examples.questions) + 1)
+        self._contexts = tables["paragraphs"].table.column("context")
+        num_questions = int(self._question_of[-1]) + 1
+        numbers = np.arange(num_questions + 1)
         edges = np.searchsorted(self._question_of, numbers).tolist()
         self.windows_of = [range(*pair) for pair in itertools.pairwise(edges)]
 
@@ -131,8 +131,8 @@ class SpanDecoder(Decoder):
     def answered(self, question: int, scores: Sequence[np.ndarray]) -> Answered:
         """The answer, from the scores of each window of the question; at most `n_best_size`
         candidates, and the null answer."""
-        paragraph = self._examples.questions[question].paragraph
-        context = self._examples.paragraphs[paragraph]
+        paragraph = int(self._paragraph_of[self.windows_of[question][0]])
+        context = self._contexts[paragraph].as_py()
         values, offsets = self._token_spans
         token_spans = values[offsets[paragraph] : offsets[paragraph + 1]].reshape(-1, 2)
         spans = self._spans(self.windows_of[question], scores, len(token_spans))

@@ -20,8 +20,8 @@ def run(config: SquadConfig) -> None:
 def run_squad(config: SquadConfig, job: Job) -> Scores:
     """Trains and predicts as the flags say, on every rank. Returns the scores, if the file has
     answers."""
-    config, runs = resolved(PROGRAM, config, job)
-    task = SpanTask(config.windows, config.answers, config.metric, saved_settings(config))
-    sources = PROGRAM.sources(config, runs[0].start)
-    sets = open_sets(task, sources, runs, config, job)
-    return run_task(task, sets, runs, config, job)
+    command = resolved(PROGRAM, config, job)
+    sets = open_sets(PROGRAM, command, job)
+    settled = command.config
+    task = SpanTask(settled.windows, settled.answers, settled.metric, saved_settings(settled))
+    return run_task(task, sets, command, job)

@@ -8,32 +8,25 @@ start and end.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import pyarrow as pa
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
 from bert.heads import SPAN
 from bert.layers import in_places, split_groups
-from distributed.rows import ragged
 from distributed.run import Run
-from ringbase.errors import shortened
 from ringbase.ragged import padded
-from tasks.runs.cache import Tables, with_facts
-from tasks.runs.details import Details
-from tasks.runs.task import DataSet, Record, Scores, Task, Tensors
-from tasks.runs.texts import Preparation, window_starts
+from tasks.runs.details import Details, Record
+from tasks.runs.sets import DataSet
+from tasks.runs.task import Scores, Task, Tensors
 from tasks.runs.trained import saved_settings
 from tasks.squad.answers import Prediction, SpanDecoder, nbest_file
 from tasks.squad.details import details, marked_context
 from tasks.squad.metrics import AllScores, Unit, separates_words, squad_v1, squad_v2
-from tasks.squad.reader import SpanReader
-from tasks.squad.reading import NO_PLACE, Examples, Question, answer_characters
+from tasks.squad.reader import ANSWERS, SpanReader
+from tasks.squad.reading import Examples
 from tasks.squad.settings import AnswerSettings
 
 LARGE = 1e30
-ANSWERS = ("start_position", "end_position")
-NUMBERS = ("question_tokens", *ANSWERS, "document_start", "question")  # of a window
 Data = DataSet[Examples]
 Results = Sequence[Prediction]
 
@@ -85,64 +78,9 @@ class SpanTask(SpanReader, Task[Examples, Results]):
             sums.append(tf.reduce_sum(log_probs_B21 * is_here_B[:, None, None]))
         return {"loss": -tf.add_n(sums) / 2}
 
-    def tables(self, examples: Examples, preparation: Preparation) -> Tables:
-        """Tokenizes questions and contexts and cuts the contexts into windows.
-
-        A row of `windows` has `input_ids` ([CLS] question [SEP] window [SEP]), `question_tokens`
-        (how many of them are of type 0), `start_position` and `end_position` (0 if the answer is
-        not inside), `question` (its number), and `document_start` (the window's first token in the
-        context); all int32. A row of `paragraphs` has `spans`, the start and end characters of each
-        of its tokens, interleaved.
-        """
-        settings, tokenizer = self.windows, preparation.tokenizer
-        paragraphs, questions = examples.paragraphs, examples.questions
-        encoded = preparation.ids_and_spans(paragraphs, "tokenizing contexts")
-        context_ids, spans = zip(*encoded, strict=True)
-        texts = [question.text for question in questions]
-        question_ids = preparation.ids(texts, "tokenizing questions")
-        separators = [tokenizer.sep_id] * tokenizer.separators
-        most_asked = settings.max_seq_length - 3 - len(separators)
-        most_asked = min(settings.max_query_length, most_asked)
-        rows = []
-        for number, question in enumerate(questions):
-            place = question.paragraph
-            asked = question_ids[number][:most_asked]
-            head = np.concatenate([[tokenizer.cls_id], asked, separators]).astype(np.int32)
-            answer = answer_tokens(question, paragraphs[place], spans[place])
-            for window in self._windows(head, context_ids[place], answer):
-                rows.append((*window, number))
-        input_ids, *columns = zip(*rows, strict=True)
-        windows = {"input_ids": ragged(input_ids, pa.int32())}
-        for name, column in zip(NUMBERS, columns, strict=True):
-            windows[name] = pa.array(column, pa.int32())
-        interleaved = [spans_T2.reshape(-1) for spans_T2 in spans]
-        notes = [f"{len(questions):,} questions, {len(rows):,} windows"]
-        if examples.misplaced:
-            names = shortened(examples.misplaced, 5)
-            notes.append(f"left out, because the answer is not at answer_start: {names}")
-        fit = preparation.fit([*context_ids, *question_ids], [*paragraphs, *texts])
-        token_spans = {"spans": ragged(interleaved, pa.int32())}
-        tables = {"windows": windows, "paragraphs": token_spans}
-        return with_facts(tables, {"notes": notes, **fit})
-
-    def _windows(
-        self, head: np.ndarray, ids: np.ndarray, answer: tuple[int, int] | None
-    ) -> Iterator[tuple]:
-        """The input ids and the numbers of each window of a context, without the question's."""
-        room = self.windows.max_seq_length - len(head) - 1
-        for start in window_starts(len(ids), room, self.windows.doc_stride):
-            window = ids[start : start + room]
-            first = last = 0
-            if answer and start <= answer[0] and answer[1] < start + len(window):
-                shift = len(head) - start
-                first = answer[0] + shift
-                last = answer[1] + shift
-            input_ids = np.concatenate([head, window, head[-1:]])
-            yield input_ids, len(head), first, last, start
-
     def decoder(self, data: Data) -> SpanDecoder:
         version_2 = self.windows.version_2_with_negative
-        return SpanDecoder(self.answers, version_2, data.examples(), data.tables)
+        return SpanDecoder(self.answers, version_2, data.tables)
 
     def outputs(self, scores_BT2: tf.Tensor) -> Tensors:
         start_BT, end_BT = tf.unstack(scores_BT2, axis=2)
@@ -224,26 +162,3 @@ def unit_of(metric: str, examples: Examples) -> Unit:
         return "character"
     is_korquad = metric == "auto" and "korquad" in examples.version.lower()
     return "korquad_v1" if is_korquad or metric == "korquad_v1" else "word"
-
-
-def answer_tokens(question: Question, context: str, spans: np.ndarray) -> tuple[int, int] | None:
-    """The first and last token of a question's answer in its context; None without an answer to
-    train on.
-
-    They are the tokens that overlap the answer's characters. run_squad.py (`_improve_answer_span`)
-    searches the words around `answer_start` for the answer's tokens instead, which needs blanks
-    between words.
-    """
-    text, place = question.answers[0] if question.answers else ("", NO_PLACE)
-    if question.is_impossible or place == NO_PLACE:
-        return None
-    characters = answer_characters(text, place, context)
-    assert characters is not None  # `read` has left out such questions
-    start, stop = characters
-    tokens = np.flatnonzero((spans[:, 0] < stop) & (spans[:, 1] > start))
-    if len(tokens):
-        return int(tokens[0]), int(tokens[-1])
-    # The tokenizer drops these characters (control characters): the nearest token before them.
-    before = np.flatnonzero(spans[:, 1] <= start)
-    nearest = int(before[-1]) if len(before) else 0
-    return nearest, nearest

@@ -10,10 +10,10 @@ import numpy as np
 from scipy.special import log_softmax
 
 from bert.text.characters import character_starts
-from tasks.runs.task import DataSet, Decoder
+from tasks.runs.sets import DataSet
+from tasks.runs.task import Decoder
+from tasks.tagger.reader import NONE
 from tasks.tagger.reading import PREFIXED
-
-NONE = -1  # of a token at which no word begins
 
 
 class Tagged(NamedTuple):

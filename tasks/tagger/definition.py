@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from ringbase.errors import InputError
+from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import Learned, Program, Say
 from tasks.runs.resolve.labels import with_outputs
 from tasks.runs.resolve.spec import Start
 from tasks.runs.trained import saved_settings
 from tasks.tagger.reader import TagReader
-from tasks.tagger.reading import Source, in_bioes, is_plain, read, tags_of
+from tasks.tagger.reading import Sentences, Source, in_bioes, is_plain, tags_of
 from tasks.tagger.settings import TaggerConfig
 
 
@@ -18,8 +19,9 @@ class Tagger(Program[TaggerConfig]):
     def length(self, config: TaggerConfig) -> int:
         return config.sentences.max_seq_length
 
-    def learned(self, config: TaggerConfig, say: Say) -> tuple[str, ...]:
-        return tags_of_file(config, say)
+    def learned(self, config: TaggerConfig, readings: Readings, say: Say) -> tuple[str, ...]:
+        source = Source(config.files, "train")
+        return tags_of_file(source, readings.of(TagReader(config.sentences), source), say)
 
     def outputs(self, config: TaggerConfig, start: Start, learned: Learned, say: Say) -> Start:
         """See `with_outputs`. The tags are those of a training that goes on, else of the training
@@ -39,10 +41,9 @@ class Tagger(Program[TaggerConfig]):
 PROGRAM = Tagger()
 
 
-def tags_of_file(config: TaggerConfig, say: Say) -> tuple[str, ...]:
+def tags_of_file(source: Source, sentences: Sentences, say: Say) -> tuple[str, ...]:
     """The tags of the training file, O first. Raises InputError: there are no others."""
-    source = Source(config.files, "train")
-    found = tags_of(read(source, config.sentences.characters))
+    found = tags_of(sentences)
     if found == {"O"}:
         raise InputError(f"{source}: every tag is O")
     if is_plain(found):

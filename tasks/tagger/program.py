@@ -18,9 +18,8 @@ def run(config: TaggerConfig) -> None:
 
 def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    config, runs = resolved(PROGRAM, config, job)
-    labels = runs[0].start.bert_config.labels
-    task = TagTask(config.sentences, labels, saved_settings(config))
-    sources = PROGRAM.sources(config, runs[0].start)
-    sets = open_sets(task, sources, runs, config, job)
-    return run_task(task, sets, runs, config, job)
+    command = resolved(PROGRAM, config, job)
+    sets = open_sets(PROGRAM, command, job)
+    labels = command.start.bert_config.labels
+    task = TagTask(command.config.sentences, labels, saved_settings(command.config))
+    return run_task(task, sets, command, job)

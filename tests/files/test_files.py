@@ -29,7 +29,7 @@ from ringbase.files import (
     replace_folder,
     replacing,
 )
-from tasks.runs.reader import Reader, rows_key
+from tasks.runs.reader import Reader, Readings, rows_key
 
 
 def built_by_job(folder, name):
@@ -211,4 +211,9 @@ def test_a_reader_whose_rows_depend_on_what_has_no_digest_is_refused_in_one_line
             return [1.0]
 
     tokenizer = SimpleNamespace(digest="of the vocabulary")
-    refused(lambda: rows_key(Stars(), None, tokenizer), "stars", "no digest", "object object")
+    refused(
+        lambda: rows_key(Stars(), None, tokenizer, Readings()),
+        "stars",
+        "no digest",
+        "object object",
+    )

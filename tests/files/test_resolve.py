@@ -18,6 +18,7 @@ from tasks.classifier.definition import Classifier
 from tasks.embedder.definition import Embedder
 from tasks.pretraining.definition import Pretraining
 from tasks.runs import flags
+from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import resolve
 from tasks.runs.resolve.plan import planned
 from tasks.runs.resolve.spec import as_json, digest_of
@@ -45,7 +46,8 @@ def runs_of(program, folder, *argv, resume="auto", said=None):
     config = flags.parse(named(SETTINGS[program]), argv, prog=program)
     written = {name: flat(config)[name] for name in config.given}
     said = [] if said is None else said
-    found = resolve(PROGRAMS[program](), config, written, folder, resume, said.append)
+    known = Readings()
+    found = resolve(PROGRAMS[program](), config, written, folder, resume, known, said.append)
     return found.config, found.specs
 
 

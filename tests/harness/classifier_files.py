@@ -18,9 +18,10 @@ def read_own(path, pair=None, split="train", **settings):
     return read(own_source(path, pair, split, **settings))
 
 
-def labels_in(path):
+def labels_in(path, **settings):
     """The labels of a file to train on."""
-    return labels_of_file(own_source(path))
+    source = own_source(path, **settings)
+    return labels_of_file(source, read(source))
 
 
 def read_glue(task, folder, split, language="en"):

@@ -21,12 +21,11 @@ from harness.refusals import refused
 from harness.texts import letters_tokenizer, write_lines
 
 from distributed.world import World
-from tasks.classifier.labels import labels_of_file
 from tasks.classifier.named_tasks import TASKS, find_task
 from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.task import LabelTask
-from tasks.runs.task import open_set
+from tasks.runs.sets import open_set
 from tasks.runs.texts import Preparation
 
 TEXTS = [
@@ -172,7 +171,7 @@ def test_labels_that_would_be_taken_for_others_are_refused(tmp_path):
         (["a b", "a  b"], ["blanks"]),
     ):
         path = write_lines(tmp_path / "a.csv", "text,label", *(f"t,{each}" for each in lists))
-        labels = partial(labels_of_file, own_source(path, multi_label=True))
+        labels = partial(labels_in, path, multi_label=True)
         if named:
             refused(labels, "--train_file", path, *named)
         else:

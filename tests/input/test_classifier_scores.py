@@ -22,6 +22,7 @@ from tasks.classifier.labels import with_labels
 from tasks.classifier.scoring import metrics
 from tasks.classifier.settings import ClassifierConfig
 from tasks.classifier.task import LabelTask, weights_of_labels
+from tasks.runs.reader import Readings
 from tasks.runs.resolve.labels import labels_of
 from tasks.runs.resolve.spec import Start
 
@@ -135,7 +136,7 @@ def test_labels_are_the_checkpoint_s_then_the_task_s_then_the_data_s(
     settings = made(ClassifierConfig, given)
     states = {"labels": stated, "problem_type": "single_label_classification"} if stated else {}
     start = Start(BertConfig(hidden_size=8, num_attention_heads=2, **states))
-    learned = partial(PROGRAM.learned, settings, run.say)
+    learned = partial(PROGRAM.learned, settings, Readings(), run.say)
     if labels is None:
         refused(lambda: with_labels(settings, start, learned, run.say), "id2label")
     else:

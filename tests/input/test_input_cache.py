@@ -10,7 +10,8 @@ from harness.texts import letters_tokenizer, write_lines
 from bert.text import tokenizer
 from distributed.world import World
 from tasks.classifier.task import LabelTask
-from tasks.runs.task import open_set
+from tasks.runs.reader import Readings
+from tasks.runs.sets import open_set
 from tasks.runs.texts import Preparation
 from tasks.squad.task import SpanTask
 
@@ -74,8 +75,11 @@ def test_data_that_change_while_a_program_runs_are_refused(cache, tmp_path, run)
     path = write_lines(tmp_path / "a.csv", "text,other,label", "a,b,x", "c,d,y")
     task = LabelTask(8, ("x", "y"))
     source = own_source(path, "other")
-    first, second = (open_set(task, source, Preparation(World(), run, letters)) for _ in range(2))
-    assert first.examples().labels == ["x", "y"]
+    preparation = Preparation(World(), run, letters)
+    known, forgotten = Readings(), Readings()
+    first = open_set(task, source, preparation, known)
+    second = open_set(task, source, preparation, forgotten)
     write_lines(tmp_path / "a.csv", "text,other,label", "a,b,y", "c,d,x")
     assert first.examples().labels == ["x", "y"]
+    forgotten.forget(source)  # as on a rank that has not made the rows
     refused(second.examples, "a.csv", "changed")

@@ -32,7 +32,7 @@ def prepare(tmp_path, run):
         tables = open_windows(SETTINGS, examples, letters_tokenizer(tmp_path), run)
 
         def answers(scores, version_2=False, **settings):
-            decoder = SpanDecoder(AnswerSettings(**settings), version_2, examples, tables)
+            decoder = SpanDecoder(AnswerSettings(**settings), version_2, tables)
             kept = [decoder.keep(*each) for each in enumerate(scores)]
             texts, entries, odds, starts, shares = zip(*decoder.results(kept), strict=True)
             text = nbest_file(dict(zip(ids, entries, strict=True)))

@@ -4,7 +4,9 @@ model."""
 import io
 import json
 import math
+import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -32,6 +34,7 @@ import ringbert
 from ringbase.files import read_json
 
 STEPS = 40
+TEXTS = ["cat,good", "saw,bad"] * 4
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +150,24 @@ def test_a_head_for_other_labels_starts_anew_and_class_weights_reach_the_trainin
     heavy = "--class_weights=a=0.0001,b=1000,c=0.0001,d=0.0001"
     classify(tmp_path / "heavy", *flags, "--num_train_steps=20", "--do_predict", heavy)
     assert {row[1] for row in table_in(tmp_path / "heavy/predictions.tsv")[1:]} == {"b"}
+
+
+@pytest.mark.parametrize("program", ["classifier", "tagger"])
+def test_a_file_is_read_once_for_labels_rows_scores_and_all_seeds(program, data, tmp_path):
+    """So it may be a named pipe, which can be read once."""
+    csv = ".csv", ["text,label", *TEXTS]
+    conll = ".conll", ["cat B-x", "", "saw O", ""]
+    ending, rows = {"classifier": csv, "tagger": conll}[program]
+    train, dev = (tmp_path / f"{name}{ending}" for name in ("train", "dev"))
+    with ThreadPoolExecutor() as pool:
+        for pipe in (train, dev):
+            os.mkfifo(pipe)
+            pool.submit(pipe.write_text, "\n".join(rows))
+        files = f"--train_file={train}", f"--dev_file={dev}"
+        parts = "--do_train", "--do_eval", "--seeds=1,2", "--num_train_steps=2"
+        flags = [*own.model_flags(data), *files, *parts]
+        scores = programs.bert(program, tmp_path / "out", *flags)
+    assert 0 <= scores["eval_accuracy"] <= 1
 
 
 def test_seeds_start_from_one_model(data, tmp_path, capsys):

@@ -27,7 +27,7 @@ from tasks.classifier.several import thresholds_of
 from tasks.classifier.task import LabelTask
 from tasks.runs.cache import in_memory, with_facts
 from tasks.runs.program import Evaluation
-from tasks.runs.task import DataSet
+from tasks.runs.sets import DataSet
 
 
 def rows_of(examples):

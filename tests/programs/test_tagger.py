@@ -20,7 +20,8 @@ from distributed.run import Unwritten
 from distributed.world import World
 from ringbase.files import read_json
 from tasks.runs.texts import Preparation
-from tasks.tagger.decoder import NONE, Tagged, filled
+from tasks.tagger.decoder import Tagged, filled
+from tasks.tagger.reader import NONE
 from tasks.tagger.reading import Sentence, Source, illegal, read
 from tasks.tagger.scoring import Comparison, measure, spans
 from tasks.tagger.settings import FileSettings, SentenceSettings

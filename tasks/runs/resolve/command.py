@@ -15,7 +15,7 @@ from ringbase.errors import InputError
 from ringbase.settings import check_settled, fields_of, flat, made, of_type
 from tasks.runs.cache import cached_rows
 from tasks.runs.history import DATA_FLAGS, NOT_TRAINED_ON, changes
-from tasks.runs.reader import Reader, rows_key
+from tasks.runs.reader import Reader, Readings, rows_key
 from tasks.runs.resolve.past import RUN_FILE
 from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.resolve.start import Needs, check_length, find_start, past_of
@@ -51,8 +51,8 @@ class Program(Generic[Config]):
         """The flags, with what the folder of the model says in a way of the program's own."""
         return config
 
-    def learned(self, config: Config, say: Say) -> tuple[str, ...]:
-        """The names of outputs that only the training file has. Read once for all seeds."""
+    def learned(self, config: Config, readings: Readings, say: Say) -> tuple[str, ...]:
+        """The names of outputs that only the training file has."""
         return ()
 
     def outputs(self, config: Config, start: Start, learned: Learned, say: Say) -> Start:
@@ -64,21 +64,19 @@ class Program(Generic[Config]):
         same object, which is read once."""
         return {}
 
-    def reader(self, config: Config, start: Start) -> Reader | None:
-        """What reads the sources; None if only the task can."""
-        return None
+    def reader(self, config: Config, start: Start) -> Reader:
+        """What reads the sources."""
+        raise NotImplementedError
 
-    def train_rows(self, config: Config, start: Start) -> Count:
+    def train_rows(self, config: Config, start: Start, readings: Readings) -> Count:
         """How many rows there are to train on."""
         reader = self.reader(config, start)
-        if reader is None:
-            return Count()
         (source,) = self.sources(config, start)["train"]
-        key, read = rows_key(reader, source, start.words)
+        key = rows_key(reader, source, start.words, readings)
         number = cached_rows(key, reader.train_table or reader.table)
         if number is not None:
             return Count(number, is_exact=True)
-        return Count(*reader.rows_of(read()))
+        return Count(*reader.rows_of(readings.of(reader, source)))
 
 
 @dataclass(frozen=True)
@@ -95,6 +93,7 @@ def resolve(
     written: Mapping[str, Any],
     folder: Path,
     resume: str,
+    readings: Readings,
     say: Say,
     downloads: bool = True,
 ) -> Resolved[Config]:
@@ -127,7 +126,7 @@ def resolve(
             for note in notes:
                 say(note)
             own = program.settled(own, start, say)
-            learned = cache(partial(program.learned, own, say))
+            learned = cache(partial(program.learned, own, readings, say))
         check_length(program.length(own), start.bert_config)
         start = program.outputs(own, start, learned, say)
         flags = {**flat(own), **written}

@@ -11,6 +11,7 @@ from distributed.plan import Plan, make_plan
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import flat, made
+from tasks.runs.reader import Readings
 from tasks.runs.remote import is_remote, local_folder, local_inputs
 from tasks.runs.resolve.command import Count, Program, refuse_changes, resolve, schedule_of
 from tasks.runs.resolve.spec import RunSpec, as_json, digest_of
@@ -38,7 +39,8 @@ def planned(
     local = made(type(config), written | local_inputs(written, World()))
     folder = local_folder(config.output_dir)
     resume = config.training.resume
-    found = resolve(program, local, written, folder, resume, say, downloads=False)
+    readings = Readings()
+    found = resolve(program, local, written, folder, resume, readings, say, downloads=False)
     count = None
     runs = []
     for spec in found.specs:
@@ -52,7 +54,7 @@ def planned(
             refuse_changes(spec, now)
         if "train" in spec.does and not spec.start.is_complete:
             if count is None:  # the same for all seeds
-                count = program.train_rows(found.config, spec.start)
+                count = program.train_rows(found.config, spec.start, readings)
             plan = _plan_of(found.config, count, num_ranks, say)
         is_exact = count is not None and count.is_exact
         runs.append(

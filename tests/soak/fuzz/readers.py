@@ -39,7 +39,7 @@ from ringbase import manifest
 from ringbase.errors import InputError
 from tasks.pretraining.shards import Limits, converted
 from tasks.runs.report.page import write_page
-from tasks.runs.task import open_set
+from tasks.runs.sets import open_set
 from tasks.runs.texts import Preparation
 from tasks.squad.reading import read
 from tasks.squad.settings import WindowSettings
