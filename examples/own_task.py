@@ -25,6 +25,7 @@ from ringbase.errors import InputError
 from ringbase.ragged import padded
 from tasks.runs import flags
 from tasks.runs.cache import Tables, with_facts
+from tasks.runs.commands import Command
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, resolved, run_task
 from tasks.runs.resolve.command import Learned, Program, Say
@@ -117,7 +118,7 @@ class StarsTask(Task[Reviews, np.ndarray]):
 class Stars(Program[StarsConfig]):
     """What the program adds where its runs are resolved."""
 
-    name = "own_task"
+    command = Command("own_task", StarsConfig)
 
     def length(self, config: StarsConfig) -> int:
         return config.max_seq_length
@@ -135,10 +136,10 @@ class Stars(Program[StarsConfig]):
 def run_stars(config: StarsConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts, on every rank."""
     program = Stars()
-    command = resolved(program, config, job)
-    sets = open_sets(program, command, job)
-    task = program.reader(command.config, command.start)
-    return run_task(task, sets, command, job)
+    work = resolved(program, config, job)
+    sets = open_sets(program, work, job)
+    task = program.reader(work.config, work.start)
+    return run_task(task, sets, work, job)
 
 
 def of_settings(settings: Mapping[str, Any]) -> StarsTask:

@@ -6,7 +6,6 @@ notebook's, and may have loaded TensorFlow. What the ranks print is shown here.
 
 import codecs
 import html
-import importlib
 import os
 import re
 import shlex
@@ -24,15 +23,12 @@ from distributed.launcher import COMMAND, TERMINAL, columns, launched_size
 from ringbase.errors import InputError
 from ringbase.files import read_object
 from ringbase.settings import Field, fields_of, flat, shown
-from tasks.classifier.settings import ClassifierConfig
-from tasks.embedder.settings import EmbedderConfig
-from tasks.pretraining.settings import PretrainingConfig
+from tasks.commands import CLASSIFIER, EMBEDDER, PRETRAINING, SQUAD, TAGGER
 from tasks.runs import flags
+from tasks.runs.commands import Command
 from tasks.runs.environment import result_file
 from tasks.runs.remote import local_folder
 from tasks.runs.resolve.plan import planned
-from tasks.squad.settings import SquadConfig
-from tasks.tagger.settings import TaggerConfig
 
 PYTHON = (sys.executable, "-P", "-m")  # whatever lies in the working directory
 LAST_LINES = 20  # of a crashed program, in the message
@@ -45,49 +41,29 @@ class LaunchedJob:
     """A program with its flags as arguments, whose values are attributes. What is wrong raises
     InputError."""
 
-    program: str  # the command; the module tasks.NAME is bert-NAME
-    settings: ClassVar[Any]
-    parts: ClassVar[Mapping]
-    __signature__: ClassVar[Signature]
+    program: str  # the name of what runs
+    argv: list[str]
     output_dir: str
     do_train: bool
+    files: list[str]  # of data in memory
 
-    def __init_subclass__(cls, program: str, settings, **parts) -> None:
-        """`parts`: each part of the work and the arguments that imply it, unless the job names
-        parts itself."""
-        cls.program, cls.settings, cls.parts = program, settings, parts
-        if settings is None:
-            return
-        fields = arguments_of(settings)
-        implied = ", ".join(f"{part} by {' or '.join(names)}" for part, names in parts.items())
-        summary, _, example = str(cls.__doc__).partition("\n\n")
-        text = f"{summary} Unless a job names parts of its work, they are implied: {implied}."
-        cls.__doc__ = f"{flags.help_of(fields, program, text)}\n\n{example}"
-        # for help and editors
-        cls.__signature__ = Signature([*map(_parameter_of, fields)])
+    @property
+    def command(self) -> list[str]:
+        """What each rank runs."""
+        raise NotImplementedError
 
-    def __init__(self, /, **arguments) -> None:
-        self._read(arguments)
-        try:
-            given = flags.read_command_line(self.argv, arguments_of(self.settings))
-            if not given.keys() & self.parts:
-                for part, names in self.parts.items():
-                    if any(map(given.get, names)):
-                        self.argv.append(f"--{part}")
-                        given[part] = True
-            self._config = flags.configured(self.settings, given)
-        except ValueError as error:
-            raise InputError(str(error)) from None
-        values = flat(self._config)
-        vars(self).update((field.name, values[field.name]) for field in arguments_of(self.settings))
+    def plan(self, ranks: int = 1) -> list[dict[str, Any]]:
+        """What each run of the job would do on so many ranks, as `--plan` prints it: `plan` has the
+        steps of a training, or `plan_about`, of which the number of rows is an estimate. Nothing is
+        trained, and no model is downloaded. Raises InputError as `launch` would.
+        """
+        raise NotImplementedError
 
-    def _read(self, arguments: Mapping[str, Any]) -> None:
-        """Makes the arguments flags."""
-        fields = arguments_of(self.settings) if self.settings else ()
-        lists = [field.name for field in fields if field.is_list]
-        known = {name for field in fields for name in field.names}
+    def _read(self, arguments: Mapping[str, Any], fields: Sequence[Field] | None) -> None:
+        """Makes the arguments flags. The flags of a script are its own: `fields` is None."""
+        known = {name: field for field in fields or () for name in field.names}
         values = dict(arguments)
-        self.files = list[str]()  # of data in memory
+        self.files = []
         for name, value in arguments.items():
             if isinstance(value, str | os.PathLike | None):
                 continue
@@ -96,10 +72,11 @@ class LaunchedJob:
 
                 values[name] = file_of(value, name)
                 self.files.append(values[name])
-            # the flags of a script are its own
-            elif isinstance(value, list | tuple | range) and (name in lists or not fields):
+                continue
+            takes_list = fields is None or (name in known and known[name].is_list)
+            if takes_list and isinstance(value, list | tuple | range):
                 values[name] = ",".join(map(str, value))
-            elif hasattr(value, "__len__") and (name in known or not fields):
+            elif hasattr(value, "__len__") and (fields is None or name in known):
                 raise InputError(f"{name} must be one value, got {shown(value)}")
         shown_values = ", ".join(f"{name}={value!r}" for name, value in values.items())
         self._call = f"ringbert.{type(self).__name__}({shown_values})"
@@ -107,22 +84,50 @@ class LaunchedJob:
             f"--{name}={'null' if value is None else value}" for name, value in values.items()
         ]
 
-    @property
-    def command(self) -> list[str]:
-        """What each rank runs."""
-        return [*PYTHON, self.program.replace("bert-", "tasks."), *self.argv]
-
-    def plan(self, ranks: int = 1) -> list[dict[str, Any]]:
-        """What each run of the job would do on so many ranks, as `--plan` prints it: `plan` has the
-        steps of a training, or `plan_about`, of which the number of rows is an estimate. Nothing is
-        trained, and no model is downloaded. Raises InputError as `launch` would.
-        """
-        name = self.program.removeprefix("bert-")
-        program = importlib.import_module(f"tasks.{name}.definition").PROGRAM
-        return planned(program, self._config, ranks, _warn)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {shlex.join([self.program, *self.argv])}"
+
+
+class CommandJob(LaunchedJob):
+    """One of RingBERT's programs."""
+
+    of: ClassVar[Command]
+    __signature__: ClassVar[Signature]
+
+    def __init_subclass__(cls, of: Command) -> None:
+        cls.of, cls.program = of, of.name
+        fields = arguments_of(of.config)
+        parts = [f"{part} by {' or '.join(names)}" for part, names in of.implied.items()]
+        summary, _, example = str(cls.__doc__).partition("\n\n")
+        text = (
+            f"{summary} Unless a job names parts of its work, they are implied: {', '.join(parts)}."
+        )
+        cls.__doc__ = f"{flags.help_of(fields, of.name, text)}\n\n{example}"
+        # for help and editors
+        cls.__signature__ = Signature([*map(_parameter_of, fields)])
+
+    def __init__(self, /, **arguments) -> None:
+        fields = arguments_of(self.of.config)
+        self._read(arguments, fields)
+        try:
+            given = flags.read_command_line(self.argv, fields)
+            if not given.keys() & self.of.implied:
+                for part, names in self.of.implied.items():
+                    if any(map(given.get, names)):
+                        self.argv.append(f"--{part}")
+                        given[part] = True
+            self._config: Any = flags.configured(self.of.config, given)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        values = flat(self._config)
+        vars(self).update((field.name, values[field.name]) for field in fields)
+
+    @property
+    def command(self) -> list[str]:
+        return [*PYTHON, self.of.package, *self.argv]
+
+    def plan(self, ranks: int = 1) -> list[dict[str, Any]]:
+        return planned(self.of.program, self._config, ranks, _warn)
 
 
 def arguments_of(settings: Any) -> tuple[Field, ...]:
@@ -147,13 +152,7 @@ def _parameter_of(field):
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-class Squad(
-    LaunchedJob,
-    program="bert-squad",
-    settings=SquadConfig,
-    do_train=("train_file", "dataset_name"),
-    do_predict=("predict_file", "dataset_name"),
-):
+class Squad(CommandJob, of=SQUAD):
     """Fine-tunes BERT on SQuAD, answers questions and scores the answers.
 
     >>> Squad(output_dir="run", model="minilm", train_file="train.json", num_train_epochs=2)
@@ -162,14 +161,7 @@ class Squad(
     """
 
 
-class Classification(
-    LaunchedJob,
-    program="bert-classifier",
-    settings=ClassifierConfig,
-    do_train=("train_file", "task_name"),
-    do_eval=("dev_file", "task_name"),
-    do_predict=("predict_file",),
-):
+class Classification(CommandJob, of=CLASSIFIER):
     """Fine-tunes BERT to label texts or pairs of texts.
 
     >>> Classification(output_dir="run", model="minilm", task_name="MRPC", data_dir="glue_data")
@@ -185,14 +177,7 @@ class Classification(
     """
 
 
-class Tagging(
-    LaunchedJob,
-    program="bert-tagger",
-    settings=TaggerConfig,
-    do_train=("train_file", "dataset_name"),
-    do_eval=("dev_file", "dataset_name"),
-    do_predict=("predict_file",),
-):
+class Tagging(CommandJob, of=TAGGER):
     """Fine-tunes BERT to tag words or characters, such as named entities.
 
     >>> Tagging(output_dir="run", model="minilm", train_file="a.conll", dev_file="b.conll")
@@ -204,14 +189,7 @@ class Tagging(
     """
 
 
-class Embedding(
-    LaunchedJob,
-    program="bert-embedder",
-    settings=EmbedderConfig,
-    do_train=("train_file", "dataset_name", "task_name"),
-    do_eval=("dev_file", "dataset_name", "task_name"),
-    do_predict=("predict_file",),
-):
+class Embedding(CommandJob, of=EMBEDDER):
     """Trains BERT to embed texts as vectors.
 
     >>> Embedding(output_dir="run", model="minilm", train_file="pairs.csv")
@@ -221,13 +199,7 @@ class Embedding(
     """
 
 
-class Pretraining(
-    LaunchedJob,
-    program="bert-pretraining",
-    settings=PretrainingConfig,
-    do_train=("input_file",),
-    do_eval=("eval_input_file",),
-):
+class Pretraining(CommandJob, of=PRETRAINING):
     """Pretrains BERT on the shards of a corpus.
 
     >>> Pretraining(output_dir="run", bert_config_file="bert.json", input_file="corpus/*")
@@ -236,7 +208,7 @@ class Pretraining(
     """
 
 
-class Script(LaunchedJob, program="", settings=None):
+class Script(LaunchedJob):
     """A program of one's own, whose task is a `tasks.runs.task.Task`:
     `Script("own_task.py", output_dir="stars", do_train=True, …)`. Its flags are keywords.
 
@@ -251,7 +223,7 @@ class Script(LaunchedJob, program="", settings=None):
         if not isinstance(arguments.get("output_dir"), str):
             raise InputError("output_dir must be given, the folder of the run")
         self.program = self.path.stem
-        self._read(arguments)
+        self._read(arguments, None)
         self.output_dir = arguments["output_dir"]
         self.do_train = bool(arguments.get("do_train"))
 

@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from tasks.classifier.settings import ClassifierConfig
+from tasks.classifier.settings import COMMAND
 from tasks.runs.environment import run_command
 
-main = partial(run_command, "bert-classifier", ClassifierConfig)
+main = partial(run_command, COMMAND)
 
 if __name__ == "__main__":
     main()

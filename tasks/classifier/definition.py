@@ -6,7 +6,7 @@ from tasks.classifier.labels import labels_of_file, named_task, with_labels
 from tasks.classifier.named_tasks import task_of
 from tasks.classifier.reader import LabelReader
 from tasks.classifier.reading import Source, sources_of
-from tasks.classifier.settings import ClassifierConfig
+from tasks.classifier.settings import COMMAND, ClassifierConfig
 from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import Learned, Program, Say
 from tasks.runs.resolve.labels import labels_of
@@ -14,7 +14,7 @@ from tasks.runs.resolve.spec import Start
 
 
 class Classifier(Program[ClassifierConfig]):
-    name = "bert-classifier"
+    command = COMMAND
 
     def length(self, config: ClassifierConfig) -> int:
         return config.examples.max_seq_length

@@ -7,7 +7,7 @@ The data are those of a task in named_tasks.py, or your own files. Start reading
 
 from tasks.classifier.definition import PROGRAM
 from tasks.classifier.labels import named_task
-from tasks.classifier.settings import ClassifierConfig
+from tasks.classifier.settings import COMMAND, ClassifierConfig
 from tasks.classifier.task import LabelTask, weights_of_labels
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, resolved, run_task
@@ -17,14 +17,14 @@ from tasks.runs.trained import saved_settings
 
 
 def run(config: ClassifierConfig) -> None:
-    run_on_ranks("bert-classifier", config, config.output_dir, run_classifier)
+    run_on_ranks(COMMAND.name, config, config.output_dir, run_classifier)
 
 
 def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    command = resolved(PROGRAM, config, job)
-    sets = open_sets(PROGRAM, command, job)
-    config, start = command.config, command.start
+    work = resolved(PROGRAM, config, job)
+    sets = open_sets(PROGRAM, work, job)
+    config, start = work.config, work.start
     named = named_task(config, start)
     labels = labels_of(start.bert_config)
     weights = None
@@ -40,4 +40,4 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
         weights,
         ranks=config.texts.ranking,
     )
-    return run_task(task, sets, command, job)
+    return run_task(task, sets, work, job)

@@ -2,6 +2,7 @@
 
 from ringbase.files import STANDARD_INPUT
 from ringbase.settings import LONGEST_ROW, Settings, setting
+from tasks.runs.commands import Command
 from tasks.runs.settings import ExampleLimits, TaskConfig, data_setting
 
 
@@ -114,3 +115,14 @@ class ClassifierConfig(TaskConfig):
     def check_settled(self) -> None:
         # a trained model may have told the name of the task
         self.check_files(self.texts, "task_name")
+
+
+COMMAND = Command(
+    "bert-classifier",
+    ClassifierConfig,
+    implied={
+        "do_train": ("train_file", "task_name"),
+        "do_eval": ("dev_file", "task_name"),
+        "do_predict": ("predict_file",),
+    },
+)

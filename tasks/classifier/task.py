@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
-from bert.heads import CLASSIFIER
+from bert.heads import CLASSIFIER, Head
 from distributed.rows import Rows
 from distributed.run import Run
 from ringbase.errors import InputError
@@ -25,7 +25,8 @@ from tasks.classifier.several import THRESHOLDS
 from tasks.classifier.targets import Target, target_of
 from tasks.runs.details import Details, Record
 from tasks.runs.ranking import BEST, ranks_in_groups, search_scores
-from tasks.runs.resolve.labels import Labels
+from tasks.runs.resolve.labels import CLASSIFICATION, Labels, labels_of
+from tasks.runs.resolve.spec import Start
 from tasks.runs.sets import DataSet
 from tasks.runs.task import Scores, Task, Tensors
 
@@ -166,3 +167,12 @@ def weights_of_labels(setting: str | None, labels: Labels, rows: Rows) -> np.nda
             f" {1 / LEAST_WEIGHT:g}, got {setting}"
         )
     return weights
+
+
+def of_model(head: Head, start: Start) -> LabelTask | None:
+    """The task of a trained model with this head, for export."""
+    if head is not CLASSIFIER:
+        return None
+    config = start.bert_config
+    has_several = config.problem_type == CLASSIFICATION[1]
+    return LabelTask(labels=labels_of(config), has_several=has_several)

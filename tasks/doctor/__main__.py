@@ -3,6 +3,7 @@
 from functools import partial
 
 from ringbase.settings import Settings, setting
+from tasks.runs.commands import Command
 from tasks.runs.environment import run_command
 from tasks.runs.settings import MachineSettings
 
@@ -22,7 +23,7 @@ class DoctorConfig(Settings):
     )
 
 
-main = partial(run_command, "bert-doctor", DoctorConfig)
+main = partial(run_command, Command("bert-doctor", DoctorConfig))
 
 if __name__ == "__main__":
     main()

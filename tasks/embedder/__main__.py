@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from tasks.embedder.settings import EmbedderConfig
+from tasks.embedder.settings import COMMAND
 from tasks.runs.environment import run_command
 
-main = partial(run_command, "bert-embedder", EmbedderConfig)
+main = partial(run_command, COMMAND)
 
 if __name__ == "__main__":
     main()

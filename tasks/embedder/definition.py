@@ -7,14 +7,14 @@ from ringbase.settings import flat
 from tasks.embedder.pooling import said_by, unheeded_in
 from tasks.embedder.reader import PairReader
 from tasks.embedder.reading import Source, files_and_columns
-from tasks.embedder.settings import DEFAULTS, EmbedderConfig, VectorSettings
+from tasks.embedder.settings import COMMAND, DEFAULTS, EmbedderConfig, VectorSettings
 from tasks.runs.resolve.command import Program, Say
 from tasks.runs.resolve.spec import Start
 from tasks.runs.trained import saved_settings
 
 
 class Embedder(Program[EmbedderConfig]):
-    name = "bert-embedder"
+    command = COMMAND
 
     def length(self, config: EmbedderConfig) -> int:
         length = config.vectors.max_seq_length

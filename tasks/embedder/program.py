@@ -5,7 +5,7 @@ distributed/joint.py.
 """
 
 from tasks.embedder.definition import PROGRAM
-from tasks.embedder.settings import EmbedderConfig
+from tasks.embedder.settings import COMMAND, EmbedderConfig
 from tasks.embedder.task import EmbedTask, has_scores, most_texts
 from tasks.runs.job import Job, run_on_ranks
 from tasks.runs.program import open_sets, resolved, run_task
@@ -15,14 +15,14 @@ from tasks.runs.trained import saved_settings
 
 
 def run(config: EmbedderConfig) -> None:
-    run_on_ranks("bert-embedder", config, config.output_dir, run_embedder)
+    run_on_ranks(COMMAND.name, config, config.output_dir, run_embedder)
 
 
 def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     """Trains, evaluates and embeds as the flags say, on every rank. Returns the scores."""
-    command = resolved(PROGRAM, config, job)
-    sets = open_sets(PROGRAM, command, job)
-    return run_task(embed_task(command.config, sets), sets, command, job)
+    work = resolved(PROGRAM, config, job)
+    sets = open_sets(PROGRAM, work, job)
+    return run_task(embed_task(work.config, sets), sets, work, job)
 
 
 def embed_task(config: EmbedderConfig, sets: Sets) -> EmbedTask:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
+from tasks.runs.commands import Command
 from tasks.runs.settings import DataSettings, TaskConfig, data_setting
 
 Pooling = Literal["mean", "cls"]
@@ -96,3 +97,14 @@ class EmbedderConfig(TaskConfig):
         super().check()
         instead = "task_name" if self.pairs.task_name else "dataset_name"
         self.check_files(self.pairs, instead)
+
+
+COMMAND = Command(
+    "bert-embedder",
+    EmbedderConfig,
+    implied={
+        "do_train": ("train_file", "dataset_name", "task_name"),
+        "do_eval": ("dev_file", "dataset_name", "task_name"),
+        "do_predict": ("predict_file",),
+    },
+)

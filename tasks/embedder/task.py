@@ -21,12 +21,13 @@ from distributed.rows import BatchRows, Rows
 from distributed.run import Run
 from ringbase.ragged import offsets_of, padded
 from ringbase.settings import flat
-from tasks.embedder.pooling import files_of
+from tasks.embedder.pooling import files_of, said_by
 from tasks.embedder.reader import PairReader
 from tasks.embedder.reading import Pairs
 from tasks.embedder.scoring import Search
-from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling
+from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
 from tasks.runs.details import Details, Record
+from tasks.runs.resolve.spec import Start
 from tasks.runs.sets import DataSet
 from tasks.runs.task import Scores, Task, Tensors
 
@@ -187,3 +188,12 @@ def _rows_of_slot(texts: dict, slot: int) -> np.ndarray:
     """The rows of the anchors, or of the positives, in the order of their pairs."""
     rows = np.flatnonzero(texts["slot"] == slot)
     return rows[np.argsort(texts["row_id"][rows], kind="stable")]
+
+
+def of_model(head: Head, start: Start) -> EmbedTask | None:
+    """The task of a trained model, for export, if its folder says how to make vectors."""
+    most = start.bert_config.num_positions
+    said = {"max_seq_length": most, **said_by(start.weights, most), **start.saved}
+    if "pooling" not in said:
+        return None
+    return EmbedTask(VectorSettings(**{name: said[name] for name in DEFAULTS}))

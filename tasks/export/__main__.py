@@ -3,6 +3,7 @@
 from functools import partial
 
 from ringbase.settings import Settings, setting
+from tasks.runs.commands import Command
 from tasks.runs.environment import run_command
 
 
@@ -19,7 +20,7 @@ class ExportConfig(Settings):
     )
 
 
-main = partial(run_command, "bert-export", ExportConfig)
+main = partial(run_command, Command("bert-export", ExportConfig))
 
 if __name__ == "__main__":
     main()

@@ -9,6 +9,7 @@ Shapes, as suffixes: B rows, T tokens of the longest row, L labels, H hidden siz
 scores float32.
 """
 
+import importlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,40 +19,31 @@ import numpy as np
 import tensorflow as tf
 
 from bert import weights
-from bert.configuration import BertConfig
-from bert.heads import CLASSIFIER, FEATURES, POOLER, SPAN, TAGGER, Head, head_in
+from bert.heads import FEATURES, POOLER, Head, head_in
 from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
 from ringbase.files import replace_folder
-from tasks.classifier.task import LabelTask
-from tasks.embedder.pooling import said_by
-from tasks.embedder.settings import DEFAULTS, VectorSettings
-from tasks.embedder.task import EmbedTask
+from tasks.commands import COMMANDS
 from tasks.export.__main__ import ExportConfig
 from tasks.features.task import FeaturesTask
 from tasks.runs import flags
 from tasks.runs.load import about_arguments, find_model, load_model
-from tasks.runs.resolve.labels import CLASSIFICATION, labels_of
+from tasks.runs.resolve.spec import Start
 from tasks.runs.task import Task
-from tasks.squad.task import SpanTask
-from tasks.tagger.task import TagTask
 
 ASSETS = "assets.extra"  # the folder of a SavedModel that TensorFlow leaves to its users
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 POOLER_TENSORS = (f"{POOLER}/kernel", f"{POOLER}/bias")
 
 
-def task_of_head(head: Head, config: BertConfig) -> Task:
+def task_of_model(head: Head, start: Start) -> Task:
     """The task that names the outputs of a model with this head, by `Task.outputs`."""
-    if head is SPAN:
-        return SpanTask()
-    if head is TAGGER:
-        return TagTask(labels=config.labels)
-    if head is CLASSIFIER:
-        has_several = config.problem_type == CLASSIFICATION[1]
-        return LabelTask(labels=labels_of(config), has_several=has_several)
-    return FeaturesTask(config.num_positions)
+    for command in COMMANDS:
+        of_model = importlib.import_module(f"{command.package}.task").of_model
+        if task := of_model(head, start):
+            return task
+    return FeaturesTask(start.bert_config.num_positions)
 
 
 def run(config: ExportConfig) -> None:
@@ -84,15 +76,10 @@ def export(
         assert start.weights is not None
         config = start.bert_config
         tensors = weights.read(start.weights, config.architecture)
-        most = config.num_positions
-        said = {"max_seq_length": most, **said_by(start.weights, most), **start.saved}
         if task_of:
-            task = task_of(said)
-        elif "pooling" in said:
-            pooling = {name: said[name] for name in DEFAULTS}
-            task = EmbedTask(VectorSettings(**pooling))
+            task = task_of({"max_seq_length": config.num_positions, **start.saved})
         else:
-            task = task_of_head(head_in(tensors, config), config)
+            task = task_of_model(head_in(tensors, config), start)
         model = load_model(start, task.head)
     pooler = [tensors[name] for name in POOLER_TENSORS if name in tensors]
     return save_model(Exported(model, task, pooler), start.words, path)

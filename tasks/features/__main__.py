@@ -4,6 +4,7 @@ import re
 from functools import partial
 
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, Settings, setting
+from tasks.runs.commands import Command
 from tasks.runs.environment import run_command
 from tasks.runs.settings import MachineSettings, ModelSettings
 
@@ -41,7 +42,7 @@ class FeaturesConfig(Settings):
             )
 
 
-main = partial(run_command, "bert-features", FeaturesConfig)
+main = partial(run_command, Command("bert-features", FeaturesConfig))
 
 if __name__ == "__main__":
     main()

@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from tasks.pretraining.settings import PretrainingConfig
+from tasks.pretraining.settings import COMMAND
 from tasks.runs.environment import run_command
 
-main = partial(run_command, "bert-pretraining", PretrainingConfig)
+main = partial(run_command, COMMAND)
 
 if __name__ == "__main__":
     main()

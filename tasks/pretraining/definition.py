@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bert.corpus.shards import TOKENIZER, find_shards, is_arrow, open_shards
-from tasks.pretraining.settings import PretrainingConfig
+from tasks.pretraining.settings import COMMAND, PretrainingConfig
 from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import Count, Learned, Program, Say
 from tasks.runs.resolve.spec import Start
@@ -12,7 +12,7 @@ from tasks.runs.resolve.start import Needs
 
 
 class Pretraining(Program[PretrainingConfig]):
-    name = "bert-pretraining"
+    command = COMMAND
 
     def length(self, config: PretrainingConfig) -> int:
         return config.shards.max_seq_length

@@ -9,7 +9,7 @@ from typing import Any
 
 from tasks.pretraining.definition import PROGRAM
 from tasks.pretraining.evaluation import Evaluation
-from tasks.pretraining.settings import PretrainingConfig
+from tasks.pretraining.settings import COMMAND, PretrainingConfig
 from tasks.pretraining.shards import open_rows
 from tasks.pretraining.task import head_of
 from tasks.runs.details import REPORT
@@ -26,14 +26,14 @@ EVALUATION_SEED = 0
 
 
 def run(config: PretrainingConfig) -> None:
-    run_on_ranks("bert-pretraining", config, config.output_dir, run_pretraining)
+    run_on_ranks(COMMAND.name, config, config.output_dir, run_pretraining)
 
 
 def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     """Trains and evaluates as the flags say, on every rank. Returns the results of the
     evaluation."""
-    command = resolved(PROGRAM, config, job)
-    config, (one,) = command.config, command.runs
+    work = resolved(PROGRAM, config, job)
+    config, (one,) = work.config, work.runs
     start, history, settings = one.start, one.history, config.evaluation
     source = "--input_file", config.input_file
     if config.do_train:

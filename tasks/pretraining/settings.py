@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from bert.corpus.settings import GOOGLES_MASKS, given_masks
 from distributed.plan import PlanSettings
 from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
+from tasks.runs.commands import Command
 from tasks.runs.settings import EvaluationSettings, ProgramConfig, TrainingSettings, data_setting
 
 GOOGLES_WARMUP = 10_000  # steps, by default
@@ -147,3 +148,10 @@ class PretrainingConfig(ProgramConfig):
             raise ValueError(
                 "--init_moments needs --init_checkpoint, a folder in a run's checkpoints/"
             )
+
+
+COMMAND = Command(
+    "bert-pretraining",
+    PretrainingConfig,
+    implied={"do_train": ("input_file",), "do_eval": ("eval_input_file",)},
+)

@@ -14,6 +14,7 @@ from bert.corpus.masking import Masking, example_keys, mask
 from bert.heads import MASKED_WORDS, PRETRAINING, Head
 from ringbase.errors import InputError
 from ringbase.ragged import padded
+from tasks.runs.resolve.spec import Start
 from tasks.runs.task import Tensors, Trains
 
 NOT_MASKED = -1  # the id of padding among the masked tokens of a batch
@@ -101,3 +102,7 @@ class MaskedTask(Trains):
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
     return tf.reduce_sum(losses * tf.cast(counts, losses.dtype))
+
+
+def of_model(head: Head, start: Start) -> None:
+    """A pretrained model is exported without its head, as an encoder."""

@@ -20,6 +20,7 @@ from distributed.devices import imported_tensorflow
 from distributed.launcher import launched_size
 from ringbase.errors import InputError, one_line
 from tasks.runs import flags
+from tasks.runs.commands import Command
 
 # Keras imports these where they are installed, for features that no program uses. They take as long
 # as TensorFlow.
@@ -27,14 +28,13 @@ OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def run_command(prog: str, config_class: type, argv: Sequence[str] | None = None) -> None:
-    """The `main` of the command bert-NAME: `tasks.NAME.program.run` with the configuration of the
+def run_command(command: Command, argv: Sequence[str] | None = None) -> None:
+    """The `main` of a command: the `run` of its module `program` with the configuration of the
     flags."""
-    config: Any = flags.parse(config_class, argv, prog=prog)
-    name = prog.removeprefix("bert-")
+    config: Any = flags.parse(command.config, argv, prog=command.name)
     if getattr(config, "plan", False):
-        print_plan(prog, importlib.import_module(f"tasks.{name}.definition").PROGRAM, config)
-    start(prog, f"tasks.{name}.program", config)
+        print_plan(command.name, command.program, config)
+    start(command.name, f"{command.package}.program", config)
 
 
 def print_plan(prog: str, program: Any, config: Any) -> NoReturn:

@@ -60,8 +60,8 @@ class SeedRun(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Command(Generic[Settled]):
-    """What a command does."""
+class Work(Generic[Settled]):
+    """What a command has to do."""
 
     config: Settled  # the flags, with the settings of a trained model for what was not given
     runs: Sequence[SeedRun]  # one, or one for each of `--seeds`
@@ -73,7 +73,7 @@ class Command(Generic[Settled]):
         return self.runs[0].start
 
 
-def resolved(program: Program[Config], config: Config, job: Job) -> Command[Config]:
+def resolved(program: Program[Config], config: Config, job: Job) -> Work[Config]:
     """What a command does, on every rank. Rank 0 finds it out, and locks the folders of the runs.
     Raises InputError as `resolve`."""
     resume = config.training.resume
@@ -95,13 +95,13 @@ def resolved(program: Program[Config], config: Config, job: Job) -> Command[Conf
         own = folders.get(spec.seed, run)
         history = History(own, world, [*spec.starts])
         runs.append(SeedRun(spec, replace(job, run=own, config=spec.config), history))
-    return Command(found.config, runs, readings)
+    return Work(found.config, runs, readings)
 
 
-def open_sets(program: Program[Config], command: Command[Config], job: Job) -> Sets:
+def open_sets(program: Program[Config], work: Work[Config], job: Job) -> Sets:
     """The sets that a command reads. A source of two kinds is opened once. Rows are made once per
     machine."""
-    config, start, readings = command.config, command.start, command.readings
+    config, start, readings = work.config, work.start, work.readings
     reader = program.reader(config, start)
     allow_unknown = isinstance(config, FineTuningConfig) and config.allow_unknown
     preparation = Preparation(job.world, job.run, start.words, allow_unknown)
@@ -120,11 +120,11 @@ def open_sets(program: Program[Config], command: Command[Config], job: Job) -> S
     return Sets(**sets)
 
 
-def run_task(task: Task, sets: Sets, command: Command[FineTuningConfig], job: Job) -> Scores:
+def run_task(task: Task, sets: Sets, work: Work[FineTuningConfig], job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, once for each run, on every rank. The model
     is made, traced and compiled once. Returns the scores, or their means over several seeds."""
-    config, runs = command.config, command.runs
-    model = model_of(command.start, task.head)
+    config, runs = work.config, work.runs
+    model = model_of(work.start, task.head)
     training = None
     for data in sets.train:
         rows = data.tables[task.train_table or task.table]

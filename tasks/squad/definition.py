@@ -6,11 +6,11 @@ from tasks.runs.resolve.command import Program
 from tasks.runs.resolve.spec import Start
 from tasks.squad.reader import SpanReader
 from tasks.squad.reading import Source
-from tasks.squad.settings import SquadConfig
+from tasks.squad.settings import COMMAND, SquadConfig
 
 
 class Squad(Program[SquadConfig]):
-    name = "bert-squad"
+    command = COMMAND
 
     def length(self, config: SquadConfig) -> int:
         return config.windows.max_seq_length

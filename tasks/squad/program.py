@@ -9,19 +9,19 @@ from tasks.runs.program import open_sets, resolved, run_task
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
 from tasks.squad.definition import PROGRAM
-from tasks.squad.settings import SquadConfig
+from tasks.squad.settings import COMMAND, SquadConfig
 from tasks.squad.task import SpanTask
 
 
 def run(config: SquadConfig) -> None:
-    run_on_ranks("bert-squad", config, config.output_dir, run_squad)
+    run_on_ranks(COMMAND.name, config, config.output_dir, run_squad)
 
 
 def run_squad(config: SquadConfig, job: Job) -> Scores:
     """Trains and predicts as the flags say, on every rank. Returns the scores, if the file has
     answers."""
-    command = resolved(PROGRAM, config, job)
-    sets = open_sets(PROGRAM, command, job)
-    settled = command.config
+    work = resolved(PROGRAM, config, job)
+    sets = open_sets(PROGRAM, work, job)
+    settled = work.config
     task = SpanTask(settled.windows, settled.answers, settled.metric, saved_settings(settled))
-    return run_task(task, sets, command, job)
+    return run_task(task, sets, work, job)

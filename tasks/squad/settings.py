@@ -3,6 +3,7 @@
 from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
+from tasks.runs.commands import Command
 from tasks.runs.settings import DataSettings, FineTuningConfig, batch_size, data_setting
 
 MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
@@ -102,3 +103,13 @@ class SquadConfig(FineTuningConfig):
             raise ValueError(
                 f"--metric {self.metric} does not fit --version_2_with_negative={version_2}"
             )
+
+
+COMMAND = Command(
+    "bert-squad",
+    SquadConfig,
+    implied={
+        "do_train": ("train_file", "dataset_name"),
+        "do_predict": ("predict_file", "dataset_name"),
+    },
+)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, num_examples
-from bert.heads import SPAN
+from bert.heads import SPAN, Head
 from bert.layers import in_places, split_groups
 from distributed.run import Run
 from ringbase.ragged import padded
 from tasks.runs.details import Details, Record
+from tasks.runs.resolve.spec import Start
 from tasks.runs.sets import DataSet
 from tasks.runs.task import Scores, Task, Tensors
 from tasks.runs.trained import saved_settings
@@ -162,3 +163,8 @@ def unit_of(metric: str, examples: Examples) -> Unit:
         return "character"
     is_korquad = metric == "auto" and "korquad" in examples.version.lower()
     return "korquad_v1" if is_korquad or metric == "korquad_v1" else "word"
+
+
+def of_model(head: Head, start: Start) -> SpanTask | None:
+    """The task of a trained model with this head, for export."""
+    return SpanTask() if head is SPAN else None

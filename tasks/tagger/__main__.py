@@ -3,9 +3,9 @@
 from functools import partial
 
 from tasks.runs.environment import run_command
-from tasks.tagger.settings import TaggerConfig
+from tasks.tagger.settings import COMMAND
 
-main = partial(run_command, "bert-tagger", TaggerConfig)
+main = partial(run_command, COMMAND)
 
 if __name__ == "__main__":
     main()

@@ -10,11 +10,11 @@ from tasks.runs.resolve.spec import Start
 from tasks.runs.trained import saved_settings
 from tasks.tagger.reader import TagReader
 from tasks.tagger.reading import Sentences, Source, in_bioes, is_plain, tags_of
-from tasks.tagger.settings import TaggerConfig
+from tasks.tagger.settings import COMMAND, TaggerConfig
 
 
 class Tagger(Program[TaggerConfig]):
-    name = "bert-tagger"
+    command = COMMAND
 
     def length(self, config: TaggerConfig) -> int:
         return config.sentences.max_seq_length

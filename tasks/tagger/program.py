@@ -8,18 +8,18 @@ from tasks.runs.program import open_sets, resolved, run_task
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
 from tasks.tagger.definition import PROGRAM
-from tasks.tagger.settings import TaggerConfig
+from tasks.tagger.settings import COMMAND, TaggerConfig
 from tasks.tagger.task import TagTask
 
 
 def run(config: TaggerConfig) -> None:
-    run_on_ranks("bert-tagger", config, config.output_dir, run_tagger)
+    run_on_ranks(COMMAND.name, config, config.output_dir, run_tagger)
 
 
 def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     """Trains, evaluates and predicts as the flags say, on every rank. Returns the scores."""
-    command = resolved(PROGRAM, config, job)
-    sets = open_sets(PROGRAM, command, job)
-    labels = command.start.bert_config.labels
-    task = TagTask(command.config.sentences, labels, saved_settings(command.config))
-    return run_task(task, sets, command, job)
+    work = resolved(PROGRAM, config, job)
+    sets = open_sets(PROGRAM, work, job)
+    labels = work.start.bert_config.labels
+    task = TagTask(work.config.sentences, labels, saved_settings(work.config))
+    return run_task(task, sets, work, job)

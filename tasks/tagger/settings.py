@@ -1,6 +1,7 @@
 """The flags of bert-tagger."""
 
 from ringbase.settings import LONGEST_ROW, Settings
+from tasks.runs.commands import Command
 from tasks.runs.settings import DataSettings, TaskConfig, data_setting
 
 
@@ -49,3 +50,14 @@ class TaggerConfig(TaskConfig):
     def check(self) -> None:
         super().check()
         self.check_files(self.files, "dataset_name")
+
+
+COMMAND = Command(
+    "bert-tagger",
+    TaggerConfig,
+    implied={
+        "do_train": ("train_file", "dataset_name"),
+        "do_eval": ("dev_file", "dataset_name"),
+        "do_predict": ("predict_file",),
+    },
+)

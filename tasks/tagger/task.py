@@ -10,9 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of, is_fixed
-from bert.heads import TAGGER
+from bert.heads import TAGGER, Head
 from distributed.run import Run
 from tasks.runs.details import Details, Record
+from tasks.runs.resolve.spec import Start
 from tasks.runs.sets import DataSet
 from tasks.runs.task import Scores, Task, Tensors, named_outputs
 from tasks.tagger.decoder import Results, TagDecoder
@@ -95,3 +96,8 @@ class TagTask(TagReader, Task[Sentences, Results]):
 
     def details(self, data: Data, results: Results) -> Details:
         return details(self.labels, data.examples(), results[0])
+
+
+def of_model(head: Head, start: Start) -> TagTask | None:
+    """The task of a trained model with this head, for export."""
+    return TagTask(labels=start.bert_config.labels) if head is TAGGER else None

@@ -14,18 +14,14 @@ from harness.refusals import refused
 from harness.texts import write_lines
 
 from ringbase.settings import flat
-from tasks.classifier.definition import Classifier
-from tasks.embedder.definition import Embedder
-from tasks.pretraining.definition import Pretraining
+from tasks.commands import COMMANDS
 from tasks.runs import flags
 from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import resolve
 from tasks.runs.resolve.plan import planned
 from tasks.runs.resolve.spec import as_json, digest_of
-from tasks.squad.definition import Squad
-from tasks.tagger.definition import Tagger
 
-PROGRAMS = {each.name: each for each in (Squad, Classifier, Tagger, Embedder, Pretraining)}
+PROGRAMS = {command.name: command.program for command in COMMANDS}
 # what a model of each program was trained with, other than the defaults
 TRAINED_WITH = {
     "bert-squad": {"version_2_with_negative": True, "max_seq_length": 96, "doc_stride": 16},
@@ -47,7 +43,7 @@ def runs_of(program, folder, *argv, resume="auto", said=None):
     written = {name: flat(config)[name] for name in config.given}
     said = [] if said is None else said
     known = Readings()
-    found = resolve(PROGRAMS[program](), config, written, folder, resume, known, said.append)
+    found = resolve(PROGRAMS[program], config, written, folder, resume, known, said.append)
     return found.config, found.specs
 
 
@@ -440,7 +436,7 @@ def plans_of(program, folder, *argv, ranks=1):
     argv = [f"--output_dir={folder}", *argv]
     config = flags.parse(named(SETTINGS[program]), argv, prog=program)
     said = []
-    return planned(PROGRAMS[program](), config, ranks, said.append), said
+    return planned(PROGRAMS[program], config, ranks, said.append), said
 
 
 @pytest.mark.usefixtures("cache")

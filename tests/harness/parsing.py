@@ -11,6 +11,7 @@ from pathlib import Path
 from harness import refusals
 
 from ringbase.settings import flat
+from tasks import commands
 from tasks.runs import flags
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,24 +19,18 @@ TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = TABLE["project"]
 PACKAGES = [name.rstrip("*") for name in TABLE["tool"]["setuptools"]["packages"]["find"]["include"]]
 # A command -> its settings, and the fewest flags with which it does something.
-COMMANDS = {
-    "bert-squad": ("tasks.squad.settings:SquadConfig", "--output_dir=o --do_train --train_file=t"),
-    "bert-classifier": (
-        "tasks.classifier.settings:ClassifierConfig",
-        "--output_dir=o --do_train --train_file=t --dev_file=d",
-    ),
-    "bert-tagger": (
-        "tasks.tagger.settings:TaggerConfig",
-        "--output_dir=o --do_train --train_file=t",
-    ),
-    "bert-embedder": (
-        "tasks.embedder.settings:EmbedderConfig",
-        "--output_dir=o --do_train --train_file=t",
-    ),
-    "bert-pretraining": (
-        "tasks.pretraining.settings:PretrainingConfig",
-        "--output_dir=o --input_file=i --do_train",
-    ),
+LEAST_FLAGS = {
+    "bert-classifier": "--output_dir=o --do_train --train_file=t --dev_file=d",
+    "bert-pretraining": "--output_dir=o --input_file=i --do_train",
+}
+OF_PROGRAMS = {
+    command.name: (
+        f"{command.package}.settings:{command.config.__name__}",
+        LEAST_FLAGS.get(command.name, "--output_dir=o --do_train --train_file=t"),
+    )
+    for command in commands.COMMANDS
+}
+COMMANDS = OF_PROGRAMS | {
     "bert-corpus build": ("tasks.corpus.settings:BuildConfig", "--output_dir=o --input_file=i"),
     "bert-corpus vocab": ("tasks.corpus.settings:VocabConfig", "--output_dir=o --input_file=i"),
     "bert-corpus verify": ("tasks.corpus.settings:VerifyConfig", "--input_dir=i"),

@@ -7,9 +7,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-from harness.parsing import PACKAGES, PROJECT, ROOT
+from harness.parsing import PACKAGES, PROJECT, ROOT, TABLE
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tasks.commands import COMMANDS
 
 TESTS = Path(__file__).resolve().parents[1]
 OPTIONAL = {"pandas"}  # asked for by name where it is missing
@@ -124,3 +126,13 @@ def test_each_fault_of_the_soak_has_its_place_in_the_code():
     for fault in faults:
         source = (ROOT / fault["file"]).read_text()
         assert source.count(fault["find"]) == 1, (fault["behaviour"], fault["file"])
+
+
+def test_the_import_rules_name_every_program():
+    rules = {rule["name"]: rule for rule in TABLE["tool"]["importlinter"]["contracts"]}
+    programs = {command.package for command in COMMANDS}
+    assert set(rules["The tasks know nothing of each other"]["modules"]) == programs
+    folders = {f"tasks.{path.parent.name}" for path in (ROOT / "tasks").glob("*/__init__.py")}
+    of_runs = rules["What a run of any task is knows no task"]["forbidden_modules"]
+    assert set(of_runs) == folders - {"tasks.runs"}
+    assert programs < folders

@@ -14,6 +14,7 @@ from distributed.found import CHECKPOINTS
 from ringbase.errors import InputError
 from ringbase.settings import check_settled, fields_of, flat, made, of_type
 from tasks.runs.cache import cached_rows
+from tasks.runs.commands import Command
 from tasks.runs.history import DATA_FLAGS, NOT_TRAINED_ON, changes
 from tasks.runs.reader import Reader, Readings, rows_key
 from tasks.runs.resolve.past import RUN_FILE
@@ -37,7 +38,7 @@ class Count(NamedTuple):
 class Program(Generic[Config]):
     """What one program adds to the resolution of its runs. Without TensorFlow, as all of it."""
 
-    name: str  # of the command
+    command: Command
 
     def length(self, config: Config) -> int:
         """The most tokens of a row."""
@@ -133,7 +134,7 @@ def resolve(
         if config.has_seeds:
             flags |= {"output_dir": str(place), "seed": seed, "seeds": None}
         spec = RunSpec(
-            program=program.name,
+            program=program.command.name,
             seed=seed,
             folder=place,
             does=_parts(own),
