@@ -57,7 +57,8 @@ RECORD = re.compile(
     rb"(?:\[[^\]\n]*\](?:<std\w+>)?:? ?)?" + MARK + b"(" + launcher.RECORDS.encode() + rb")\n"
 )
 PIPED = re.compile(launcher.RECORDS.encode())
-BEGUN = re.compile(MARK + rb"[a-z0-9 ]{0,16}\Z")  # a text that ends in what may become a record
+# a text that ends in what may become a record
+BEGUN = re.compile(MARK + rb"(?:[a-z0-9 ]{0,16}|error [^\n]*)\Z")
 REASONS = {  # statuses of processes that a signal ended
     128 + signal.SIGKILL: "a process was ended by SIGKILL (out of memory?)",
     128 + signal.SIGBUS: "a process was ended by SIGBUS (is /dev/shm or TMPDIR full?)",
@@ -101,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(shlex.join(build_command(mpi, options)), file=file, flush=True)
         return 0 if options.dry_run else run(mpi, options)
     except (InputError, OSError) as error:
-        print(f"bert-launch: error: {one_line(error)}", file=sys.stderr)
+        fail(one_line(error))
         return 1
 
 
@@ -122,6 +123,8 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
         for descriptor in (pipe, end_of_ranks):
             os.close(descriptor)
         if process.signal is not None or restarts == options.restarts or not broke_off:
+            if status and process.error:
+                launcher.tell_caller(process.error)
             return status
         if "saved" in process.told:
             os.environ[launcher.HAS_SAVED] = "1"
@@ -181,6 +184,7 @@ class MpirunProcess:
     def __init__(self, argv: Sequence[str], is_mpirun: bool, pipe: int):
         self.signal: int | None = None  # the first one that came, also after the end
         self.told: set[str] = set()  # by the ranks (`distributed.launcher`)
+        self.error = ""  # that they told
         self._is_mpirun = is_mpirun
         self._pipe = pipe  # of records
         self._obstacle: str | None = None  # what kept MPI from starting the ranks
@@ -233,7 +237,7 @@ class MpirunProcess:
         if not self._is_mpirun and self._ended is not None:  # the command's own status says it
             return status, status not in FINAL
         if self._obstacle and (status or is_elastic):
-            say(f"error: {self._obstacle}")
+            fail(self._obstacle)
             return 1, False
         has_begun = "joined" in self.told or is_elastic
         if status == 0 and has_begun:
@@ -281,15 +285,17 @@ class MpirunProcess:
 
     def _hear(self, record: str, ended: int | None) -> int | None:
         """Notes a record. Returns the status that the program has told in this way, at its end."""
-        name, _, status = record.partition(" ")
+        name, _, value = record.partition(" ")
         with self._hearing:
             if name == "joined":  # a program begins, perhaps after another
                 self._cancel()
                 ended = self._ended = self._piped = None
+            elif name == "error":
+                self.error = value
             elif name == "runs":
                 self.told.discard("stops")
             elif name == "ended" and ended is None:
-                ended = int(status)
+                ended = int(value)
                 self.told.discard("stops")
                 # mpirun does not end by itself when it cannot reach a host; what follows a program
                 # that ended well, on all ranks, is its caller's
@@ -346,6 +352,13 @@ def say(text: str) -> None:
     write(f"bert-launch: {text}\n".encode())
 
 
+def fail(message: str) -> None:
+    """Says why there is no job, or none any more."""
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        print(f"bert-launch: error: {message}", file=sys.stderr, flush=True)
+    launcher.tell_caller(message)
+
+
 def write(data: bytes) -> None:
     """Writes to standard error; the job goes on when nobody reads it any more."""
     with contextlib.suppress(OSError):
@@ -355,7 +368,8 @@ def write(data: bytes) -> None:
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"bert-launch: error: {message}\n")
+        fail(message)
+        self.exit(2)
 
 
 def parse_args(argv: Sequence[str]) -> Namespace:

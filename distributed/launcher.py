@@ -9,6 +9,7 @@ error may go elsewhere (mpirun --output).
     stops           rank 0: SIGUSR1 lets the ranks save and stop, from now on
     runs            rank 0: no longer so
     saved           rank 0: a checkpoint is complete in its place
+    error MESSAGE   the rank that has printed it: what the user's input lacks, on one line
     ended STATUS    rank 0: the program is complete (0), or has saved and stopped on request (75);
                     or the rank that has printed why the job fails
 """
@@ -21,7 +22,8 @@ import sys
 import time
 from typing import BinaryIO
 
-RECORDS = r"joined|stops|runs|saved|ended \d+"
+RECORDS = r"joined|stops|runs|saved|error [^\n]*|ended \d+"
+LONGEST_BYTES = 3000  # of a message, so that a record is one write to a pipe
 MARK = "\x1e"  # begins a record: the record separator of RFC 7464, "JSON text sequences"
 # mpirun ends the job when any rank fails: the others wait for the first one's error
 FIRST_RANK_S = 5.0
@@ -39,6 +41,8 @@ RESTART = "RINGBERT_RESTART"  # how many times the job was started again; "0" at
 START_TIMEOUT = "RINGBERT_START_TIMEOUT"  # seconds for all ranks to join
 ELASTIC = "RINGBERT_ELASTIC"  # "1": the ranks go on without those that die
 COMMAND = "RINGBERT_COMMAND"  # what the user typed, for run.json
+# the pipe of a program that has started bert-launch, which tells it the job's error
+CALLER = "RINGBERT_CALLER"
 # Set only in processes of a launcher: Open MPI, MPICH, MVAPICH2, jsrun (LSF), Flux, and Cray's PALS
 # and ALPS, which may give no size. (Flux removes its variables from the shell of a batch job.)
 RANKS_WITHOUT_SIZE = ("PALS_RANKID", "ALPS_APP_PE")
@@ -92,9 +96,25 @@ def tell(record: str) -> None:
         file.write(f"{record}\n".encode())
         is_heard = True
     # an end also hides what mpirun says after it, in the order of what is printed
-    if not is_heard or record.startswith("ended"):
+    if not is_heard or record.startswith(("error", "ended")):
         sys.stderr.write(f"{MARK}{record}\n")
         sys.stderr.flush()
+
+
+def tell_error(message: str) -> None:
+    """Tells bert-launch an error of the user's, on one line, before the end."""
+    tell(f"error {_cut(message)}")
+
+
+def tell_caller(message: str) -> None:
+    """Tells the program that has started this bert-launch why the job has failed."""
+    if CALLER in os.environ:
+        with contextlib.suppress(OSError), open_pipe(os.environ[CALLER]) as file:
+            file.write(_cut(message).encode())
+
+
+def _cut(message: str) -> str:
+    return message.encode()[:LONGEST_BYTES].decode(errors="ignore")
 
 
 def tell_end(status: int) -> None:

@@ -159,9 +159,10 @@ class World(Messages):
 
     def _report(self, error: BaseException, place: str = "") -> int:
         """Prints the error, and where it is if that matters, and returns the exit status."""
-        status = FAULT
+        status, message = FAULT, None
         if isinstance(error, StallError) or self._is_of_user(error):
-            text = f"error{place}: {one_line(error)}"
+            message = one_line(error)
+            text = f"error{place}: {message}"
             if not isinstance(error, StallError):
                 status = 1
         elif isinstance(error, SystemExit):
@@ -170,5 +171,7 @@ class World(Messages):
         else:
             text = f"failed on {self.place}\n{''.join(traceback.format_exception(error))}"
         print(f"{self.program}: {text}", file=sys.stderr, flush=True)
+        if message:
+            launcher.tell_error(message)
         launcher.tell_end(status)
         return status

@@ -1,5 +1,14 @@
-"""Errors that are shown to the user as one line, without a traceback."""
+"""Errors that are shown to the user as one line, without a traceback.
 
+A message names a setting as its flag, `--max_seq_length`. Where the caller is Python,
+`as_arguments` makes it the name of the argument.
+"""
+
+import re
+from collections.abc import Mapping
+
+FLAG = re.compile(r"(?<![\w-])--([a-z]\w*)")
+FLAGS_IN_BRACKETS = re.compile(r" \((?:--\w+(?:, )?)+\)")  # the setting that a file came from
 LONGEST_LINE = 1500
 
 
@@ -36,6 +45,18 @@ def one_line(error: BaseException) -> str:
     if len(text) > LONGEST_LINE:  # the end has what to do
         text = f"{text[: LONGEST_LINE - 203]} … {text[-200:]}"
     return text
+
+
+def as_arguments(message: str, names: Mapping[str, str] | None = None) -> str:
+    """A message for a caller in Python, whose arguments have the names of the flags but for
+    `names`.
+
+    >>> as_arguments("--model m: no such folder; give --vocab_file", {"model": "folder"})
+    'folder m: no such folder; give vocab_file'
+    """
+    others = names or {}
+    message = FLAGS_IN_BRACKETS.sub("", message)
+    return FLAG.sub(lambda flag: others.get(flag[1], flag[1]), message)
 
 
 def shortened(names, most: int = 6) -> str:

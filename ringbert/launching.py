@@ -7,7 +7,6 @@ notebook's, and may have loaded TensorFlow. What the ranks print is shown here.
 import codecs
 import html
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -17,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from distributed.launcher import COMMAND, TERMINAL, columns, launched_size
-from ringbase.errors import InputError
+from distributed.launcher import CALLER, COMMAND, TERMINAL, columns, launched_size, name_of_pipe
+from ringbase.errors import InputError, as_arguments
 from ringbase.files import read_object
 from ringbase.settings import Field, fields_of, flat, shown
 from tasks.commands import CLASSIFIER, EMBEDDER, PRETRAINING, SQUAD, TAGGER
@@ -118,7 +117,7 @@ class CommandJob(LaunchedJob):
                         given[part] = True
             self._config: Any = flags.configured(self.of.config, given)
         except ValueError as error:
-            raise InputError(str(error)) from None
+            raise InputError(as_arguments(str(error))) from None
         values = flat(self._config)
         vars(self).update((field.name, values[field.name]) for field in fields)
 
@@ -293,7 +292,7 @@ def launch(
     >>> launch(job, progress=False)
     Traceback (most recent call last):
         ...
-    ringbase.errors.InputError: --train_file none.json: No such file or directory
+    ringbase.errors.InputError: train_file none.json: No such file or directory
     """
     if not isinstance(job, LaunchedJob):
         raise InputError(
@@ -316,35 +315,38 @@ def launch(
     command = [*PYTHON, "distributed.launch", *argv, "--", *job.command]
     variables = {**os.environ, **(environment or {})}
     variables[COMMAND] = f"ringbert.launch({job._call}, ranks={ranks})"
-    status, printed, is_interrupted = run(command, variables, progress)
-    if is_interrupted:
+    ended = run(command, variables, progress)
+    if ended.is_interrupted:
         raise KeyboardInterrupt(
             f"{job.program} was interrupted; launch it again to continue what it has saved"
         )
-    if status:
-        # also after a progress bar
-        line = rf"^(?:.*\r)?(?:bert-[a-z]+|{re.escape(job.program)}): error(?: on [^ :]+)?: (.*)"
-        errors = re.findall(line, printed, re.MULTILINE)
-        if errors:
-            message = errors[-1]
+    if ended.status:
+        message = ended.error
+        if message:
             for file in job.files:
                 message = message.replace(file, "(data in memory)")
-            raise InputError(message)
-        last = "\n".join(printed.splitlines()[-LAST_LINES:])
+            raise InputError(as_arguments(message))
+        last = "\n".join(ended.printed.splitlines()[-LAST_LINES:])
         raise RuntimeError(
-            f"{job.program} ended with exit status {status}; its last lines:\n{last}"
+            f"{job.program} ended with exit status {ended.status}; its last lines:\n{last}"
         )
     folder = local_folder(job.output_dir).resolve()
     details = read_object(folder / result_file(job.do_train))
     return Result(details["scores"], folder, details["seconds"], details["world_size"], details)
 
 
-def run(
-    command: Sequence[str], environment: dict[str, str], is_shown: bool
-) -> tuple[int, str, bool]:
-    """Runs a command and shows what it prints: in a notebook on standard output, which is not red.
-    Returns the exit status, the last characters that were printed, and whether the user interrupted
-    it, which sends SIGINT."""
+class Ended(NamedTuple):
+    """How bert-launch has ended."""
+
+    status: int
+    error: str  # that it, or the program, told; "" if none
+    printed: str  # the last characters
+    is_interrupted: bool  # by the user, which sends SIGINT
+
+
+def run(command: Sequence[str], environment: dict[str, str], is_shown: bool) -> Ended:
+    """Runs bert-launch and shows what is printed: in a notebook on standard output, which is not
+    red."""
     in_notebook = "ipykernel" in sys.modules
     stream = sys.stdout if in_notebook else sys.stderr
     width = 0
@@ -353,6 +355,8 @@ def run(
     elif is_shown and stream.isatty():
         width = columns(stream.fileno())
     environment[TERMINAL] = str(width)
+    errors, end_of_launcher = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    environment[CALLER] = name_of_pipe(end_of_launcher)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     printed, is_interrupted = "", False
     # in a group of its own: a terminal and Jupyter send SIGINT to all of theirs
@@ -373,7 +377,12 @@ def run(
                     if is_shown:
                         stream.write(text)
                         stream.flush()
-                return process.wait(), printed, is_interrupted
+                status = process.wait()
+                break
             except KeyboardInterrupt:
                 is_interrupted = True
                 process.send_signal(signal.SIGINT)
+    os.close(end_of_launcher)
+    with os.fdopen(errors, "rb") as file:
+        error = file.read().decode()
+    return Ended(status, error, printed, is_interrupted)

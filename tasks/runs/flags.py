@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 import ringbase
-from distributed.launcher import FIRST_RANK_S, launched_rank, tell_end
+from distributed.launcher import FIRST_RANK_S, launched_rank, tell_end, tell_error
 from ringbase.errors import InputError, one_line
 from ringbase.files import SMALL_BYTES, read_text
 from ringbase.settings import (
@@ -319,6 +319,7 @@ def _hint(name: str, known: Mapping[str, Field]) -> str:
 def _refuse(prog: str, message: str) -> NoReturn:
     print_on_first(f"{prog}: error: {message}", sys.stderr)
     if is_first():
+        tell_error(message)
         tell_end(2)
     else:
         # If the launcher does not end this process by then, the first rank has no error: only the
@@ -336,6 +337,8 @@ def reporting(prog: str) -> Iterator[None]:
         try:
             yield
         except (InputError, OSError) as error:
+            if is_first():
+                tell_error(one_line(error))
             stop(f"{prog}: error: {one_line(error)}", 1)
     for warning in caught:
         if warning.category is UserWarning:  # ours; libraries use other classes

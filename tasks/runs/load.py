@@ -1,7 +1,6 @@
 """A trained model in this process, without joining any ranks: for Python and for export."""
 
 import contextlib
-import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from distributed.collectives import Collectives
 from distributed.found import CHECKPOINTS
 from distributed.run import Unwritten
 from distributed.world import World
-from ringbase.errors import InputError, one_line
+from ringbase.errors import InputError, as_arguments, one_line
 from ringbase.settings import made
 from tasks.runs.job import POLICIES, Job
 from tasks.runs.loading import model_of
@@ -31,6 +30,7 @@ from tasks.runs.resolve.start import (
 from tasks.runs.settings import ModelSettings, Precision
 
 CONFIG_FILES = ("config.json", "bert_config.json")
+ARGUMENTS = {"model": "folder", "init_checkpoint": "folder"}  # of flags, where they differ
 FEWEST_SHOWN = 50  # steps of a progress bar: shorter loops have none
 
 
@@ -39,7 +39,8 @@ class Session(Unwritten):
 
     def say(self, text: str) -> None:
         if text.startswith("warning: "):
-            warnings.warn(without_dashes(text.removeprefix("warning: ")), stacklevel=2)
+            message = as_arguments(text.removeprefix("warning: "), ARGUMENTS)
+            warnings.warn(message, stacklevel=2)
 
     def shows(self, total: int) -> bool:
         return total >= FEWEST_SHOWN
@@ -98,13 +99,5 @@ def about_arguments(name: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        text = without_dashes(one_line(error))
+        text = as_arguments(one_line(error), ARGUMENTS)
         raise InputError(text if name in text else f"folder {name}: {text}") from error
-
-
-def without_dashes(message: str) -> str:
-    """A message with arguments for flags: `--max_seq_length` is `max_seq_length`, `--model` is
-    `folder`."""
-    message = re.sub(r" \((--\w+(, )?)+\)", "", message)
-    message = re.sub(r"(?<![\w-])--(model|init_checkpoint)\b", "folder", message)
-    return re.sub(r"(?<![\w-])--(?=[a-z])", "", message)

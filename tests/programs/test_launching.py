@@ -160,6 +160,30 @@ def test_a_crash_is_raised_with_the_last_lines(tmp_path):
         ringbert.launch(JOB, environment=variables)
 
 
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_message_is_what_a_rank_told_and_not_what_is_printed(ranks, tmp_path):
+    """Also where mpirun writes what the ranks print into files."""
+    told = tmp_path / "told.py"
+    told.write_text(
+        "import sys\n"
+        "from distributed.devices import DeviceSettings\n"
+        "from distributed.world import World\n"
+        "from ringbase.errors import InputError\n"
+        "print('bert-squad: error: only printed', file=sys.stderr)\n"
+        "with World.join(DeviceSettings(), 'told'):\n"
+        "    raise InputError('bad\\n한' + 2000 * '국')\n"
+    )
+    printed = tmp_path / "printed.py"
+    printed.write_text("import sys\nsys.exit('bert-squad: error: only printed')\n")
+    options = {"ranks": ranks, "progress": False}
+    if ranks > 1:
+        options["mpi_args"] = ["--oversubscribe", "--output", f"file={tmp_path}/output"]
+    found = refused(lambda: ringbert.launch(ringbert.Script(told, output_dir="o"), **options))
+    assert found.startswith("bad 한국국")
+    with pytest.raises(RuntimeError):
+        ringbert.launch(ringbert.Script(printed, output_dir="o"), **options)
+
+
 def script(**arguments):
     """The command line of a script that launches Squad with these arguments."""
     code = f"import ringbert; ringbert.launch(ringbert.Squad(**{arguments}))"
