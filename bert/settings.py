@@ -14,9 +14,10 @@ class TokenizerSettings(Settings):
         "WordPiece vocabulary; with --spm_model_file, the ids of its pieces",
         "model",
         shown_default="the model's own",
+        reads="first",
     )
     spm_model_file: str | None = setting(
-        None, "SentencePiece model, instead of a WordPiece vocabulary", "model"
+        None, "SentencePiece model, instead of a WordPiece vocabulary", "model", reads="first"
     )
     do_lower_case: bool | None = setting(
         None,

@@ -26,35 +26,46 @@ class PlanSettings(Settings):
     """
 
     train_batch_size: int | None = setting(
-        None, "rows per rank and optimizer step", shown_default="32", **ROWS
+        None, "rows per rank and optimizer step", shown_default="32", **ROWS, changes="training"
     )
     global_batch_size: int | None = setting(
         None,
         "rows per optimizer step over all ranks, instead; keeps the steps and rate of one rank",
         **ROWS,
+        changes="training",
     )
     gradient_accumulation_steps: int = setting(
         1, "micro-batches of which a rank's step is made", **ROWS
     )
     learning_rate: float = setting(
-        5e-5, "peak learning rate of one rank", **FROM_0 | {"at_most": HIGHEST_RATE}
+        5e-5,
+        "peak learning rate of one rank",
+        **FROM_0 | {"at_most": HIGHEST_RATE},
+        changes="training",
     )
     lr_scaling: Literal["linear", "sqrt", "none"] = setting(
-        "linear", "how the learning rate grows with the number of ranks", "training"
+        "linear",
+        "how the learning rate grows with the number of ranks",
+        "training",
+        changes="training",
     )
-    num_train_epochs: float | None = setting(3.0, "passes over the data", **FROM_0)
+    num_train_epochs: float | None = setting(
+        3.0, "passes over the data", **FROM_0, changes="training"
+    )
     num_train_steps: int | None = setting(
         None,
         "optimizer steps of one rank, divided by the number of ranks; instead of epochs",
         **STEPS,
+        changes="training",
     )
     warmup_proportion: float = setting(
-        0.1, "share of steps in which the rate rises", **FROM_0 | {"at_most": 1}
+        0.1, "share of steps in which the rate rises", **FROM_0 | {"at_most": 1}, changes="training"
     )
     num_warmup_steps: int | None = setting(
         None,
         "warmup steps of one rank, divided by the number of ranks; instead of a share",
         **FROM_0,
+        changes="training",
     )
 
     def check(self) -> None:
@@ -83,6 +94,7 @@ class LoopSettings(Settings):
         aliases=("random_seed",),
         at_least=0,
         at_most=MOST_SEED,
+        changes="training",
     )
     save_checkpoints_steps: int = setting(1000, "steps between checkpoints", **STEPS)
     save_checkpoints_minutes: float = setting(

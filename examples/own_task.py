@@ -31,7 +31,7 @@ from tasks.runs.program import open_sets, resolved, run_task
 from tasks.runs.resolve.command import Learned, Program, Say
 from tasks.runs.resolve.spec import Start
 from tasks.runs.sets import DataSet
-from tasks.runs.settings import DataSettings, TaskConfig, data_setting
+from tasks.runs.settings import DataSettings, TaskConfig, other_file, row_setting, train_file
 from tasks.runs.sources import Source
 from tasks.runs.tables import number_in
 from tasks.runs.task import Scores, Task
@@ -42,16 +42,16 @@ from tasks.runs.trained import saved_settings
 class FileSettings(DataSettings):
     """Which texts are read."""
 
-    train_file: str | None = data_setting(None, "CSV with the columns text and stars")
-    dev_file: str | None = data_setting(None, "the same, to evaluate on")
-    predict_file: str | None = data_setting(None, "CSV with the column text")
+    train_file: str | None = train_file("CSV with the columns text and stars")
+    dev_file: str | None = other_file("the same, to evaluate on")
+    predict_file: str | None = other_file("CSV with the column text")
 
 
 class StarsConfig(TaskConfig):
     """The flags: those that every program has, and its own."""
 
     files: FileSettings
-    max_seq_length: int = data_setting(
+    max_seq_length: int = row_setting(
         128, "maximum number of tokens per text", at_least=3, is_saved=True
     )
 

@@ -26,6 +26,13 @@ MOST_STEPS = 1_000_000_000
 MOST = (1 << 63) - 1  # of any number
 TEXTS = tuple[str, ...]  # the type of a field that takes every value it is given
 LONGEST_SHOWN = 80  # characters of a value in a message
+# What a training depends on: which examples it reads, how they become rows, how the model is
+# trained. None: what is computed with the model, or how.
+Changes = Literal["data", "rows", "training"]
+# Who reads the file or folder that a setting names, which is fetched there if it is remote: the
+# first rank, or one on each machine.
+Reader = Literal["first", "machine"]
+Described = Literal["model", "data"]  # of which part of a run it tells people most
 # half of a pair: not UTF-8, but JSON or an argument may hold it
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -66,14 +73,6 @@ class Settings:
         return vars(self).get("_given", frozenset(flat(self)))
 
 
-def setting(
-    default: Any = dataclasses.MISSING, help: str = "", group: str = "", **options: Any
-) -> Any:
-    """A field of a dataclass of settings, without a default if it is required. `Field` names all
-    options."""
-    return dataclasses.field(default=default, metadata={"help": help, "group": group, **options})
-
-
 @dataclasses.dataclass(frozen=True)
 class Field:
     """One field of a dataclass of settings, with the arguments of `setting`."""
@@ -94,6 +93,10 @@ class Field:
     is_saved: bool = False
     needs: tuple[str, ...] = ()  # they take it only with one of these flags
     is_list: bool = False  # values with commas between them, in Python also a list
+    changes: Changes | None = None
+    reads: Reader | None = None
+    is_table: bool = False  # a file of rows: in Python also rows in memory
+    describes: Described | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,6 +109,30 @@ class Field:
     @property
     def is_required(self) -> bool:
         return self.default is dataclasses.MISSING
+
+
+def setting(
+    default: Any = dataclasses.MISSING,
+    help: str = "",
+    group: str = "",
+    *,
+    aliases: tuple[str, ...] = (),
+    shown_default: str | None = None,
+    is_positional: bool = False,
+    at_least: float = -MOST,
+    at_most: float = MOST,
+    is_saved: bool = False,
+    needs: tuple[str, ...] = (),
+    is_list: bool = False,
+    changes: Changes | None = None,
+    reads: Reader | None = None,
+    is_table: bool = False,
+    describes: Described | None = None,
+) -> Any:
+    """A field of a dataclass of settings, without a default if it is required. The other arguments
+    are those of `Field`."""
+    arguments = {name: value for name, value in locals().items() if name != "default"}
+    return dataclasses.field(default=default, metadata=arguments)
 
 
 def fields_of(settings_class: Any) -> tuple[Field, ...]:
@@ -150,6 +177,13 @@ def flat(settings: Any) -> dict[str, Any]:
         value = getattr(settings, field.name)
         values |= flat(value) if isinstance(value, Settings) else {field.name: value}
     return values
+
+
+def changing(settings: Any, *what: Changes) -> dict[str, Any]:
+    """The values of the settings that change one of these things, by name."""
+    values = flat(settings)
+    names = (field.name for field in fields_of(type(settings)) if field.changes in what)
+    return {name: values[name] for name in names}
 
 
 def _annotated(settings_class: Any) -> Iterator[tuple[dataclasses.Field, Any, bool]]:

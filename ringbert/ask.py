@@ -47,8 +47,14 @@ OF_THE_RUN = {
 }
 MEMBERS: dict[str, Any] = {"__annotations__": {}}
 for name, field in OF_THE_RUN.items():
-    limits = {"at_least": field.at_least, "at_most": field.at_most}
-    MEMBERS[name] = setting(None, field.help, field.group, shown_default=AS_THE_RUN, **limits)
+    MEMBERS[name] = setting(
+        None,
+        field.help,
+        field.group,
+        shown_default=AS_THE_RUN,
+        at_least=field.at_least,
+        at_most=field.at_most,
+    )
     MEMBERS["__annotations__"][name] = field.type | None
 Config: Any = type("Config", (Arguments,), MEMBERS)
 

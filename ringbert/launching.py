@@ -32,8 +32,6 @@ from tasks.runs.resolve.plan import planned
 PYTHON = (sys.executable, "-P", "-m")  # whatever lies in the working directory
 LAST_LINES = 20  # of a crashed program, in the message
 MOST_CHARACTERS = 1 << 16  # that are kept of what is printed
-# the arguments that may be data in memory
-TABLES = ("train_file", "dev_file", "validation_file", "predict_file", "test_file")
 
 
 class LaunchedJob:
@@ -61,12 +59,15 @@ class LaunchedJob:
     def _read(self, arguments: Mapping[str, Any], fields: Sequence[Field] | None) -> None:
         """Makes the arguments flags. The flags of a script are its own: `fields` is None."""
         known = {name: field for field in fields or () for name in field.names}
+        tables = {name for name, field in known.items() if field.is_table}
+        if fields is None:
+            tables = {name for name in arguments if name.endswith("_file")}
         values = dict(arguments)
         self.files = []
         for name, value in arguments.items():
             if isinstance(value, str | os.PathLike | None):
                 continue
-            if name in TABLES:
+            if name in tables:
                 from ringbert.in_memory import file_of  # pyarrow takes 0.3 s, and most have files
 
                 values[name] = file_of(value, name)
@@ -145,7 +146,7 @@ def _parameter_of(field):
     kind = field.type
     if field.is_list:
         kind |= list
-    if field.name in TABLES:
+    if field.is_table:
         kind = Any  # a file, or data in memory
     default = Parameter.empty if field.is_required else field.default
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)

@@ -3,7 +3,15 @@
 from ringbase.files import STANDARD_INPUT
 from ringbase.settings import LONGEST_ROW, Settings, setting
 from tasks.runs.commands import Command
-from tasks.runs.settings import ExampleLimits, TaskConfig, data_setting
+from tasks.runs.settings import (
+    ExampleLimits,
+    TaskConfig,
+    data_folder,
+    data_setting,
+    other_file,
+    row_setting,
+    train_file,
+)
 
 
 class TextSettings(ExampleLimits):
@@ -15,8 +23,9 @@ class TextSettings(ExampleLimits):
         " for own files",
         is_saved=True,
         needs=("data_dir", "from_hub"),
+        describes="data",
     )
-    data_dir: str | None = data_setting(None, "folder of the task's files, in GLUE's layout")
+    data_dir: str | None = data_folder("folder of the task's files, in GLUE's layout")
     from_hub: bool = data_setting(False, "take the task's data from the hub instead of --data_dir")
     dataset_revision: str | None = data_setting(
         None,
@@ -24,12 +33,11 @@ class TextSettings(ExampleLimits):
         shown_default="the newest",
     )
     language: str = data_setting("en", "language of XNLI's examples", is_saved=True)
-    train_file: str | None = data_setting(None, "CSV, TSV, JSON lines or Parquet file to train on")
-    dev_file: str | None = data_setting(
-        None, "file of the same kinds to evaluate on", aliases=("validation_file",)
+    train_file: str | None = train_file("CSV, TSV, JSON lines or Parquet file to train on")
+    dev_file: str | None = other_file(
+        "file of the same kinds to evaluate on", aliases=("validation_file",)
     )
-    predict_file: str | None = data_setting(
-        None,
+    predict_file: str | None = other_file(
         "file of the same kinds to predict; - for lines of standard input, whose predictions are"
         " printed too: a text per line, with --text_pair_column, or if the model was trained on"
         " pairs, a tab and a second text",
@@ -89,7 +97,7 @@ class TextSettings(ExampleLimits):
 class ExampleSettings(Settings):
     """How texts become rows; name and default of run_classifier.py."""
 
-    max_seq_length: int = data_setting(
+    max_seq_length: int = row_setting(
         128, "maximum number of tokens per example", at_least=4, at_most=LONGEST_ROW, is_saved=True
     )
 
@@ -104,6 +112,7 @@ class ClassifierConfig(TaskConfig):
         "weight of each label in the loss: LABEL=WEIGHT,…, a JSON object of labels and weights, or "
         "balanced",
         "training",
+        changes="training",
     )
 
     def check(self) -> None:

@@ -56,10 +56,6 @@ class LabelTask(LabelReader, Task[Texts, np.ndarray]):
     def metric(self) -> str:
         return f"eval_{self.metrics[0]}" if not self.ranks else f"eval_ndcg@{BEST}"
 
-    @property
-    def fixed(self) -> Mapping:
-        return {"max_seq_length": self.max_seq_length, "class_weights": self.class_weights}
-
     def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         fields, batch = batch_of(fields, grouping)
         label = self.target.truth(fields["label"])

@@ -5,7 +5,15 @@ from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
 from tasks.runs.commands import Command
-from tasks.runs.settings import DataSettings, TaskConfig, data_setting
+from tasks.runs.settings import (
+    DataSettings,
+    TaskConfig,
+    data_folder,
+    data_setting,
+    other_file,
+    row_setting,
+    train_file,
+)
 
 Pooling = Literal["mean", "cls"]
 # of `VectorSettings`, where neither the flags nor the model's folder say anything
@@ -15,23 +23,21 @@ DEFAULTS: Mapping = {"max_seq_length": 128, "pooling": "mean", "normalize": True
 class PairSettings(DataSettings):
     """Which pairs of texts are read, and from which columns."""
 
-    train_file: str | None = data_setting(
-        None,
+    train_file: str | None = train_file(
         "CSV, TSV, JSON lines or Parquet file of pairs to train on: an anchor and its positive,"
         " perhaps with hard negatives, or two texts and a score",
     )
-    dev_file: str | None = data_setting(None, "the same, to evaluate on")
-    predict_file: str | None = data_setting(
-        None, "file of texts, of which the vectors are written: the column anchor"
+    dev_file: str | None = other_file("the same, to evaluate on")
+    predict_file: str | None = other_file(
+        "file of texts, of which the vectors are written: the column anchor"
     )
-    corpus_file: str | None = data_setting(
-        None,
+    corpus_file: str | None = other_file(
         "file of more documents (the column positive) among which the dev set's anchors search",
     )
     task_name: Literal["sts-b", "STS-B"] | None = data_setting(
-        None, "sts-b: the pairs and scores of GLUE's STS-B in --data_dir"
+        None, "sts-b: the pairs and scores of GLUE's STS-B in --data_dir", describes="data"
     )
-    data_dir: str | None = data_setting(None, "folder of the task's files, in GLUE's layout")
+    data_dir: str | None = data_folder("folder of the task's files, in GLUE's layout")
     anchor_column: str = data_setting("anchor", "column with the first text of a pair")
     positive_column: str = data_setting("positive", "column with the second text of a pair")
     negative_columns: str = data_setting(
@@ -51,7 +57,7 @@ class PairSettings(DataSettings):
 class VectorSettings(Settings):
     """How texts become vectors."""
 
-    max_seq_length: int | None = data_setting(
+    max_seq_length: int | None = row_setting(
         None,
         "maximum number of tokens per text",
         at_least=3,
@@ -63,6 +69,7 @@ class VectorSettings(Settings):
         None,
         "mean of a text's tokens, or cls",
         "model",
+        changes="training",
         shown_default="what the model's folder says, else mean",
         is_saved=True,
     )
@@ -70,6 +77,7 @@ class VectorSettings(Settings):
         None,
         "give vectors the length 1",
         "model",
+        changes="training",
         shown_default="true; without --do_train what the model's folder says",
         is_saved=True,
     )
@@ -79,10 +87,18 @@ class LossSettings(Settings):
     """The loss of pairs without scores. With scores it is the squared error of the cosine."""
 
     temperature: float = setting(
-        0.05, "products of vectors are divided by it", "training", at_least=1e-3, at_most=100
+        0.05,
+        "products of vectors are divided by it",
+        "training",
+        changes="training",
+        at_least=1e-3,
+        at_most=100,
     )
     both_ways: bool = setting(
-        False, "each positive also chooses among all anchors of the global batch", "training"
+        False,
+        "each positive also chooses among all anchors of the global batch",
+        "training",
+        changes="training",
     )
 
 

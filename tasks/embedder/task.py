@@ -20,7 +20,6 @@ from distributed.joint import ANCHOR, POSITIVE, InBatchLoss
 from distributed.rows import BatchRows, Rows
 from distributed.run import Run
 from ringbase.ragged import offsets_of, padded
-from ringbase.settings import flat
 from tasks.embedder.pooling import files_of, said_by
 from tasks.embedder.reader import PairReader
 from tasks.embedder.reading import Pairs
@@ -57,10 +56,6 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
     @property
     def normalize(self) -> bool:
         return self.vectors.normalize is not False
-
-    @property
-    def fixed(self) -> Mapping:
-        return {**self.settings, **flat(self.contrast)}
 
     @property
     def joint(self) -> tuple[InBatchLoss, Callable] | None:

@@ -15,7 +15,7 @@ class FeaturesConfig(Settings):
     model: ModelSettings
     machine: MachineSettings
     input_file: str = setting(
-        help="UTF-8 text, one text or pair `text ||| text` per line", group="data"
+        help="UTF-8 text, one text or pair `text ||| text` per line", group="data", reads="machine"
     )
     output_file: str = setting(help="JSON lines, or Parquet if it ends in .parquet", group="data")
     layers: str = setting(

@@ -7,7 +7,7 @@ from bert.corpus.settings import GOOGLES_MASKS, given_masks
 from distributed.plan import PlanSettings
 from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
 from tasks.runs.commands import Command
-from tasks.runs.settings import EvaluationSettings, ProgramConfig, TrainingSettings, data_setting
+from tasks.runs.settings import EvaluationSettings, ProgramConfig, TrainingSettings, row_setting
 
 GOOGLES_WARMUP = 10_000  # steps, by default
 MODERN_SHARE = 0.3  # of the tokens are masked
@@ -16,24 +16,24 @@ MODERN_SHARE = 0.3  # of the tokens are masked
 class ShardSettings(Settings):
     """What is read from shards, and how masks are drawn if the shards have none."""
 
-    max_seq_length: int = data_setting(
+    max_seq_length: int = row_setting(
         128, "maximum number of tokens per example", at_least=1, at_most=LONGEST_ROW
     )
-    max_predictions_per_seq: int | None = data_setting(
+    max_predictions_per_seq: int | None = row_setting(
         None,
         "maximum number of masked tokens per example",
         shown_default="as the shards were built, else 20; for ModernBERT that share of the length",
         at_least=1,
         at_most=LONGEST_ROW,
     )
-    masked_lm_prob: float | None = data_setting(
+    masked_lm_prob: float | None = row_setting(
         None,
         "fraction of the tokens that are masked",
         shown_default="as the shards were built, else 0.15; for ModernBERT 0.3",
         at_least=0.001,
         at_most=1,
     )
-    do_whole_word_mask: bool | None = data_setting(
+    do_whole_word_mask: bool | None = row_setting(
         None,
         "mask all pieces of a word together",
         shown_default="as the shards were built, else false",
@@ -73,6 +73,7 @@ class PretrainingPlan(PlanSettings):
         "training",
         at_least=0,
         at_most=MOST_STEPS,
+        changes="training",
     )
     num_train_steps: int | None = setting(
         None,
@@ -81,6 +82,7 @@ class PretrainingPlan(PlanSettings):
         shown_default="100000, unless epochs are given",
         at_least=1,
         at_most=MOST_STEPS,
+        changes="training",
     )
     num_warmup_steps: int | None = setting(
         None,
@@ -89,6 +91,7 @@ class PretrainingPlan(PlanSettings):
         shown_default="10000, at most --warmup_proportion of the steps; with epochs this share",
         at_least=0,
         at_most=MOST_STEPS,
+        changes="training",
     )
 
     def check(self) -> None:
@@ -132,9 +135,17 @@ class PretrainingConfig(ProgramConfig):
         help="shards to train on: comma-separated globs, .arrow or TFRecord files",
         group="data",
         is_list=True,
+        changes="data",
+        reads="machine",
+        describes="data",
     )
-    eval_input_file: str | None = data_setting(
-        None, "shards to evaluate on", shown_default="--input_file", is_list=True
+    eval_input_file: str | None = setting(
+        None,
+        "shards to evaluate on",
+        "data",
+        shown_default="--input_file",
+        is_list=True,
+        reads="machine",
     )
 
     @property

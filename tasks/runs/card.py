@@ -69,7 +69,8 @@ def _training(folder: Path, run: Mapping, result: Mapping) -> Iterator[str]:
     starts = history.read(folder)
     origin = starts[0]["from"] if starts else run["start"]
     yield f"- weights from: {origin}"
-    data = [f"--{flag} {config[flag]}" for flag in history.DATA_FLAGS if config.get(flag)]
+    described = run.get("describes", {}).get("data", {})
+    data = [f"--{flag} {value}" for flag, value in described.items()]
     yield f"- data: {', '.join(data)}"
     batch = f"{plan['steps']:,} steps of {plan['global_batch_size']:,} rows"
     rate = f"learning rate {plan['learning_rate']:g}"

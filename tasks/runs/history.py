@@ -22,11 +22,7 @@ from ringbase.files import parse_json, read_json
 FILE = "history.json"
 TRAINING = "training"
 NEW = ("output_dir", "seeds")  # flags that say nothing about a change
-# how flags begin that do not change what is trained on
-NOT_TRAINED_ON = ("output_", "predict_", "dev_", "eval_", "max_predict_", "allow_")
 NEEDED = {"began", "what", "ranks", "from", "step"}  # of every entry
-# what is trained on
-DATA_FLAGS = ("task_name", "dataset_name", "train_file", "input_file", "data_dir")
 LARGEST = 1e12  # of a figure; a larger one is damage or the end of a training, and becomes NaN
 # What reading a value raises that is missing, or not what it should be.
 DAMAGED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)

@@ -17,7 +17,7 @@ from distributed.run import Run
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, Preempted, Stopped, one_line
-from ringbase.settings import flat, made
+from ringbase.settings import fields_of, flat, made
 from tasks.runs.card import CARD, card_of, is_card_edited
 from tasks.runs.environment import result_file
 from tasks.runs.history import History
@@ -106,7 +106,7 @@ def run_on_ranks(
         collectives = open_collectives(world, machine.collectives.backend)
         world.agree({"the configuration": values, "the versions of packages": versions()})
         given = {name: values[name] for name in config.given}
-        local = made(type(config), given | local_inputs(given, world))
+        local = made(type(config), given | local_inputs(fields_of(type(config)), given, world))
         mirror = Mirror(folder) if is_remote(folder) else None
         upload = mirror.upload if mirror else None
         with contextlib.closing(Run(local_folder(folder), world, upload)) as run:

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from distributed.run import Run
 from ringbase.files import read_object
+from ringbase.settings import changing
 from tasks.runs.environment import result_file
 from tasks.runs.evaluate import Evaluation, Results, write_mistakes, write_predictions
 from tasks.runs.history import History
@@ -129,7 +130,10 @@ def run_task(task: Task, sets: Sets, work: Work[FineTuningConfig], job: Job) -> 
     for data in sets.train:
         rows = data.tables[task.train_table or task.table]
         trained = TrainingData(
-            rows, data.prepared.key, settings=task.fixed, commit=data.source.commit
+            rows,
+            data.prepared.key,
+            settings=changing(config, "rows", "training"),
+            commit=data.source.commit,
         )
         for one in runs:
             settings = fixed_settings(trained, config.training, one.seed)

@@ -5,7 +5,7 @@ run's folder is uploaded after each checkpoint and at its end. Most stores need 
 
 import contextlib
 import glob
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,10 +15,9 @@ from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError, one_line
 from ringbase.files import build_folder, digest, read_json, write_json
+from ringbase.settings import Field
 from tasks.runs.environment import cache_folder, writing_cache
 
-# the flags of inputs that only rank 0 reads
-ON_FIRST = ("model", "init_checkpoint", "bert_config_file", "vocab_file", "spm_model_file")
 # what says that the others are complete
 LAST = (manifest.NAME, "result.json", "predict_result.json")
 # a list of the files that the store has had: those that it lacks now were removed there
@@ -42,15 +41,15 @@ def is_remote(value: object) -> bool:
     return isinstance(value, str) and "://" in value
 
 
-def local_inputs(values: Mapping, world: World) -> dict[str, str]:
-    """The local copies of the remote inputs among the values of flags, on every rank. Raises
-    InputError."""
+def local_inputs(fields: Sequence[Field], values: Mapping, world: World) -> dict[str, str]:
+    """The local copies of the remote inputs among the values of flags, on every rank that reads
+    them. Raises InputError."""
     copies = {}
-    for name, value in values.items():
-        is_place = name in ON_FIRST or name.endswith(("_file", "_dir"))
-        if is_place and is_remote(value) and not name.startswith("output_"):
-            call = world.on_first if name in ON_FIRST else world.on_each_machine
-            copies[name] = call(fetched, name, value)
+    for each in fields:
+        value = values.get(each.name)
+        if each.reads and is_remote(value):
+            call = world.on_first if each.reads == "first" else world.on_each_machine
+            copies[each.name] = call(fetched, each.name, value)
     return copies
 
 

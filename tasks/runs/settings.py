@@ -9,24 +9,30 @@ from distributed.collectives import CollectiveSettings
 from distributed.devices import DeviceSettings
 from distributed.plan import LoopSettings, PlanSettings
 from distributed.watchdog import StallSettings
-from ringbase.settings import MOST_ROWS, MOST_SEED, MOST_STEPS, Settings, fields_of, flat, setting
-
-Precision = Literal["fp32", "bf16", "fp16"]
-# Flags that must not change when a run is resumed; each program adds its own.
-SCHEDULE = (
-    "learning_rate",
-    "lr_scaling",
-    "num_train_epochs",
-    "num_train_steps",
-    "warmup_proportion",
-    "num_warmup_steps",
-    "global_batch_size",
-    "optimizer",
-    "seed",
+from ringbase.settings import (
+    MOST_ROWS,
+    MOST_SEED,
+    MOST_STEPS,
+    Settings,
+    changing,
+    fields_of,
+    setting,
 )
 
-
-data_setting = partial(setting, group="data")  # of what is read, and how it becomes rows
+Precision = Literal["fp32", "bf16", "fp16"]
+# of what is trained on
+data_setting = partial(setting, group="data", changes="data")
+# of how that becomes rows
+row_setting = partial(setting, group="data", changes="rows")
+# files of examples to train on, and to evaluate on or to predict
+train_file = partial(
+    setting, None, group="data", changes="data", reads="machine", is_table=True, describes="data"
+)
+other_file = partial(setting, None, group="data", reads="machine", is_table=True)
+# folders of such files
+data_folder = partial(
+    setting, None, group="data", changes="data", reads="machine", describes="data"
+)
 
 
 def batch_size(rows: str, group: str) -> Any:
@@ -49,6 +55,8 @@ class ModelSettings(Settings):
         "hub name or folder of a model: configuration, vocabulary and weights",
         "model",
         aliases=("model_name_or_path",),
+        reads="first",
+        describes="model",
     )
     model_revision: str | None = setting(
         None,
@@ -56,11 +64,20 @@ class ModelSettings(Settings):
         "model",
         shown_default="main",
     )
-    bert_config_file: str | None = setting(
-        None, "JSON file with the BERT configuration", "model", shown_default="the model's own"
-    )
     init_checkpoint: str | None = setting(
-        None, "weights: bert_model.ckpt or a Hugging Face folder", "model"
+        None,
+        "weights: bert_model.ckpt or a Hugging Face folder",
+        "model",
+        reads="first",
+        describes="model",
+    )
+    bert_config_file: str | None = setting(
+        None,
+        "JSON file with the BERT configuration",
+        "model",
+        shown_default="the model's own",
+        reads="first",
+        describes="model",
     )
     tokenizer: TokenizerSettings
 
@@ -119,6 +136,7 @@ class TrainingSettings(Settings):
         "adamw",
         "adamw is BERT's AdamWeightDecay; lamb is for global batches of thousands of rows",
         "training",
+        changes="training",
     )
     step: StepSettings
     loop: LoopSettings
@@ -127,9 +145,8 @@ class TrainingSettings(Settings):
     def schedule(self) -> dict:
         """Flag -> value for what must stay the same when a run is resumed."""
         plan = self.plan.resolved()
-        values = flat(self) | flat(plan)
         batch = None if plan.global_batch_size else plan.batch_size
-        return {name: values[name] for name in SCHEDULE} | {"train_batch_size": batch}
+        return changing(self, "training") | changing(plan, "training") | {"train_batch_size": batch}
 
 
 class ProgramConfig(Settings):
@@ -171,8 +188,8 @@ class ExampleLimits(Settings):
     """How many of the examples are read."""
 
     max_train_examples: int | None = data_setting(None, "train on the first N examples", at_least=1)
-    max_predict_examples: int | None = data_setting(
-        None, "evaluate and predict the first N examples", at_least=1
+    max_predict_examples: int | None = setting(
+        None, "evaluate and predict the first N examples", "data", at_least=1
     )
 
 
@@ -183,6 +200,7 @@ class DataSettings(ExampleLimits):
         None,
         "hub data set or folder instead of files, with the same columns, and splits train,"
         " validation and test",
+        describes="data",
     )
     dataset_revision: str | None = data_setting(
         None, "commit, tag or branch of the hub data set --dataset_name", shown_default="main"
@@ -242,8 +260,8 @@ class FineTuningConfig(ProgramConfig):
     )
     do_predict: bool = setting(False, "predict the test set", "prediction")
     predict_batch_size: int = batch_size("rows", "prediction")
-    allow_unknown: bool = data_setting(
-        False, "continue even if more than 10 % of the tokens are [UNK]"
+    allow_unknown: bool = setting(
+        False, "continue even if more than 10 % of the tokens are [UNK]", "data"
     )
 
     @property

@@ -104,13 +104,6 @@ class Decoder:
 class Task(Reader[Examples], Trains, Generic[Examples, Results]):
     """The base of all tasks but pretraining, which has no examples: its rows come from shards."""
 
-    @property
-    def fixed(self) -> Mapping:
-        """The settings, by flag, that must not change when a training is resumed."""
-        return self.settings
-
-    # -- from scores to results --------------------------------------------------------------------
-
     def decoder(self, data: DataSet[Examples]) -> Decoder:
         """What makes the scores of these rows results."""
         return Decoder()

@@ -374,6 +374,7 @@ class Training:
         facts = {
             "config": job.config,
             "spec": digest_of(spec),
+            "describes": spec.describes,
             "fixed": fixed,
             "plan": asdict(plan),
             "start": spec.start.reason,

@@ -4,7 +4,15 @@ from typing import Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
 from tasks.runs.commands import Command
-from tasks.runs.settings import DataSettings, FineTuningConfig, batch_size, data_setting
+from tasks.runs.settings import (
+    DataSettings,
+    FineTuningConfig,
+    batch_size,
+    data_setting,
+    other_file,
+    row_setting,
+    train_file,
+)
 
 MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
 
@@ -12,32 +20,34 @@ MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compare
 class QuestionSettings(DataSettings):
     """Which questions are read."""
 
-    train_file: str | None = data_setting(
-        None, "SQuAD JSON to train on, plain or .gz, or Parquet with SQuAD's columns"
+    train_file: str | None = train_file(
+        "SQuAD JSON to train on, plain or .gz, or Parquet with SQuAD's columns"
     )
-    predict_file: str | None = data_setting(None, "file of the same kinds to predict and score")
+    predict_file: str | None = other_file("file of the same kinds to predict and score")
     dataset_name: str | None = data_setting(
-        None, "hub data set or folder with SQuAD's columns and splits train and validation"
+        None,
+        "hub data set or folder with SQuAD's columns and splits train and validation",
+        describes="data",
     )
 
 
 class WindowSettings(Settings):
     """How contexts are cut into windows; names and defaults of run_squad.py."""
 
-    version_2_with_negative: bool = data_setting(
+    version_2_with_negative: bool = row_setting(
         False, "the data has questions without an answer (SQuAD v2.0)", is_saved=True
     )
-    max_seq_length: int = data_setting(
+    max_seq_length: int = row_setting(
         384,
         "maximum number of tokens per window, question included",
         is_saved=True,
         at_least=5,
         at_most=LONGEST_ROW,
     )
-    doc_stride: int = data_setting(
+    doc_stride: int = row_setting(
         128, "tokens between the starts of windows", is_saved=True, at_least=1
     )
-    max_query_length: int = data_setting(
+    max_query_length: int = row_setting(
         64, "maximum number of tokens of a question", is_saved=True, at_least=1
     )
 

@@ -19,7 +19,6 @@ from tasks.runs.details import Details, Record
 from tasks.runs.resolve.spec import Start
 from tasks.runs.sets import DataSet
 from tasks.runs.task import Scores, Task, Tensors
-from tasks.runs.trained import saved_settings
 from tasks.squad.answers import Prediction, SpanDecoder, nbest_file
 from tasks.squad.details import details, marked_context
 from tasks.squad.metrics import AllScores, Unit, separates_words, squad_v1, squad_v2
@@ -42,10 +41,6 @@ class SpanTask(SpanReader, Task[Examples, Results]):
     count: str = "auto"  # what is counted: the flag `--metric`
     settings: Mapping = field(default_factory=dict)
     head, metric = SPAN, "f1"
-
-    @property
-    def fixed(self) -> Mapping:
-        return saved_settings(self.windows)
 
     def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         fields = {**fields, "sentence_a_tokens": fields["question_tokens"]}

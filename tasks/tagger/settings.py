@@ -2,23 +2,23 @@
 
 from ringbase.settings import LONGEST_ROW, Settings
 from tasks.runs.commands import Command
-from tasks.runs.settings import DataSettings, TaskConfig, data_setting
+from tasks.runs.settings import DataSettings, TaskConfig, other_file, row_setting, train_file
 
 
 class SentenceSettings(Settings):
     """How sentences become rows."""
 
-    max_seq_length: int = data_setting(
+    max_seq_length: int = row_setting(
         128,
         "maximum number of tokens of a row; longer sentences become several",
         is_saved=True,
         at_least=8,
         at_most=LONGEST_ROW,
     )
-    doc_stride: int = data_setting(
+    doc_stride: int = row_setting(
         64, "tokens between the starts of such rows", is_saved=True, at_least=1
     )
-    characters: bool = data_setting(
+    characters: bool = row_setting(
         False,
         "the files have a character in each line, blanks too, instead of a word (KLUE)",
         is_saved=True,
@@ -28,16 +28,15 @@ class SentenceSettings(Settings):
 class FileSettings(DataSettings):
     """Which tagged sentences are read."""
 
-    train_file: str | None = data_setting(
-        None,
+    train_file: str | None = train_file(
         "to train on: CoNLL columns (first the word, last its tag, blank lines between sentences),"
         " or JSON lines or Parquet with lists `tokens` and `ner_tags`",
     )
-    dev_file: str | None = data_setting(
-        None, "file of the same kinds to evaluate on", aliases=("validation_file",)
+    dev_file: str | None = other_file(
+        "file of the same kinds to evaluate on", aliases=("validation_file",)
     )
-    predict_file: str | None = data_setting(
-        None, "file of the same kinds to predict, with or without tags", aliases=("test_file",)
+    predict_file: str | None = other_file(
+        "file of the same kinds to predict, with or without tags", aliases=("test_file",)
     )
 
 

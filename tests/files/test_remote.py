@@ -6,11 +6,13 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from harness.parsing import SETTINGS, named
 from harness.refusals import refused
 
 from distributed.run import Run
 from distributed.world import World
 from ringbase import manifest
+from ringbase.settings import fields_of
 from tasks.runs.remote import Mirror, local_folder, local_inputs
 
 URL = "memory://bucket"
@@ -26,12 +28,16 @@ def store(cache):
     store.store.clear()
 
 
-def test_inputs_are_copied_once_and_again_when_they_change(store):
-    def copies(**values):
-        return local_inputs(values, World())
+def inputs(command, values):
+    return local_inputs(fields_of(named(SETTINGS[command])), values, World())
 
-    found = copies(
-        train_file=f"{URL}/train.csv", input_file=f"{URL}/shards/*.arrow", data_dir=f"{URL}/shards"
+
+def test_inputs_are_copied_once_and_again_when_they_change(store):
+    def copies(command="bert-classifier", **values):
+        return inputs(command, values)
+
+    found = copies(train_file=f"{URL}/train.csv", data_dir=f"{URL}/shards") | copies(
+        "bert-pretraining", input_file=f"{URL}/shards/*.arrow"
     )
     file, pattern, folder = (found[name] for name in ("train_file", "input_file", "data_dir"))
     assert [Path(name).read_text() for name in (file, f"{folder}/more.txt")] == ["a", "d"]
@@ -42,7 +48,8 @@ def test_inputs_are_copied_once_and_again_when_they_change(store):
     )
     assert copies(train_file=f"{URL}/train.csv") == {"train_file": file}
     no_places = {"label_column": f"{URL}/train.csv", "class_weights": '{"http://a": 1}'}
-    assert copies(**no_places, output_file=f"{URL}/vectors.jsonl") == {}
+    assert copies(**no_places) == {}
+    assert copies("bert-features", output_file=f"{URL}/vectors.jsonl") == {}
     store.pipe("/bucket/train.csv", b"new")
     assert Path(copies(train_file=f"{URL}/train.csv")["train_file"]).read_text() == "new"
 
@@ -53,13 +60,13 @@ def test_a_broken_connection_is_no_fault_of_the_cache(store, monkeypatch):
 
     monkeypatch.setattr(type(store), "get", broken)
     named = f"--train_file {URL}/train.csv", "Connection reset by peer"
-    line = refused(lambda: local_inputs({"train_file": f"{URL}/train.csv"}, World()), *named)
+    line = refused(lambda: inputs("bert-squad", {"train_file": f"{URL}/train.csv"}), *named)
     assert "RINGBERT_CACHE" not in line
 
 
 @pytest.mark.parametrize("url", [f"{URL}/absent", f"{URL}/*.json", "nowhere://bucket/train.csv"])
 def test_what_is_not_there_is_one_line(store, url):
-    refused(lambda: local_inputs({"train_file": url}, World()), f"--train_file {url}")
+    refused(lambda: inputs("bert-tagger", {"train_file": url}), f"--train_file {url}")
 
 
 def test_a_run_s_folder_is_uploaded_and_comes_back_on_another_machine(store, tmp_path):

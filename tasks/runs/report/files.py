@@ -42,6 +42,7 @@ class RunFiles(NamedTuple):
     metric: str | None = None
     plan: Mapping[str, float] = {}
     config: Mapping = {}
+    describes: Mapping[str, Mapping[str, str]] = {}  # the flags of its "model" and its "data"
     environment: Mapping = {}
     start: str = ""  # what the first start began from
     began_s: float | None = None  # when it did, or the first step was logged
@@ -183,6 +184,7 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         metric=run.get("metric"),
         plan=run["plan"],
         config=run.get("config", {}),
+        describes=run.get("describes", {}),
         environment=run["environment"],
         start=origin,
         began_s=began_s,

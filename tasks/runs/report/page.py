@@ -22,7 +22,7 @@ from ringbase.errors import InputError
 from ringbase.files import write_text
 from ringbase.settings import Settings, setting
 from tasks.runs import flags
-from tasks.runs.history import DAMAGED, DATA_FLAGS, NEW, duration
+from tasks.runs.history import DAMAGED, NEW, duration
 from tasks.runs.report.charts import Curve, Points, chart, key, smoothed
 from tasks.runs.report.files import Lines, RunFiles, Scores, date, is_score, read_runs
 from tasks.runs.report.sections import Best, section, table
@@ -36,7 +36,6 @@ PARTS = {
     "apply_s": "update",
 }
 MOST_COLORS, MOST_TILES = 6, 4
-MODEL_FLAGS = "model", "init_checkpoint", "bert_config_file"
 JSON_FILES = "run.json, history.json, result.json, step_times.json or the scores of another program"
 
 Runs = Sequence[RunFiles]
@@ -125,7 +124,7 @@ def summary(runs: Runs, score: str) -> str:
     run = runs[0]
     size = run.plan["size"]
     ranks = f"{size:.0f} rank{'s' * (size != 1)}"
-    facts = [date(run.began_s), *by_flags(run, MODEL_FLAGS), ranks, duration(run.seconds)]
+    facts = [date(run.began_s), *names_of(run, "model"), ranks, duration(run.seconds)]
     line = html.escape(" · ".join(filter(None, facts)))
     tiles = ""
     for name in tiles_of(run.measured):
@@ -139,9 +138,9 @@ def tiles_of(scores: Scores) -> list[str]:
     return sorted(scores, key=is_score, reverse=True)[:MOST_TILES]
 
 
-def by_flags(run: RunFiles, names: Iterable[str]) -> Iterator[str]:
-    """The last parts of the paths that these flags have."""
-    for path in filter(None, map(run.config.get, names)):
+def names_of(run: RunFiles, part: str) -> Iterator[str]:
+    """The last parts of the paths of its "model" or "data"."""
+    for path in run.describes.get(part, {}).values():
         yield Path(path).name
 
 
@@ -345,9 +344,9 @@ def facts_of(run: RunFiles) -> dict[str, str]:
         "last loss": shown("loss", last),
         "examples/s (median)": f"{run.median('examples_per_s'):.1f}",
         "precision": run.config.get("precision", ""),
-        "model": ", ".join(by_flags(run, MODEL_FLAGS)),
+        "model": ", ".join(names_of(run, "model")),
         "weights from": run.start,
-        "data": ", ".join(by_flags(run, DATA_FLAGS)),
+        "data": ", ".join(names_of(run, "data")),
         "started": date(run.began_s),
         "took": duration(run.seconds),
         "machine": run.environment.get("machine", ""),

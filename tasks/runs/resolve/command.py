@@ -12,10 +12,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from bert.text import tokenizer
 from distributed.found import CHECKPOINTS
 from ringbase.errors import InputError
-from ringbase.settings import check_settled, fields_of, flat, made, of_type
+from ringbase.settings import changing, check_settled, fields_of, flat, made, of_type
 from tasks.runs.cache import cached_rows
 from tasks.runs.commands import Command
-from tasks.runs.history import DATA_FLAGS, NOT_TRAINED_ON, changes
+from tasks.runs.history import changes
 from tasks.runs.reader import Reader, Readings, rows_key
 from tasks.runs.resolve.past import RUN_FILE
 from tasks.runs.resolve.spec import RunSpec, Start
@@ -142,7 +142,8 @@ def resolve(
             start=start,
             starts=past.starts,
             changed=changes(past.facts.get("config", {}), flags),
-            data=flags_of_data(own),
+            data=changing(own, "data", "rows"),
+            describes=described(own),
         )
         configs.append(own)
         specs.append(spec)
@@ -238,20 +239,23 @@ def _change_of_data(spec: RunSpec) -> str:
                 f"{own.source} is another vocabulary than the run's (--vocab_file,"
                 " --spm_model_file)"
             )
-    named = [f"--{name} {spec.data[name]}" for name in DATA_FLAGS if spec.data.get(name)]
+    named = [f"--{name} {value}" for name, value in spec.describes["data"].items()]
     content = f"the content of {', '.join(named)}, or RingBERT's version"
     changed = []
     for name, (old, new) in spec.changed.items():
-        if name in spec.data and not name.startswith(NOT_TRAINED_ON):
+        if name in spec.data:
             changed.append(f"--{name} was {old}, now it is {new}")
     return f"{', '.join(changed)}; or {content}" if changed else content
 
 
-def flags_of_data(config: Any) -> dict[str, Any]:
-    """The flags of the group "data"."""
+def described(config: Any) -> dict[str, dict[str, Any]]:
+    """The flags that tell people most of a run's "model" and "data", with their values."""
     values = flat(config)
-    names = (field.name for field in fields_of(type(config)) if field.group == "data")
-    return {name: values[name] for name in names}
+    found: dict[str, dict[str, Any]] = {"model": {}, "data": {}}
+    for field in fields_of(type(config)):
+        if field.describes and values[field.name]:
+            found[field.describes][field.name] = values[field.name]
+    return found
 
 
 def _say_nothing(text: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from distributed.plan import Plan, make_plan
 from distributed.world import World
 from ringbase.errors import InputError
-from ringbase.settings import flat, made
+from ringbase.settings import fields_of, flat, made
 from tasks.runs.reader import Readings
 from tasks.runs.remote import is_remote, local_folder, local_inputs
 from tasks.runs.resolve.command import Count, Program, refuse_changes, resolve, schedule_of
@@ -36,7 +36,7 @@ def planned(
             " prints its plan when it starts"
         )
     written = {name: values[name] for name in config.given}
-    local = made(type(config), written | local_inputs(written, World()))
+    local = made(type(config), written | local_inputs(fields_of(type(config)), written, World()))
     folder = local_folder(config.output_dir)
     resume = config.training.resume
     readings = Readings()

@@ -65,7 +65,10 @@ class RunSpec:
     starts: Sequence[dict[str, Any]] = ()  # of this run so far (tasks/runs/history.py)
     # the flags with other values than in the training before, [old, new] by name
     changed: Mapping[str, Any] = field(default_factory=dict)
-    data: Mapping[str, Any] = field(default_factory=dict)  # the flags that say what is read
+    # the flags on which the rows to train on depend
+    data: Mapping[str, Any] = field(default_factory=dict)
+    # those that tell people most of its "model" and its "data"
+    describes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def as_json(spec: RunSpec) -> dict[str, Any]:
