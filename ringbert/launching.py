@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 from distributed.launcher import CALLER, COMMAND, TERMINAL, columns, launched_size, name_of_pipe
 from ringbase.errors import InputError, as_arguments
 from ringbase.files import read_object
-from ringbase.settings import Field, fields_of, flat, shown
+from ringbase.settings import Field, fields_of, flat
 from tasks.commands import CLASSIFIER, EMBEDDER, PRETRAINING, SQUAD, TAGGER
 from tasks.runs import flags
 from tasks.runs.commands import Command
@@ -65,24 +65,14 @@ class LaunchedJob:
         values = dict(arguments)
         self.files = []
         for name, value in arguments.items():
-            if isinstance(value, str | os.PathLike | None):
-                continue
-            if name in tables:
+            if name in tables and not isinstance(value, str | os.PathLike | None):
                 from ringbert.in_memory import file_of  # pyarrow takes 0.3 s, and most have files
 
                 values[name] = file_of(value, name)
                 self.files.append(values[name])
-                continue
-            takes_list = fields is None or (name in known and known[name].is_list)
-            if takes_list and isinstance(value, list | tuple | range):
-                values[name] = ",".join(map(str, value))
-            elif hasattr(value, "__len__") and (fields is None or name in known):
-                raise InputError(f"{name} must be one value, got {shown(value)}")
         shown_values = ", ".join(f"{name}={value!r}" for name, value in values.items())
         self._call = f"ringbert.{type(self).__name__}({shown_values})"
-        self.argv = [
-            f"--{name}={'null' if value is None else value}" for name, value in values.items()
-        ]
+        self.argv = flags.argv_of(values, fields)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {shlex.join([self.program, *self.argv])}"

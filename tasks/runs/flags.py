@@ -12,11 +12,12 @@ import os
 import re
 import socket
 import sys
-import time
+import time as clock
 import tomllib
 import warnings
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
+from datetime import date, time
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
@@ -35,6 +36,7 @@ from ringbase.settings import (
     fields_of,
     from_text,
     made,
+    shown,
 )
 from tasks.runs.old_flags import IGNORED, INSTEAD, WITH_TEXT
 
@@ -276,6 +278,27 @@ def _lines_of(file: str) -> list[str]:
     return [line for line in lines if line and not line.startswith(("#", "//"))]
 
 
+def argv_of(values: Mapping[str, Any], fields: Sequence[Field] | None) -> list[str]:
+    """The command line that gives flags these values, of Python or TOML: None is null, and a list
+    has commas. `fields` is None for flags that are not known here, of which any may be a list.
+    Raises InputError: another value than one, or a list where the flag takes none."""
+    known = {name: field for field in fields or () for name in field.names}
+    argv = []
+    for name, value in values.items():
+        field = known.get(name.replace("-", "_"))
+        if isinstance(value, list | tuple | range) and (
+            fields is None or (field and field.is_list)
+        ):
+            value = ",".join(map(str, value))
+        is_one = isinstance(value, str) or not hasattr(value, "__len__")
+        # what else is unknown is refused where it is read
+        is_known = fields is None or field or isinstance(value, Mapping)
+        if is_known and (not is_one or isinstance(value, date | time)):
+            raise InputError(f"{name[:LONGEST_SHOWN]} must be one value, got {shown(value)}")
+        argv.append(f"--{name}={'null' if value is None else value}")
+    return argv
+
+
 def _split(word: str) -> tuple[str, str | None]:
     """The name of a flag, with "_" for "-", and the text after "=" if there is one; "" for any
     other word."""
@@ -292,12 +315,7 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict:
     text = read_text(Path(path), where, SMALL_BYTES)
     try:
         table = tomllib.loads(text)
-        for key, value in table.items():
-            if not isinstance(value, str | int | float):
-                name = key[:LONGEST_SHOWN]
-                raise InputError(f"{name}: tables, lists and dates are not supported")
-        argv = [f"--{key}={value}" for key, value in table.items()]
-        return read_command_line(argv, fields)
+        return read_command_line(argv_of(table, fields), fields)
     except (ValueError, RecursionError) as error:  # an integer of too many digits, too many levels
         raise InputError(f"{where}: {one_line(error)}") from None
 
@@ -324,7 +342,7 @@ def _refuse(prog: str, message: str) -> NoReturn:
     else:
         # If the launcher does not end this process by then, the first rank has no error: only the
         # file on this machine is wrong.
-        time.sleep(FIRST_RANK_S)
+        clock.sleep(FIRST_RANK_S)
         print(f"{prog}: error on {socket.gethostname()}: {message}", file=sys.stderr, flush=True)
     raise SystemExit(2) from None
 

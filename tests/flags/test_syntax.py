@@ -4,6 +4,8 @@ refusals."""
 import pytest
 from harness.parsing import LEAST, parsed, refusal
 
+import ringbert
+
 
 def error(capsys, command, *argv):
     return refusal(capsys, command, *LEAST[command], *argv)
@@ -224,10 +226,24 @@ def test_a_file_sets_flags_and_the_command_line_wins(tmp_path):
     assert expected.items() <= parsed("bert-squad", *more, "--fp16").items()
 
 
+def test_a_list_is_one_value_after_another_by_command_line_file_and_python(tmp_path):
+    (tmp_path / "run.toml").write_text('seeds = [1, 2]\nlabel-column = ["a", "b"]\n')
+    least = "--output_dir=o", "--do_train", "--train_file=t"
+    written = parsed("bert-classifier", *least, "--seeds=1,2", "--label_column=a,b")
+    of_file = parsed("bert-classifier", *least, f"--config={tmp_path}/run.toml")
+    job = ringbert.Classification(
+        output_dir="o", do_train=True, train_file="t", seeds=[1, 2], label_column=["a", "b"]
+    )
+    assert written == of_file == parsed("bert-classifier", *job.argv)
+    assert (written["seeds"], written["label_column"]) == ("1,2", "a,b")
+
+
 def test_a_bad_file_is_one_line_that_names_it(tmp_path, capsys):
     for text, named in {
         "[training]\ndo_train = true": "training",
-        "seed = [[1], {a = 2}]": "seed",
+        "seed = [[1], {a = 2}]": "seed must be one value",
+        "seed = 2026-11-29": "seed must be one value",
+        "lerning_rate = [1]": "--learning_rate",
         "do_train = 2": "--do_train",
         "max_seq_length = 384.0": "--max_seq_length",
         f"learning_rate = 1{'0' * 400}": "--learning_rate",
