@@ -10,54 +10,49 @@ docs/contributing.md walks through this file.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from bert.batch import Batch, Grouping, batch_of, num_examples
-from bert.heads import CLASSIFIER
-from distributed.run import Run
-from ringbase.errors import InputError
-from ringbase.ragged import padded
-from tasks.runs import flags
-from tasks.runs.cache import Tables, with_facts
-from tasks.runs.commands import Command
-from tasks.runs.job import Job, run_on_ranks
-from tasks.runs.program import open_sets, resolved, run_task
-from tasks.runs.resolve.command import Learned, Program, Say
-from tasks.runs.resolve.spec import Start
-from tasks.runs.sets import DataSet
-from tasks.runs.settings import DataSettings, TaskConfig, other_file, row_setting, train_file
-from tasks.runs.sources import Source
-from tasks.runs.tables import number_in
-from tasks.runs.task import Scores, Task
-from tasks.runs.texts import Preparation, rows_of_texts
-from tasks.runs.trained import saved_settings
+from ringbert.task import (
+    CLASSIFIER,
+    Batch,
+    Config,
+    DataSet,
+    Grouping,
+    InputError,
+    Preparation,
+    Run,
+    Scores,
+    Source,
+    Tables,
+    Task,
+    Tensors,
+    batch_of,
+    main,
+    num_examples,
+    number_in,
+    padded,
+    rows_of_texts,
+    setting,
+    with_facts,
+)
 
 
-class FileSettings(DataSettings):
-    """Which texts are read."""
+class StarsConfig(Config):
+    """The flags: those that every program has, and one more."""
 
-    train_file: str | None = train_file("CSV with the columns text and stars")
-    dev_file: str | None = other_file("the same, to evaluate on")
-    predict_file: str | None = other_file("CSV with the column text")
-
-
-class StarsConfig(TaskConfig):
-    """The flags: those that every program has, and its own."""
-
-    files: FileSettings
-    max_seq_length: int = row_setting(
-        128, "maximum number of tokens per text", at_least=3, is_saved=True
+    forgiven_error: float = setting(
+        1.0,
+        "errors above this count in proportion, and not squared",
+        "training",
+        at_least=0.01,
+        changes="training",
+        is_saved=True,
     )
-
-    def check(self) -> None:
-        super().check()
-        self.check_files(self.files, "dataset_name")
 
 
 class Reviews(NamedTuple):
@@ -65,18 +60,18 @@ class Reviews(NamedTuple):
     stars: Sequence[float] | None = None
 
 
-@dataclass(frozen=True)
-class StarsTask(Task[Reviews, np.ndarray]):
-    """Huber's loss of one number per text; see `tasks.runs.task.Task`."""
+class Stars(Task[Reviews, np.ndarray]):
+    """Learn the stars of texts, by Huber's loss."""
 
-    max_seq_length: int
-    settings: Mapping[str, object] = field(default_factory=dict)
-    # with one label the classifier's head gives a number
-    name, head, metric = "stars", CLASSIFIER, "eval_minus_error"
+    name = "stars"
+    head = CLASSIFIER
+    labels = ("stars",)  # with one label the classifier's head gives a number
+    metric = "eval_minus_error"
 
     def read(self, source: Source) -> Reviews:
         table = source.table(("text", "stars"))
-        has_stars, texts, stars = table.find("stars", is_needed=False), [], []
+        has_stars = table.find("stars", is_needed=False)
+        texts, stars = [], []
         for place, row in itertools.islice(table.rows, source.limit):
             texts.append(str(row[table.find("text")]))
             number = number_in(row["stars"]) if has_stars else np.nan
@@ -86,9 +81,9 @@ class StarsTask(Task[Reviews, np.ndarray]):
         return Reviews(texts, stars if has_stars else None)
 
     def tables(self, reviews: Reviews, preparation: Preparation) -> Tables:
-        texts, none = reviews.texts, [None] * len(reviews.texts)
-        columns, facts = rows_of_texts(preparation, texts, none, self.max_seq_length)
-        columns["stars"] = pa.array(reviews.stars or none, pa.float32()).fill_null(0)
+        no_pairs = [None] * len(reviews.texts)
+        columns, facts = rows_of_texts(preparation, reviews.texts, no_pairs, self.max_seq_length)
+        columns["stars"] = pa.array(reviews.stars or no_pairs, pa.float32()).fill_null(0)
         return with_facts({"rows": columns}, {"notes": [], **facts})
 
     def batch(self, fields: dict[str, Any], grouping: Grouping | None = None) -> Batch:
@@ -98,12 +93,13 @@ class StarsTask(Task[Reviews, np.ndarray]):
     def weights(self, batch: Batch) -> dict[str, float]:
         return {"loss": float(num_examples(batch))}
 
-    def loss(self, scores_B1: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def loss(self, scores_B1: tf.Tensor, batch: Tensors) -> Tensors:
+        limit = self.settings["forgiven_error"]
         error_B = tf.abs(scores_B1[:, 0] - batch["stars"])
-        losses_B = tf.where(error_B < 1, 0.5 * error_B**2, error_B - 0.5)
+        losses_B = tf.where(error_B < limit, 0.5 * error_B**2, limit * (error_B - 0.5 * limit))
         return {"loss": tf.reduce_sum(losses_B * batch["is_example"])}
 
-    def outputs(self, scores_B1: tf.Tensor) -> dict[str, tf.Tensor]:
+    def outputs(self, scores_B1: tf.Tensor) -> Tensors:
         return {"stars": scores_B1[:, 0]}
 
     def scores(self, kind: str, data: DataSet[Reviews], results_B1: np.ndarray) -> Scores:
@@ -115,38 +111,5 @@ class StarsTask(Task[Reviews, np.ndarray]):
         run.write("stars.txt", "".join(f"{number:.2f}\n" for number in results_B1[:, 0]))
 
 
-class Stars(Program[StarsConfig]):
-    """What the program adds where its runs are resolved."""
-
-    command = Command("own_task", StarsConfig)
-
-    def length(self, config: StarsConfig) -> int:
-        return config.max_seq_length
-
-    def outputs(self, config: StarsConfig, start: Start, learned: Learned, say: Say) -> Start:
-        return replace(start, bert_config=replace(start.bert_config, labels=("stars",)))
-
-    def sources(self, config: StarsConfig, start: Start) -> Mapping[str, Sequence[Source]]:
-        return {kind: [Source(config.files, kind)] for kind in config.wanted_sets}
-
-    def reader(self, config: StarsConfig, start: Start) -> StarsTask:
-        return StarsTask(config.max_seq_length, saved_settings(config))
-
-
-def run_stars(config: StarsConfig, job: Job) -> Scores:
-    """Trains, evaluates and predicts, on every rank."""
-    program = Stars()
-    work = resolved(program, config, job)
-    sets = open_sets(program, work, job)
-    task = program.reader(work.config, work.start)
-    return run_task(task, sets, work, job)
-
-
-def of_settings(settings: Mapping[str, Any]) -> StarsTask:
-    """The task of a trained model, for `ringbert.TaskPredictor` and `ringbert.export`."""
-    return StarsTask(settings["max_seq_length"])
-
-
 if __name__ == "__main__":
-    config = flags.parse(StarsConfig, prog="own_task", description="Learn the stars of texts.")
-    run_on_ranks("own_task", config, config.output_dir, run_stars)
+    main(Stars, StarsConfig)

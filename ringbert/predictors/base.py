@@ -139,7 +139,7 @@ class TrainedPredictor:
 
 @dataclass(kw_only=True, eq=False)
 class TaskPredictor(TrainedPredictor):
-    """Predicts with a task of one's own: `TaskPredictor(folder, MyTask.of)(examples)`. The results
+    """Predicts with a task of one's own: `TaskPredictor(folder, MyTask)(examples)`. The results
     are those of the task's decoder, in the order of the examples.
 
     Args:
@@ -148,8 +148,8 @@ class TaskPredictor(TrainedPredictor):
         saved with (`Task.settings`); `max_seq_length` is among them.
     Raises ringbert.InputError, one line that names the argument.
 
-    >>> from own_task import Reviews, of_settings  # examples/own_task.py
-    >>> TaskPredictor("stars", of_settings)(Reviews(["a fine film", "two dull hours"])).shape
+    >>> from own_task import Reviews, Stars  # examples/own_task.py
+    >>> TaskPredictor("stars", Stars)(Reviews(["a fine film", "two dull hours"])).shape
     (2, 1)
     """
 

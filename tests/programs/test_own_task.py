@@ -15,7 +15,7 @@ import ringbert
 from ringbase.files import read_json
 
 sys.path.insert(0, str(ROOT / "examples"))
-from own_task import Reviews, of_settings
+from own_task import Reviews, Stars
 
 SCRIPT = ROOT / "examples/own_task.py"
 SEEDS, NEW = (1, 2, 3), ("saw saw saw saw", "cat cat saw saw")
@@ -69,10 +69,10 @@ def test_a_task_of_ones_own_has_all_that_ours_have(tmp_path):
     planned = read_json(folders[0] / "run.json")["plan"]["steps"]
     assert min(last_steps) < planned
 
-    predicted = ringbert.TaskPredictor(folders[0], of_settings)(Reviews(NEW))
+    predicted = ringbert.TaskPredictor(folders[0], Stars)(Reviews(NEW))
     written = [f"{value:.2f}" for value in predicted[:, 0]]
     assert written == (folders[0] / "stars.txt").read_text().split()
-    ringbert.export(folders[0], tmp_path / "exported", of_settings)
+    ringbert.export(folders[0], tmp_path / "exported", Stars)
     exported = tf.saved_model.load(str(tmp_path / "exported")).signatures["ids"]
     assert list(exported.structured_outputs) == ["stars"]
 
