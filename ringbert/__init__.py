@@ -13,16 +13,9 @@ from ringbase import __version__
 
 if TYPE_CHECKING:
     from ringbase.errors import InputError
-    from ringbert.launching import (
-        Classification,
-        Embedding,
-        Pretraining,
-        Result,
-        Script,
-        Squad,
-        Tagging,
-        launch,
-    )
+    from ringbert.job import Script
+    from ringbert.jobs import Classification, Embedding, Pretraining, Squad, Tagging
+    from ringbert.launching import Result, launch
     from ringbert.predictors import (
         Answer,
         Classifier,
@@ -61,7 +54,13 @@ __all__ = [
     "launch",
 ]
 # where they are, the cheapest first
-_MODULES = ("ringbase.errors", "ringbert.launching", "ringbert.predictors")
+_MODULES = (
+    "ringbase.errors",
+    "ringbert.jobs",
+    "ringbert.job",
+    "ringbert.launching",
+    "ringbert.predictors",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -3,6 +3,7 @@ patches ours. Installed code imports what pyproject.toml declares."""
 
 import ast
 import importlib.metadata
+import inspect
 import sys
 import tomllib
 from pathlib import Path
@@ -11,7 +12,11 @@ from harness.parsing import PACKAGES, PROJECT, ROOT, TABLE
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import ringbert
 from tasks.commands import COMMANDS
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import make_stubs
 
 TESTS = Path(__file__).resolve().parents[1]
 OPTIONAL = {"pandas"}  # asked for by name where it is missing
@@ -136,3 +141,16 @@ def test_the_import_rules_name_every_program():
     of_runs = rules["What a run of any task is knows no task"]["forbidden_modules"]
     assert set(of_runs) == folders - {"tasks.runs"}
     assert programs < folders
+
+
+def test_editors_know_the_arguments_of_jobs():
+    """scripts/make_stubs.py has written the stub from today's flags."""
+    assert make_stubs.STUB.read_text() == make_stubs.stub(), "run scripts/make_stubs.py"
+    classes = {
+        node.name: node for node in ast.parse(make_stubs.stub()).body if hasattr(node, "name")
+    }
+    for name, node in classes.items():
+        (function,) = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+        arguments = {argument.arg for argument in function.args.kwonlyargs}
+        assert arguments == inspect.signature(getattr(ringbert, name)).parameters.keys()
+    assert "Squad" in classes
