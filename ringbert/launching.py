@@ -81,6 +81,7 @@ def launch(
     Raises InputError, with the program's message, if the job, its files or these arguments cannot
     be used, and RuntimeError, with the last lines that were printed, if the job ends otherwise.
 
+    >>> from ringbert import Squad
     >>> job = Squad(output_dir="run", model="minilm", train_file="none.json", max_seq_length=128)
     >>> launch(job, progress=False)
     Traceback (most recent call last):
