@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +44,39 @@ MOST_RANDOM_NEXT = 0.9
 MOST_CUT = 0.01  # of the tokens, beyond the length of a row
 LONG_DOCUMENT = 2000  # sentences
 PROGRESS_EVERY_S = 30.0
+T = TypeVar("T")
+
+
+class Alone:
+    """One process that builds alone; `World` is several ranks."""
+
+    share = 0, 1  # its number, and how many there are
+
+    def on_first(self, function: Callable[..., T], *args) -> T:
+        return function(*args)
+
+    def barrier(self) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        print(text)
+
+
+class Ranks(Protocol):
+    """Those that build together, on a file system that they share."""
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """This rank's number, and how many there are."""
+
+    def on_first(self, function: Callable[..., T], *args) -> T:
+        """The result of a call on the first rank; all wait for it."""
+
+    def barrier(self) -> None:
+        """Returns when every rank has called it."""
+
+    def say(self, text: str) -> None:
+        """Prints a line once."""
 
 
 def build(
@@ -51,21 +84,19 @@ def build(
     tokenizer: Tokenizer,
     *,
     num_workers: int,
-    share: tuple[int, int] = (0, 1),
-    barrier: Callable[[], None] = lambda: None,
-    say: Callable[[str], None] = print,
+    ranks: Ranks | None = None,
 ) -> shards.Manifest:
     """Writes the shards, the folder `tokenizer` and, last, the manifest, which it returns.
 
-    `share` is this rank's number and the number of ranks, which build together, on a file system
-    that they share, each with `num_workers` processes; `barrier` returns when every rank has called
-    it.
+    The `ranks` build together, each with `num_workers` processes; by default one does.
 
     Raises InputError: the input cannot be read; more than 10 % of its tokens are [UNK]; the folder
     holds a corpus,
       or unfinished work, with other settings; there are too few documents or examples.
     """
-    rank, num_ranks = share
+    ranks = ranks or Alone()
+    rank, num_ranks = ranks.share
+    say = ranks.say
     work = CorpusWork(settings, tokenizer)
     facts = work.facts()
     if (work.output_dir / shards.MANIFEST).is_file():
@@ -73,9 +104,7 @@ def build(
         work.refuse_others(manifest, facts)
         say(f"{work.output_dir} is complete: nothing to do")
         return manifest
-    if rank == 0:
-        work.begin(facts)
-    barrier()
+    ranks.on_first(work.begin, facts)
 
     def made(what, number):
         """The JSON files that mark pieces of work as done; all ranks together do those that are
@@ -87,7 +116,7 @@ def build(
             if time.monotonic() - reported_s > PROGRESS_EVERY_S:
                 reported_s = time.monotonic()
                 say(f"{what}s: {done:,} of {len(missing):,}, {reported_s - began_s:.0f} s")
-        barrier()
+        ranks.barrier()
         return paths
 
     try:
@@ -96,17 +125,7 @@ def build(
             counts.update(read_json(path))
         facts["counts"] = work.checked(counts, say)
         results = made("shard", work.num_shards)
-        if rank == 0:
-            folder = work.output_dir / shards.TOKENIZER
-            shutil.rmtree(folder, ignore_errors=True)
-            tokenizer.save(folder)
-            facts["tokenizer_files"] = {
-                path.name: sha256(path) for path in sorted(folder.iterdir())
-            }
-            facts["shards"] = [read_json(path) for path in results]
-            shards.write_manifest(work.output_dir, facts)
-            shutil.rmtree(work.folder)
-        barrier()
+        ranks.on_first(work.finish, facts, results)
     except InputError:
         work.refused.touch()
         raise
@@ -162,6 +181,16 @@ class CorpusWork:
         self.refused.unlink(missing_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.stated, facts, indent=1)
+
+    def finish(self, facts: shards.Manifest, results: Sequence[Path]) -> None:
+        """Writes the tokenizer and the manifest. `results`: the JSON file of each shard."""
+        folder = self.output_dir / shards.TOKENIZER
+        shutil.rmtree(folder, ignore_errors=True)
+        self.tokenizer.save(folder)
+        facts["tokenizer_files"] = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+        facts["shards"] = [read_json(path) for path in results]
+        shards.write_manifest(self.output_dir, facts)
+        shutil.rmtree(self.folder)
 
     def refuse_others(self, stored: shards.Manifest, facts: shards.Manifest) -> None:
         """Raises InputError if what the folder holds was made with other settings."""

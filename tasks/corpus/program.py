@@ -46,14 +46,8 @@ def build(config: BuildConfig, world: World) -> None:
         world.say(f"warning: {words.case_problem}")
     num_cores = world.device.threads if world.size > 1 else len(os.sched_getaffinity(0))
     with world.watchdog.working():  # the shares of the ranks may take hours more or less
-        manifest = corpus.build(
-            settings,
-            words,
-            num_workers=config.num_workers or num_cores,
-            share=world.share,
-            barrier=world.barrier,
-            say=world.say,
-        )
+        num_workers = config.num_workers or num_cores
+        manifest = corpus.build(settings, words, num_workers=num_workers, ranks=world)
     counts, num_shards = manifest["counts"], len(manifest["shards"])
     cut = f", {counts['cut_tokens']:,} cut off" if counts.get("cut_tokens") else ""
     world.say(

@@ -47,7 +47,7 @@ def build(folder, output="shards", *, workers=1, **settings):
     files = {"input_file": f"{folder}/*.txt.part", "output_dir": str(folder / output)}
     words = tokenizer.load(str(folder / "vocab.txt"))
     built = made(BuildSettings, files | settings)
-    corpus.build(built, words, num_workers=workers, say=lambda _: None)
+    corpus.build(built, words, num_workers=workers)
     table, manifest = open_table(str(folder / output))
     return table.to_pylist(), manifest
 
