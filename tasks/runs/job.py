@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
@@ -88,48 +88,20 @@ class Job:
 def run_on_ranks(
     program: str, config: Any, folder: str, work: Callable[[Any, Job], object]
 ) -> None:
-    """Joins the ranks, opens the backend and calls `work(config, job)` on each; rank 0 writes
-    `folder`. What is remote is local in the configuration that `work` gets. Errors end all ranks.
+    """Joins the ranks, opens a job and calls `work(config, job)` on each. Errors end all ranks.
 
     `config` must be the same on all ranks. In an elastic world the survivors of a death call `work`
     again, unless it handles the death itself. It then continues from what it has written.
     """
-    machine = config.machine
     has_trained = Event()
-    values = flat(config)
     if os.environ.get(launcher.HAS_SAVED) == "1":
         has_trained.set()
 
     def attempt() -> None:
-        goes_on = any(world.all_gather(has_trained.is_set()))
-        products = set_precision(machine.precision, machine.tf32)
-        collectives = open_collectives(world, machine.collectives.backend)
-        world.agree({"the configuration": values, "the versions of packages": versions()})
-        given = {name: values[name] for name in config.given}
-        local = made(type(config), given | local_inputs(fields_of(type(config)), given, world))
-        mirror = Mirror(folder) if is_remote(folder) else None
-        upload = mirror.upload if mirror else None
-        with contextlib.closing(Run(local_folder(folder), world, upload)) as run:
-            if "output_dir" in values:  # the folder belongs to this run alone
-                world.on_first(run.lock)
-                world.watchdog.stacks = run.folder / "stacks"
-            kept = world.on_first(mirror.download, run.folder) if mirror else []
-            if kept:
-                lacking = ", ".join(kept)
-                run.say(
-                    f"{folder} lacks {lacking}, whose upload had failed: kept, and uploaded now"
-                )
-                world.on_first(run.publish)
-            run.say(f"{world}, backend {collectives.name}, {machine.precision}")
-            stops = launcher.advice_on_stops() if world.size > 1 else None
-            for note in filter(None, (*world.device.notes, products, stops)):
-                run.say(note)
-            work(local, Job(world, collectives, run, values, goes_on, has_trained))
-            # nobody leaves while another may need to repeat the work
-            world.on_first(run.publish, True)
-            if mirror:
-                run.say(f"uploaded: {folder}")
+        with opened(world, config, folder, has_trained) as (local, job):
+            work(local, job)
 
+    machine = config.machine
     with World.join(machine.device, program, stalls=machine.stalls) as world:
         elastic.enable(world)
         try:
@@ -141,6 +113,44 @@ def run_on_ranks(
             raise InputError(OUT_OF_MEMORY) from error
         except (NotFinite, NoTargets) as error:
             raise InputError(f"{error}: {ADVICE[type(error)]}") from error
+
+
+@contextlib.contextmanager
+def opened(
+    world: World, config: Any, folder: str, has_trained: Event | None = None
+) -> Iterator[tuple[Any, Job]]:
+    """A job on ranks that have joined, and the configuration with local copies of what is remote.
+    Opens the backend; rank 0 locks and writes `folder`, which is uploaded at the end if it is
+    remote. Raises InputError: the ranks disagree; the folder is another job's."""
+    machine = config.machine
+    has_trained = has_trained or Event()
+    values = flat(config)
+    goes_on = any(world.all_gather(has_trained.is_set()))
+    products = set_precision(machine.precision, machine.tf32)
+    collectives = open_collectives(world, machine.collectives.backend)
+    world.agree({"the configuration": values, "the versions of packages": versions()})
+    given = {name: values[name] for name in config.given}
+    local = made(type(config), given | local_inputs(fields_of(type(config)), given, world))
+    mirror = Mirror(folder) if is_remote(folder) else None
+    upload = mirror.upload if mirror else None
+    with contextlib.closing(Run(local_folder(folder), world, upload)) as run:
+        if "output_dir" in values:  # the folder belongs to this run alone
+            world.on_first(run.lock)
+            world.watchdog.stacks = run.folder / "stacks"
+        kept = world.on_first(mirror.download, run.folder) if mirror else []
+        if kept:
+            lacking = ", ".join(kept)
+            run.say(f"{folder} lacks {lacking}, whose upload had failed: kept, and uploaded now")
+            world.on_first(run.publish)
+        run.say(f"{world}, backend {collectives.name}, {machine.precision}")
+        stops = launcher.advice_on_stops() if world.size > 1 else None
+        for note in filter(None, (*world.device.notes, products, stops)):
+            run.say(note)
+        yield local, Job(world, collectives, run, values, goes_on, has_trained)
+        # nobody leaves while another may need to repeat the work
+        world.on_first(run.publish, True)
+        if mirror:
+            run.say(f"uploaded: {folder}")
 
 
 def set_precision(precision: str, tf32: bool = False) -> str | None:

@@ -1,23 +1,18 @@
 """Runs the programs of tasks/ as their users do: in this process on one rank, or as a command on
 several."""
 
-import contextlib
 import json
 import shutil
 import sys
-from pathlib import Path
 
 from harness import jobs
 from harness.mpi import ROOT as ROOT
 from harness.parsing import SETTINGS, named
 from harness.refusals import refusal as refusal
 
-from distributed.collectives import Collectives
-from distributed.run import Run
 from distributed.world import World
-from ringbase.settings import flat
 from tasks.runs import flags
-from tasks.runs.job import Job
+from tasks.runs.job import opened
 
 
 def bert(program, output_dir, *argv):
@@ -31,15 +26,15 @@ def in_process(program, folder, *argv):
     An error of the user's ends it as from the shell: one line, SystemExit.
     """
     with World(program=f"bert-{program}", is_script=True) as world:
-        return in_world(world, Collectives(), program, folder, *argv)
+        return in_world(world, program, folder, *argv)
 
 
-def in_world(world, collectives, program, folder, *argv):
+def in_world(world, program, folder, *argv):
     """What bert-PROGRAM does after it has joined its ranks; what it returns."""
     function = named(f"tasks.{program}.program:run_{program}")
     config = flags.parse(named(SETTINGS[f"bert-{program}"]), argv, prog=f"bert-{program}")
-    with contextlib.closing(Run(Path(folder), world)) as run:
-        return function(config, Job(world, collectives, run, flat(config)))
+    with opened(world, config, str(folder)) as (local, job):
+        return function(local, job)
 
 
 def command(module, *argv, ranks=1):

@@ -43,7 +43,8 @@ def test_an_installed_wheel_has_all_modules_and_programs_and_they_are_imported_f
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == modules | {f"{name}/py.typed" for name in PACKAGES} | {
-        "tasks/runs/report/style.css"
+        "tasks/runs/report/style.css",
+        "ringbert/jobs.pyi",
     }
 
     site = tmp_path / "site"

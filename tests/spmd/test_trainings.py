@@ -15,14 +15,13 @@ from harness.squad_files import make_entries, write_squad
 from safetensors.numpy import load_file
 
 from bert.architectures import ARCHITECTURES
-from distributed.collectives import Collectives
 from distributed.world import World
 from ringbase.files import read_json, write_json
 from ringbase.settings import made
 from tasks.corpus.program import build
 from tasks.corpus.settings import BuildConfig
 
-ALONE = World(), Collectives()  # one rank, whatever ranks there are around it
+ALONE = World()  # one rank, whatever ranks there are around it
 BATCH, STEPS = 14, 12  # 14 rows are 5, 5, 4 on three ranks
 TRAIN = (
     "--do_train",
@@ -98,7 +97,7 @@ def make_data():
     return folder
 
 
-def run(program, world, collectives, data, output_dir, *more):
+def run(program, world, data, output_dir, *more):
     """What bert-PROGRAM does after it has joined its ranks; what it returns."""
     flags = {
         "squad": [
@@ -131,13 +130,13 @@ def run(program, world, collectives, data, output_dir, *more):
         ],
     }
     shared = f"--bert_config_file={data}/bert_config.json", f"--output_dir={output_dir}"
-    return in_world(world, collectives, program, output_dir, *shared, *flags[program], *more)
+    return in_world(world, program, output_dir, *shared, *flags[program], *more)
 
 
 @functools.cache
 def of_one_rank(program, data, config):
     folder = Path(tempfile.mkdtemp(prefix="ringbert-one-"))
-    run(program, *ALONE, data, folder, *TRAIN, f"--bert_config_file={data}/{config}.json")
+    run(program, ALONE, data, folder, *TRAIN, f"--bert_config_file={data}/{config}.json")
     return folder
 
 
@@ -169,19 +168,19 @@ def data(world):
 
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_training_is_one_ranks(program, world, collectives, data, folder):
+def test_training_is_one_ranks(program, world, data, folder):
     """Spans; labels with class weights; masked words and next sentences, of which ranks have
     unequal numbers; pairs with hard negatives, which are negatives of the pairs of all ranks."""
-    compare_training(program, BERT, world, collectives, data, folder)
+    compare_training(program, BERT, world, data, folder)
 
 
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("config", FAMILY)
-def test_training_of_the_family_is_one_ranks(config, world, collectives, data, folder):
-    compare_training("classifier", config, world, collectives, data, folder)
+def test_training_of_the_family_is_one_ranks(config, world, data, folder):
+    compare_training("classifier", config, world, data, folder)
 
 
-def compare_training(program, config, world, collectives, data, folder):
+def compare_training(program, config, world, data, folder):
     has_parts = program in ("squad", "embedder")
     accumulation = ("--gradient_accumulation_steps=2",) if has_parts else ()
     more = (
@@ -189,7 +188,7 @@ def compare_training(program, config, world, collectives, data, folder):
         f"--timeline={folder}/timeline.json",
         *accumulation,
     )
-    run(program, world, collectives, data, folder, *TRAIN, *more, "--profile_steps=3:4")
+    run(program, world, data, folder, *TRAIN, *more, "--profile_steps=3:4")
     world.on_first(lambda: assert_same_training(folder, of_one_rank(program, data, config)))
     world.on_first(assert_timed, folder, world.size)
 
@@ -223,14 +222,14 @@ def assert_timed(folder, size):
 
 
 @pytest.mark.ranks(3)
-def test_a_run_goes_on_from_another_number_of_ranks(world, collectives, data, folder):
+def test_a_run_goes_on_from_another_number_of_ranks(world, data, folder):
     """Six steps on one rank, six on these, are twelve on one."""
 
     def half():
         without_newest_checkpoint(of_one_rank("squad", data, BERT), folder / "run")
 
     world.on_first(half)
-    run("squad", world, collectives, data, folder / "run", *TRAIN)
+    run("squad", world, data, folder / "run", *TRAIN)
     world.on_first(lambda: assert_same_training(folder / "run", of_one_rank("squad", data, BERT)))
 
 
@@ -244,23 +243,23 @@ def test_a_run_goes_on_from_another_number_of_ranks(world, collectives, data, fo
         ("embedder", ("vectors.npy",)),
     ],
 )
-def test_predictions_are_one_ranks_to_the_byte(program, files, world, collectives, data, folder):
+def test_predictions_are_one_ranks_to_the_byte(program, files, world, data, folder):
     start = world.on_first(lambda: of_one_rank(program, data, BERT))
     flags = ("--do_predict", "--predict_batch_size=4", f"--init_checkpoint={start}/model")
-    run(program, world, collectives, data, folder / "many", *flags)
-    world.on_first(lambda: run(program, *ALONE, data, folder / "one", *flags))
+    run(program, world, data, folder / "many", *flags)
+    world.on_first(lambda: run(program, ALONE, data, folder / "one", *flags))
     for name in files:
         assert (folder / "many" / name).read_bytes() == (folder / "one" / name).read_bytes(), name
 
 
-def test_evaluation_during_training_is_one_ranks(world, collectives, data, folder):
+def test_evaluation_during_training_is_one_ranks(world, data, folder):
     """Of a model that is loaded on rank 0, on texts with words that the few of its training do not
     have."""
     start = world.on_first(lambda: of_one_rank("classifier", data, BERT))
     flags = (*TRAIN, "--do_eval", "--eval_steps=5", "--eval_batch_size=2")
     flags += ("--max_train_examples=14", f"--init_checkpoint={start}/model")
-    scores = run("classifier", world, collectives, data, folder / "many", *flags)
-    alone = world.on_first(lambda: run("classifier", *ALONE, data, folder / "one", *flags))
+    scores = run("classifier", world, data, folder / "many", *flags)
+    alone = world.on_first(lambda: run("classifier", ALONE, data, folder / "one", *flags))
     assert scores.keys() == alone.keys()
     np.testing.assert_allclose([scores[name] for name in alone], [*alone.values()], rtol=1e-4)
     last = world.on_first(
@@ -271,11 +270,9 @@ def test_evaluation_during_training_is_one_ranks(world, collectives, data, folde
     np.testing.assert_allclose(last["eval_loss"], scores["eval_loss"], rtol=1e-6)
 
 
-def test_the_plan_says_how_many_steps_of_one_rank_its_steps_are(
-    world, collectives, data, folder, capsys
-):
+def test_the_plan_says_how_many_steps_of_one_rank_its_steps_are(world, data, folder, capsys):
     flags = ("--do_train", "--train_batch_size=4", "--num_train_steps=5")
-    run("classifier", world, collectives, data, folder, *flags)
+    run("classifier", world, data, folder, *flags)
     note = (
         "note: 5 steps of one rank are 2 here, with 2 times the rows; --global_batch_size 4 keeps"
         " one rank's"
