@@ -3,9 +3,10 @@ each one fails.
 
     python scripts/faults.py [NUMBER …]
 
-tests/soak/faults.toml describes each fault by its behaviour, and as a replacement in a file.
+tests/soak/faults.toml describes each fault by its behaviour, and as a replacement in a function.
 """
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -39,15 +40,13 @@ def main(chosen: list[str]) -> int:
 
 
 def is_seen(number: int, fault: dict[str, str], copy: Path) -> bool:
-    path = copy / fault["file"]
+    path, function = source_of(fault["place"], copy)
     source = path.read_text()
-    if source.count(fault["find"]) != 1:
-        print(
-            f"{number:2} cannot be put in: {fault['file']} has the text"
-            f" {source.count(fault['find'])} times"
-        )
+    count = function.count(fault["find"])
+    if count != 1:
+        print(f"{number:2} cannot be put in: {fault['place']} has the text {count} times")
         return False
-    path.write_text(source.replace(fault["find"], fault["replace"]))
+    path.write_text(source.replace(function, function.replace(fault["find"], fault["replace"])))
     started = time.monotonic()
     options = ["-q", "-x", "-m", "", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options, *fault["test"].split()]
@@ -62,6 +61,33 @@ def is_seen(number: int, fault: dict[str, str], copy: Path) -> bool:
     print(f"{number:2} {word}: {fault['behaviour']} ({by}, {seconds:.0f} s)")
     sys.stdout.flush()
     return seen
+
+
+def source_of(place: str, root: Path) -> tuple[Path, str]:
+    """The file of `module:function`, and the lines of the function or constant. Raises LookupError:
+    there is none."""
+    module, _, names = place.partition(":")
+    path = root / f"{module.replace('.', '/')}.py"
+    text = path.read_text()
+    node: ast.AST = ast.parse(text)
+    for name in names.split("."):
+        found = [child for child in ast.iter_child_nodes(node) if name in named(child)]
+        if len(found) != 1:
+            raise LookupError(f"{place}: {path} has {len(found)} of {name}")
+        node = found[0]
+    lines = text.splitlines(keepends=True)
+    assert isinstance(node, ast.stmt)
+    return path, "".join(lines[node.lineno - 1 : node.end_lineno])
+
+
+def named(node: ast.AST) -> set[str]:
+    """What a statement defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Assign):
+        names = [each for target in node.targets for each in ast.walk(target)]
+        return {each.id for each in names if isinstance(each, ast.Name)}
+    return set()
 
 
 if __name__ == "__main__":
