@@ -32,8 +32,8 @@ from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 from tasks.runs import flags
 from tasks.runs.environment import set_environment
-from tasks.runs.sets import open_set
-from tasks.runs.texts import Preparation
+from tasks.runs.rows.sets import open_set
+from tasks.runs.rows.texts import Preparation
 from tasks.squad.reading import Source
 from tasks.squad.settings import QuestionSettings, WindowSettings
 from tasks.squad.task import SpanTask

@@ -33,7 +33,7 @@ from bert.optimizer import AdamWeightDecay
 from ringbase.settings import made
 from tasks.bench.settings import SIZES, LoadSettings
 from tasks.bench.step import config_of, random_rows
-from tasks.runs.job import POLICIES, set_precision
+from tasks.runs.execute.job import POLICIES, set_precision
 from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
 

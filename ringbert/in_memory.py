@@ -12,7 +12,7 @@ from ringbase.errors import InputError, one_line
 from ringbase.files import write_bytes
 from ringbase.settings import shown
 from tasks.runs.environment import cache_folder
-from tasks.runs.tables import of_data_set
+from tasks.runs.rows.tables import of_data_set
 
 
 def file_of(value, name: str) -> str:

@@ -24,15 +24,18 @@ from ringbase.ragged import padded
 from ringbase.settings import LONGEST_ROW, Settings, setting
 from tasks.runs import flags
 from tasks.runs import task as tasks
-from tasks.runs.cache import Tables, with_facts
 from tasks.runs.commands import Command
 from tasks.runs.details import Details, Record
-from tasks.runs.job import Job, run_on_ranks
-from tasks.runs.program import open_sets, resolved, run_task
-from tasks.runs.reader import Examples
+from tasks.runs.execute.job import Job, run_on_ranks
+from tasks.runs.execute.program import open_sets, resolved, run_task
 from tasks.runs.resolve.command import Learned, Program, Say
 from tasks.runs.resolve.spec import Start
-from tasks.runs.sets import DataSet
+from tasks.runs.rows.cache import Tables, with_facts
+from tasks.runs.rows.reader import Examples
+from tasks.runs.rows.sets import DataSet
+from tasks.runs.rows.sources import Source
+from tasks.runs.rows.tables import number_in
+from tasks.runs.rows.texts import Preparation, rows_of_texts
 from tasks.runs.settings import (
     DataSettings,
     TaskConfig,
@@ -41,10 +44,7 @@ from tasks.runs.settings import (
     row_setting,
     train_file,
 )
-from tasks.runs.sources import Source
-from tasks.runs.tables import number_in
 from tasks.runs.task import Decoder, Results, Scores, Tensors
-from tasks.runs.texts import Preparation, rows_of_texts
 from tasks.runs.trained import saved_settings
 
 __all__ = [

@@ -22,13 +22,13 @@ from ringbase.settings import (
     setting,
     shown,
 )
-from tasks.runs.load import about_arguments, alone, find_model, load_model
-from tasks.runs.predict import Predictor
+from tasks.runs.execute.load import about_arguments, alone, find_model, load_model
+from tasks.runs.execute.predict import Predictor
 from tasks.runs.resolve.spec import Start
-from tasks.runs.sets import DataSet, set_of
+from tasks.runs.rows.sets import DataSet, set_of
+from tasks.runs.rows.texts import Preparation
 from tasks.runs.settings import Precision, batch_size
 from tasks.runs.task import Task
-from tasks.runs.texts import Preparation
 
 Items = list[tuple[str, ...]]  # texts, and pairs of texts
 

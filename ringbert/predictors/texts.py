@@ -19,7 +19,7 @@ from tasks.classifier.settings import ExampleSettings
 from tasks.classifier.targets import NamedLabels
 from tasks.classifier.task import LabelTask
 from tasks.runs.resolve.labels import CLASSIFICATION, labels_of
-from tasks.runs.sets import DataSet
+from tasks.runs.rows.sets import DataSet
 from tasks.tagger.reading import Sentence
 from tasks.tagger.scoring import Entity, entities
 from tasks.tagger.settings import SentenceSettings

@@ -21,7 +21,7 @@ from tasks.embedder.settings import DEFAULTS, Pooling, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.features.task import FeaturesTask, states_of
 from tasks.runs.resolve.spec import Start
-from tasks.runs.sets import DataSet
+from tasks.runs.rows.sets import DataSet
 
 
 class FeatureSettings(LabelSettings):

@@ -28,9 +28,9 @@ from ringbase.errors import InputError
 from ringbase.settings import flat, made
 from tasks.bench.settings import SIZES, LoadSettings, StepConfig
 from tasks.bench.timing import line_up, medians, write
-from tasks.runs.job import Job, set_precision
+from tasks.runs.execute.job import Job, set_precision
+from tasks.runs.execute.trainer import OPTIMIZED_FROM, Trainer, TrainingData
 from tasks.runs.settings import TrainingSettings
-from tasks.runs.training import OPTIMIZED_FROM, Training, TrainingData
 from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
 
@@ -171,7 +171,7 @@ def model_config(size: str, **others: Any) -> BertConfig:
     return configuration.config_of(values | others)
 
 
-def random_training(config: BertConfig, length: int, values: dict, job: Job) -> Training:
+def random_training(config: BertConfig, length: int, values: dict, job: Job) -> Trainer:
     """The training of a model of `bert-squad` on full rows of random tokens, with these values of
     `TrainingSettings`; the same in every call."""
     window = WindowSettings(max_seq_length=length, max_query_length=1)
@@ -179,7 +179,7 @@ def random_training(config: BertConfig, length: int, values: dict, job: Job) -> 
     rows = random_rows(values["global_batch_size"], length, config.vocab_size)
     model = Bert(config, task.head, SEED)
     settings = made(TrainingSettings, values)
-    return Training(model, task, TrainingData(rows, "random tokens"), settings, job)
+    return Trainer(model, task, TrainingData(rows, "random tokens"), settings, job)
 
 
 def random_rows(count: int, length: int, vocab_size: int) -> Rows:

@@ -7,10 +7,10 @@ from tasks.classifier.named_tasks import task_of
 from tasks.classifier.reader import LabelReader
 from tasks.classifier.reading import Source, sources_of
 from tasks.classifier.settings import COMMAND, ClassifierConfig
-from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import Learned, Program, Say
 from tasks.runs.resolve.labels import labels_of
 from tasks.runs.resolve.spec import Start
+from tasks.runs.rows.reader import Readings
 
 
 class Classifier(Program[ClassifierConfig]):

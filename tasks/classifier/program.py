@@ -9,8 +9,8 @@ from tasks.classifier.definition import PROGRAM
 from tasks.classifier.labels import named_task
 from tasks.classifier.settings import COMMAND, ClassifierConfig
 from tasks.classifier.task import LabelTask, weights_of_labels
-from tasks.runs.job import Job, run_on_ranks
-from tasks.runs.program import open_sets, resolved, run_task
+from tasks.runs.execute.job import Job, run_on_ranks
+from tasks.runs.execute.program import open_sets, resolved, run_task
 from tasks.runs.resolve.labels import labels_of
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.targets import Target, target_of
-from tasks.runs.cache import Tables, with_facts
-from tasks.runs.reader import Reader
 from tasks.runs.resolve.labels import Labels
-from tasks.runs.texts import Preparation, rows_of_texts
+from tasks.runs.rows.cache import Tables, with_facts
+from tasks.runs.rows.reader import Reader
+from tasks.runs.rows.texts import Preparation, rows_of_texts
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class LabelReader(Reader[Texts]):
     max_seq_length: int = 128
     labels: Labels = ()
     has_several: bool = False  # labels per text
-    name, table = "classifier", "examples"
+    name = "classifier"
+    table = "examples"
     # increase when reading or `tables` writes something else: old folders are not used
     version = 6
 

@@ -16,7 +16,7 @@ from ringbase.errors import InputError
 from tasks.classifier.named_tasks import FILE_FLAGS, Labels, NamedTask, Split
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.several import FLAGS, labels_in
-from tasks.runs.tables import IN_QUOTES, SHORT_ROWS, Table, number_in, of_data_set, open_table
+from tasks.runs.rows.tables import IN_QUOTES, SHORT_ROWS, Table, number_in, of_data_set, open_table
 
 MAX_SHORT_ROWS_SHARE = 0.001
 # what stands for a missing label in a set to predict

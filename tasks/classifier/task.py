@@ -27,7 +27,7 @@ from tasks.runs.details import Details, Record
 from tasks.runs.ranking import BEST, ranks_in_groups, search_scores
 from tasks.runs.resolve.labels import CLASSIFICATION, Labels, labels_of
 from tasks.runs.resolve.spec import Start
-from tasks.runs.sets import DataSet
+from tasks.runs.rows.sets import DataSet
 from tasks.runs.task import Scores, Task, Tensors
 
 Data = DataSet[Texts]

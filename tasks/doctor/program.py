@@ -39,8 +39,8 @@ from tasks.bench.step import model_config, random_training, step_figures
 from tasks.doctor.__main__ import DoctorConfig
 from tasks.doctor.page import Finding, Page
 from tasks.runs.environment import cache_folder
+from tasks.runs.execute.job import Job, set_precision
 from tasks.runs.history import History
-from tasks.runs.job import Job, set_precision
 from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.settings import MachineSettings
 

@@ -7,9 +7,9 @@ distributed/joint.py.
 from tasks.embedder.definition import PROGRAM
 from tasks.embedder.settings import COMMAND, EmbedderConfig
 from tasks.embedder.task import EmbedTask, has_scores, most_texts
-from tasks.runs.job import Job, run_on_ranks
-from tasks.runs.program import open_sets, resolved, run_task
-from tasks.runs.sets import Sets
+from tasks.runs.execute.job import Job, run_on_ranks
+from tasks.runs.execute.program import open_sets, resolved, run_task
+from tasks.runs.rows.sets import Sets
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
 

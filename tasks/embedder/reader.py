@@ -10,9 +10,9 @@ import pyarrow as pa
 from distributed.rows import ragged
 from tasks.embedder.reading import Pairs, Source, read
 from tasks.embedder.settings import DEFAULTS, VectorSettings
-from tasks.runs.cache import Tables, with_facts
-from tasks.runs.reader import Reader
-from tasks.runs.texts import Preparation, rows_of_texts
+from tasks.runs.rows.cache import Tables, with_facts
+from tasks.runs.rows.reader import Reader
+from tasks.runs.rows.texts import Preparation, rows_of_texts
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,9 @@ class PairReader(Reader[Pairs]):
 
     vectors: VectorSettings = field(default_factory=VectorSettings)
     settings: Mapping = field(default_factory=dict)
-    name, table, train_table = "embedder", "texts", "pairs"
+    name = "embedder"
+    table = "texts"
+    train_table = "pairs"
 
     @property
     def max_seq_length(self) -> int:

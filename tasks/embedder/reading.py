@@ -10,8 +10,8 @@ import numpy as np
 
 from ringbase.errors import InputError
 from tasks.embedder.settings import PairSettings
-from tasks.runs import sources
-from tasks.runs.tables import number_in, open_table
+from tasks.runs.rows import sources
+from tasks.runs.rows.tables import number_in, open_table
 
 
 class Pairs(NamedTuple):

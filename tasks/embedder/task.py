@@ -27,7 +27,7 @@ from tasks.embedder.scoring import Search
 from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
 from tasks.runs.details import Details, Record
 from tasks.runs.resolve.spec import Start
-from tasks.runs.sets import DataSet
+from tasks.runs.rows.sets import DataSet
 from tasks.runs.task import Scores, Task, Tensors
 
 Data = DataSet[Pairs]

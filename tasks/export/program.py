@@ -28,7 +28,7 @@ from tasks.commands import COMMANDS
 from tasks.export.__main__ import ExportConfig
 from tasks.features.task import FeaturesTask
 from tasks.runs import flags
-from tasks.runs.load import about_arguments, find_model, load_model
+from tasks.runs.execute.load import about_arguments, find_model, load_model
 from tasks.runs.resolve.spec import Start
 from tasks.runs.task import Task
 

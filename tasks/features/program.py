@@ -23,12 +23,12 @@ from ringbase.errors import InputError
 from ringbase.files import read_text, replacing
 from tasks.features.__main__ import FeaturesConfig
 from tasks.features.task import FeaturesTask, states_of
-from tasks.runs.job import Job, run_on_ranks
-from tasks.runs.loading import load_on_all, model_of
-from tasks.runs.predict import Predictor
+from tasks.runs.execute.job import Job, run_on_ranks
+from tasks.runs.execute.loading import load_on_all, model_of
+from tasks.runs.execute.predict import Predictor
 from tasks.runs.resolve.start import Needs, check_length, start_of_model
-from tasks.runs.sets import set_of
-from tasks.runs.texts import Pairs, Preparation
+from tasks.runs.rows.sets import set_of
+from tasks.runs.rows.texts import Pairs, Preparation
 
 # a line's number, n tokens, states float32 [n, layers, H]
 Vectors = tuple[int, list[str], np.ndarray]

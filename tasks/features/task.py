@@ -12,9 +12,9 @@ import tensorflow as tf
 from bert.batch import Batch, Grouping, batch_of
 from bert.heads import FEATURES
 from bert.model import Bert, Tracing
-from tasks.runs.cache import Tables, with_facts
+from tasks.runs.rows.cache import Tables, with_facts
+from tasks.runs.rows.texts import Pairs, Preparation, rows_of_texts
 from tasks.runs.task import Task
-from tasks.runs.texts import Pairs, Preparation, rows_of_texts
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from bert.corpus.shards import TOKENIZER, find_shards, is_arrow, open_shards
 from tasks.pretraining.settings import COMMAND, PretrainingConfig
-from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import Count, Learned, Program, Say
 from tasks.runs.resolve.spec import Start
 from tasks.runs.resolve.start import Needs
+from tasks.runs.rows.reader import Readings
 
 
 class Pretraining(Program[PretrainingConfig]):

@@ -19,8 +19,8 @@ from ringbase.errors import InputError
 from tasks.pretraining.settings import HeldOutSettings
 from tasks.pretraining.task import MaskedTask
 from tasks.runs.details import MOST_ROWS, Section, marked, table
-from tasks.runs.job import Job
-from tasks.runs.predict import batches_of
+from tasks.runs.execute.job import Job
+from tasks.runs.execute.predict import batches_of
 from tasks.runs.task import Tensors
 
 MEASURED = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")

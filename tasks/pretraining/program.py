@@ -14,12 +14,12 @@ from tasks.pretraining.shards import open_rows
 from tasks.pretraining.task import head_of
 from tasks.runs.details import REPORT
 from tasks.runs.environment import result_file
-from tasks.runs.evaluate import write_eval_results
-from tasks.runs.job import Job, run_on_ranks
-from tasks.runs.loading import load_trained, model_of
-from tasks.runs.program import resolved, say_complete
+from tasks.runs.execute.evaluate import write_eval_results
+from tasks.runs.execute.job import Job, run_on_ranks
+from tasks.runs.execute.loading import load_trained, model_of
+from tasks.runs.execute.program import resolved, say_complete
+from tasks.runs.execute.trainer import Trainer, fixed_settings
 from tasks.runs.resolve.command import refuse_changes
-from tasks.runs.training import Training, fixed_settings
 
 # for the masks of held-out examples: the same in every run, so that runs can be compared
 EVALUATION_SEED = 0
@@ -53,7 +53,7 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         evaluation = Evaluation(job, model, task, data.rows, data.key)
         held_out = evaluation.held_out(settings)
     if one.trains:
-        training = Training(model, *trained, config.training, job)
+        training = Trainer(model, *trained, config.training, job)
         while_training = held_out if settings.eval_steps else None
         trained_model = training.run(one.spec, one.job, history, while_training)
         steps = trained_model.steps

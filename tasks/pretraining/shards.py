@@ -30,9 +30,9 @@ from ringbase.ragged import Ragged, offsets_of
 from tasks.pretraining.settings import ShardSettings
 from tasks.pretraining.task import MaskedTask, head_of
 from tasks.runs.environment import cache_folder, writing_cache
-from tasks.runs.job import Job
+from tasks.runs.execute.job import Job
+from tasks.runs.execute.trainer import TrainingData
 from tasks.runs.resolve.spec import Start
-from tasks.runs.training import TrainingData
 
 VERSION = 2  # bump when other rows are made of the same TFRecord files
 RECORDS_AT_ONCE = 1024

@@ -15,7 +15,7 @@ from bert.heads import MASKED_WORDS, PRETRAINING, Head
 from ringbase.errors import InputError
 from ringbase.ragged import padded
 from tasks.runs.resolve.spec import Start
-from tasks.runs.task import Tensors, Trains
+from tasks.runs.task import Tensors, Trainable
 
 NOT_MASKED = -1  # the id of padding among the masked tokens of a batch
 
@@ -32,9 +32,8 @@ def head_of(config: BertConfig) -> Head:
 
 
 @dataclass(frozen=True)
-class MaskedTask(Trains):
-    """Examples of a corpus; see `tasks.runs.task.Trains`. `masking` is None if the rows have their
-    masks."""
+class MaskedTask(Trainable):
+    """Examples of a corpus. `masking` is None if the rows have their masks."""
 
     max_seq_length: int
     masking: Masking | None

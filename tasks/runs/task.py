@@ -17,8 +17,8 @@ from distributed.joint import InBatchLoss
 from distributed.rows import BatchRows
 from distributed.run import Run
 from tasks.runs.details import Details, Record
-from tasks.runs.reader import Examples, Reader
-from tasks.runs.sets import DataSet
+from tasks.runs.rows.reader import Examples, Reader
+from tasks.runs.rows.sets import DataSet
 
 Results = TypeVar("Results")
 Scores = dict[str, float]
@@ -27,7 +27,7 @@ Tensors = dict[str, tf.Tensor]
 TextsOf = Callable[[Batch], tuple[list[np.ndarray], np.ndarray]]
 
 
-class Trains:
+class Trainable:
     """What training needs of a task: a head with its rows, targets and loss."""
 
     if TYPE_CHECKING:  # fields or properties: a dataclass would take these for defaults
@@ -101,7 +101,7 @@ class Decoder:
         return np.array(kept)
 
 
-class Task(Reader[Examples], Trains, Generic[Examples, Results]):
+class Task(Reader[Examples], Trainable, Generic[Examples, Results]):
     """The base of all tasks but pretraining, which has no examples: its rows come from shards."""
 
     def decoder(self, data: DataSet[Examples]) -> Decoder:

@@ -11,8 +11,8 @@ import numpy as np
 
 from bert.text.characters import end_of_character
 from distributed.rows import Rows
+from tasks.runs.rows.texts import max_context_owner
 from tasks.runs.task import Decoder
-from tasks.runs.texts import max_context_owner
 from tasks.squad.settings import AnswerSettings
 
 NO_ANSWER = "empty"  # written by run_squad.py when no span is possible

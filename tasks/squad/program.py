@@ -4,8 +4,8 @@
 Start reading at `run_squad`, below: start -> data -> model -> plan -> train -> predict -> files.
 """
 
-from tasks.runs.job import Job, run_on_ranks
-from tasks.runs.program import open_sets, resolved, run_task
+from tasks.runs.execute.job import Job, run_on_ranks
+from tasks.runs.execute.program import open_sets, resolved, run_task
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
 from tasks.squad.definition import PROGRAM

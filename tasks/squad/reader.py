@@ -9,9 +9,9 @@ import pyarrow as pa
 from distributed.rows import ragged
 from ringbase.errors import shortened
 from ringbase.settings import flat
-from tasks.runs.cache import Tables, with_facts
-from tasks.runs.reader import Reader
-from tasks.runs.texts import Preparation, window_starts
+from tasks.runs.rows.cache import Tables, with_facts
+from tasks.runs.rows.reader import Reader
+from tasks.runs.rows.texts import Preparation, window_starts
 from tasks.squad.reading import NO_PLACE, Examples, Question, Source, answer_characters, read
 from tasks.squad.settings import WindowSettings
 
@@ -25,7 +25,8 @@ class SpanReader(Reader[Examples]):
     """Questions and their contexts, which are cut into windows."""
 
     windows: WindowSettings = field(default_factory=WindowSettings)
-    name, table = "squad", "windows"
+    name = "squad"
+    table = "windows"
     # increase when reading or cutting accepts or writes something else: old folders are not used
     version = 8
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_json
 from ringbase.settings import shown
-from tasks.runs import sources
-from tasks.runs.tables import BINARY_FORMATS, Table, ending_of
+from tasks.runs.rows import sources
+from tasks.runs.rows.tables import BINARY_FORMATS, Table, ending_of
 
 WHITESPACE = " \t\r\n\u202f"  # where run_squad.py splits words
 KINDS = {list: "a list", str: "text", int: "an integer", bool: "true or false"}

@@ -17,7 +17,7 @@ from distributed.run import Run
 from ringbase.ragged import padded
 from tasks.runs.details import Details, Record
 from tasks.runs.resolve.spec import Start
-from tasks.runs.sets import DataSet
+from tasks.runs.rows.sets import DataSet
 from tasks.runs.task import Scores, Task, Tensors
 from tasks.squad.answers import Prediction, SpanDecoder, nbest_file
 from tasks.squad.details import details, marked_context
@@ -40,7 +40,8 @@ class SpanTask(SpanReader, Task[Examples, Results]):
     answers: AnswerSettings = field(default_factory=AnswerSettings)
     count: str = "auto"  # what is counted: the flag `--metric`
     settings: Mapping = field(default_factory=dict)
-    head, metric = SPAN, "f1"
+    head = SPAN
+    metric = "f1"
 
     def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         fields = {**fields, "sentence_a_tokens": fields["question_tokens"]}

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from bert.text.characters import character_starts
-from tasks.runs.sets import DataSet
+from tasks.runs.rows.sets import DataSet
 from tasks.runs.task import Decoder
 from tasks.tagger.reader import NONE
 from tasks.tagger.reading import PREFIXED

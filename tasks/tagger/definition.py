@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from ringbase.errors import InputError
-from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import Learned, Program, Say
 from tasks.runs.resolve.labels import with_outputs
 from tasks.runs.resolve.spec import Start
+from tasks.runs.rows.reader import Readings
 from tasks.runs.trained import saved_settings
 from tasks.tagger.reader import TagReader
 from tasks.tagger.reading import Sentences, Source, in_bioes, is_plain, tags_of

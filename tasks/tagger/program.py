@@ -3,8 +3,8 @@
 Start reading at `run_tagger`, below.
 """
 
-from tasks.runs.job import Job, run_on_ranks
-from tasks.runs.program import open_sets, resolved, run_task
+from tasks.runs.execute.job import Job, run_on_ranks
+from tasks.runs.execute.program import open_sets, resolved, run_task
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
 from tasks.tagger.definition import PROGRAM

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from distributed.rows import ragged
-from tasks.runs.cache import Tables, with_facts
-from tasks.runs.reader import Reader
-from tasks.runs.texts import Preparation, max_context_owner, window_starts
+from tasks.runs.rows.cache import Tables, with_facts
+from tasks.runs.rows.reader import Reader
+from tasks.runs.rows.texts import Preparation, max_context_owner, window_starts
 from tasks.tagger.reading import Sentences, Source, illegal, read, tags_of, text_of
 from tasks.tagger.settings import SentenceSettings
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from ringbase.errors import InputError
 from ringbase.files import lines_of, read_text
 from ringbase.settings import shown
-from tasks.runs.sources import Source
-from tasks.runs.tables import BINARY_FORMATS, Table, ending_of
+from tasks.runs.rows.sources import Source
+from tasks.runs.rows.tables import BINARY_FORMATS, Table, ending_of
 
 PREFIXED = re.compile(r"[BIELMSU]-\S(.*\S)?")  # the tag of a word in an entity
 PLAIN = re.compile(r"\S(.*\S)?")

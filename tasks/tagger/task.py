@@ -14,7 +14,7 @@ from bert.heads import TAGGER, Head
 from distributed.run import Run
 from tasks.runs.details import Details, Record
 from tasks.runs.resolve.spec import Start
-from tasks.runs.sets import DataSet
+from tasks.runs.rows.sets import DataSet
 from tasks.runs.task import Scores, Task, Tensors, named_outputs
 from tasks.tagger.decoder import Results, TagDecoder
 from tasks.tagger.reader import NONE, TagReader

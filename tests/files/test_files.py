@@ -29,7 +29,7 @@ from ringbase.files import (
     replace_folder,
     replacing,
 )
-from tasks.runs.reader import Reader, Readings, rows_key
+from tasks.runs.rows.reader import Reader, Readings, rows_key
 
 
 def built_by_job(folder, name):

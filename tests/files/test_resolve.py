@@ -16,10 +16,10 @@ from harness.texts import write_lines
 from ringbase.settings import flat
 from tasks.commands import COMMANDS
 from tasks.runs import flags
-from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import resolve
 from tasks.runs.resolve.plan import planned
 from tasks.runs.resolve.spec import as_json, digest_of
+from tasks.runs.rows.reader import Readings
 
 PROGRAMS = {command.name: command.program for command in COMMANDS}
 # what a model of each program was trained with, other than the defaults

@@ -16,11 +16,11 @@ from distributed.gradient import traced_once
 from ringbase.ragged import joined
 from tasks.classifier.task import LabelTask
 from tasks.pretraining.task import MaskedTask
-from tasks.runs.task import Trains
+from tasks.runs.task import Trainable
 from tasks.squad.task import SpanTask
 from tasks.tagger.task import TagTask
 
-TASKS: dict[str, Trains] = {
+TASKS: dict[str, Trainable] = {
     "span": SpanTask(),
     "classifier": LabelTask(),
     "tagger": TagTask(),

@@ -16,7 +16,7 @@ from harness.mpi import ROOT
 from harness.parsing import main_of
 from harness.program_runs import bert
 
-from tasks.runs.job import set_precision
+from tasks.runs.execute.job import set_precision
 
 FOLDER = ROOT / "tests" / "goldens" / "runs"
 PROGRAMS = {

@@ -12,7 +12,7 @@ from harness.refusals import refusal as refusal
 
 from distributed.world import World
 from tasks.runs import flags
-from tasks.runs.job import opened
+from tasks.runs.execute.job import opened
 
 
 def bert(program, output_dir, *argv):

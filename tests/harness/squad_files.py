@@ -8,8 +8,8 @@ from harness.google import google_s_features
 from harness.texts import ALL_WORDS, FILLING, WORDS
 
 from distributed.world import World
-from tasks.runs.cache import in_memory
-from tasks.runs.texts import Preparation
+from tasks.runs.rows.cache import in_memory
+from tasks.runs.rows.texts import Preparation
 from tasks.squad.reading import Source, read
 from tasks.squad.settings import QuestionSettings, WindowSettings
 from tasks.squad.task import SpanTask

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from bert.text import tokenizer
 from distributed.world import World
-from tasks.runs.texts import Preparation, rows_of_texts
+from tasks.runs.rows.texts import Preparation, rows_of_texts
 
 
 @pytest.fixture(scope="module")

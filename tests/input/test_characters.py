@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from bert.text.characters import end_of_character, word_spans
 from distributed.world import World
-from tasks.runs.cache import in_memory
-from tasks.runs.texts import Preparation
+from tasks.runs.rows.cache import in_memory
+from tasks.runs.rows.texts import Preparation
 from tasks.tagger.reading import Sentence
 from tasks.tagger.settings import SentenceSettings
 from tasks.tagger.task import TagTask

@@ -25,8 +25,8 @@ from tasks.classifier.named_tasks import TASKS, find_task
 from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.task import LabelTask
-from tasks.runs.sets import open_set
-from tasks.runs.texts import Preparation
+from tasks.runs.rows.sets import open_set
+from tasks.runs.rows.texts import Preparation
 
 TEXTS = [
     *('He said "no", twice.', "two\nlines", "tab\there", "  spaces ", "2020-01-01", "", "NULL"),

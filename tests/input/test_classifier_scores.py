@@ -22,9 +22,9 @@ from tasks.classifier.labels import with_labels
 from tasks.classifier.scoring import metrics
 from tasks.classifier.settings import ClassifierConfig
 from tasks.classifier.task import LabelTask, weights_of_labels
-from tasks.runs.reader import Readings
 from tasks.runs.resolve.labels import labels_of
 from tasks.runs.resolve.spec import Start
+from tasks.runs.rows.reader import Readings
 
 
 def test_metrics_are_those_of_scikit_learn_and_scipy():

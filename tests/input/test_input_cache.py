@@ -10,9 +10,9 @@ from harness.texts import letters_tokenizer, write_lines
 from bert.text import tokenizer
 from distributed.world import World
 from tasks.classifier.task import LabelTask
-from tasks.runs.reader import Readings
-from tasks.runs.sets import open_set
-from tasks.runs.texts import Preparation
+from tasks.runs.rows.reader import Readings
+from tasks.runs.rows.sets import open_set
+from tasks.runs.rows.texts import Preparation
 from tasks.squad.task import SpanTask
 
 

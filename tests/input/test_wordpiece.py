@@ -15,7 +15,7 @@ from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegac
 from bert.text import tokenizer
 from ringbase.errors import InputError
 from ringbase.files import read_json, write_json
-from tasks.runs.texts import MOST_TOKENS
+from tasks.runs.rows.texts import MOST_TOKENS
 
 ODD = [
     "Café naïve ÅNGSTRÖM \u202fx\u00a0y\u3000z",

@@ -24,7 +24,7 @@ from tasks.embedder.reading import files_and_columns, read
 from tasks.embedder.scoring import ranks_of_relevant
 from tasks.embedder.settings import PairSettings
 from tasks.runs.ranking import ranks_of, search_scores
-from tasks.runs.sources import Source
+from tasks.runs.rows.sources import Source
 
 embed = partial(bert, "embedder")
 LEARN = ("--do_train", "--global_batch_size=32", "--learning_rate=2e-3", "--num_train_steps=60")

@@ -25,9 +25,9 @@ from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.several import thresholds_of
 from tasks.classifier.task import LabelTask
-from tasks.runs.cache import in_memory, with_facts
-from tasks.runs.program import Evaluation
-from tasks.runs.sets import DataSet
+from tasks.runs.execute.program import Evaluation
+from tasks.runs.rows.cache import in_memory, with_facts
+from tasks.runs.rows.sets import DataSet
 
 
 def rows_of(examples):

@@ -19,7 +19,7 @@ from bert.text import tokenizer
 from distributed.run import Unwritten
 from distributed.world import World
 from ringbase.files import read_json
-from tasks.runs.texts import Preparation
+from tasks.runs.rows.texts import Preparation
 from tasks.tagger.decoder import Tagged, filled
 from tasks.tagger.reader import NONE
 from tasks.tagger.reading import Sentence, Source, illegal, read

@@ -17,12 +17,12 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.settings import made
 from tasks.classifier.task import LabelTask
+from tasks.runs.execute.job import Job, set_precision
+from tasks.runs.execute.loading import model_of
+from tasks.runs.execute.trainer import Trainer, TrainingData
 from tasks.runs.history import History
-from tasks.runs.job import Job, set_precision
-from tasks.runs.loading import model_of
 from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.settings import TrainingSettings
-from tasks.runs.training import Training, TrainingData
 
 FACTOR = 1000.0
 CONFIG = BertConfig(
@@ -71,7 +71,7 @@ def train(tmp_path):
 
     def training(task, data, **settings):
         model = model_of(Start(CONFIG), task.head)
-        return Training(model, task, data, made(TrainingSettings, SETTINGS | settings), job)
+        return Trainer(model, task, data, made(TrainingSettings, SETTINGS | settings), job)
 
     train.world = world
     yield train, training

@@ -10,7 +10,7 @@ from harness.refusals import refused
 from bert import batch as batches
 from bert.batch import with_checked_ids
 from bert.configuration import BertConfig
-from tasks.runs.predict import batches_of
+from tasks.runs.execute.predict import batches_of
 
 
 def test_groups_by_length_have_the_fewest_padded_tokens():

@@ -15,7 +15,7 @@ from harness.jobs import shell
 
 from distributed.devices import DeviceSettings
 from distributed.world import World
-from tasks.runs.job import set_precision
+from tasks.runs.execute.job import set_precision
 
 ONE, TWO = ("0000:01:00.0", "0000:02:00.0")
 TAKEN = {"visible": [ONE], "grows": [ONE]}  # the first one, and no more memory than it needs

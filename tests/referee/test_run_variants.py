@@ -8,7 +8,7 @@ from harness import classifier_runs
 from harness.classifier_runs import LEARN, classify, model_flags, own_files, write_rows
 from harness.program_runs import metrics_in
 
-from tasks.runs.job import set_precision
+from tasks.runs.execute.job import set_precision
 
 pytestmark = pytest.mark.slow
 

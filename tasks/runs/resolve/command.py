@@ -13,13 +13,13 @@ from bert.text import tokenizer
 from distributed.found import CHECKPOINTS
 from ringbase.errors import InputError
 from ringbase.settings import changing, check_settled, fields_of, flat, made, of_type
-from tasks.runs.cache import cached_rows
 from tasks.runs.commands import Command
 from tasks.runs.history import changes
-from tasks.runs.reader import Reader, Readings, rows_key
 from tasks.runs.resolve.past import RUN_FILE
 from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.resolve.start import Needs, check_length, find_start, past_of
+from tasks.runs.rows.cache import cached_rows
+from tasks.runs.rows.reader import Reader, Readings, rows_key
 from tasks.runs.settings import ProgramConfig, TrainingSettings
 
 DATA = "training data (digest)"  # among what must not change

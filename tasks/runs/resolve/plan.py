@@ -11,10 +11,10 @@ from distributed.plan import Plan, make_plan
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import fields_of, flat, made
-from tasks.runs.reader import Readings
 from tasks.runs.remote import is_remote, local_folder, local_inputs
 from tasks.runs.resolve.command import Count, Program, refuse_changes, resolve, schedule_of
 from tasks.runs.resolve.spec import RunSpec, as_json, digest_of
+from tasks.runs.rows.reader import Readings
 from tasks.runs.settings import ProgramConfig
 
 Say = Callable[[str], None]

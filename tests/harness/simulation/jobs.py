@@ -66,7 +66,7 @@ class Job:
         return self.status(processes)
 
     def main(self, process: Process, comm) -> None:
-        """What each rank does, as `tasks.runs.job.run_on_ranks`."""
+        """What each rank does, as `tasks.runs.execute.job.run_on_ranks`."""
         world = World(Ranks.of(comm), program="simulated", watchdog=Watchdog(None))
         process.stop_wanted = world.stops.wanted
         work = partial(program, world, self.folder, self.options, self.watch)

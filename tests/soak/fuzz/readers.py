@@ -39,8 +39,8 @@ from ringbase import manifest
 from ringbase.errors import InputError
 from tasks.pretraining.shards import Limits, converted
 from tasks.runs.report.page import write_page
-from tasks.runs.sets import open_set
-from tasks.runs.texts import Preparation
+from tasks.runs.rows.sets import open_set
+from tasks.runs.rows.texts import Preparation
 from tasks.squad.reading import read
 from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask

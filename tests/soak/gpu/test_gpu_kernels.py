@@ -35,7 +35,7 @@ from distributed.gradient import LossGradient, traced_once
 from distributed.optimizer import AllreduceOptimizer
 from distributed.step import SplitStep
 from distributed.world import World
-from tasks.runs import job
+from tasks.runs.execute import job
 
 CONFIG = BertConfig(
     vocab_size=50,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
 from ringbase.files import digest
-from tasks.runs.cache import Tables
-from tasks.runs.texts import Preparation
+from tasks.runs.rows.cache import Tables
+from tasks.runs.rows.texts import Preparation
 
 Examples = TypeVar("Examples")
 

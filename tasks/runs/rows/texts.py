@@ -11,7 +11,7 @@ from bert.text.tokenizer import Tokenizer, check_unknown, tokens_per_character, 
 from distributed.run import Run
 from distributed.world import World
 from ringbase.ragged import gather, joined, offsets_of
-from tasks.runs.cache import Prepared, Recipe, prepared
+from tasks.runs.rows.cache import Prepared, Recipe, prepared
 
 TEXTS_AT_ONCE = 4096  # per call of the tokenizer, which uses all cores
 # per character: more for text in a script of whose words the vocabulary has none

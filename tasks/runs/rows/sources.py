@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bert.hub import cached_commit, load_data_set
-from tasks.runs.tables import Table, of_data_set, open_table
+from tasks.runs.rows.tables import Table, of_data_set, open_table
 
 
 @dataclass(frozen=True)

@@ -41,15 +41,15 @@ from ringbase.errors import InputError
 from ringbase.files import sha256, write_json
 from tasks.runs import history
 from tasks.runs.environment import result_file
+from tasks.runs.execute.job import Job
+from tasks.runs.execute.loading import SavedModel, load_on_all
 from tasks.runs.history import TRAINING, History, began_here, files_of
-from tasks.runs.job import Job
-from tasks.runs.loading import SavedModel, load_on_all
 from tasks.runs.resolve.command import DATA, schedule_of
 from tasks.runs.resolve.past import MODEL, RUN_FILE, TASK_FILE
 from tasks.runs.resolve.spec import RunSpec, Start, digest_of
 from tasks.runs.resolve.start import WEIGHTS
 from tasks.runs.settings import TrainingSettings
-from tasks.runs.task import Trains
+from tasks.runs.task import Trainable
 
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 # Steps of a training in which, on GPUs, several shapes earn back the time to compile them: about a
@@ -109,12 +109,12 @@ def set_former_run_aside(run: Run, history: History) -> None:
         history.world.on_first(run.publish)
 
 
-class Training:
+class Trainer:
     """The training of a model on rows, which is traced and compiled once for runs with any
     seeds."""
 
     def __init__(
-        self, model: Bert, task: Trains, data: TrainingData, config: TrainingSettings, job: Job
+        self, model: Bert, task: Trainable, data: TrainingData, config: TrainingSettings, job: Job
     ):
         """Raises InputError: no step is left to train."""
         self.model, self._task, self._data, self._config = model, task, data, config

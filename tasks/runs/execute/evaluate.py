@@ -12,8 +12,8 @@ from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.files import digest
 from tasks.runs.details import REPORT, Record, Section, examples
-from tasks.runs.predict import Predictor
-from tasks.runs.sets import DataSet
+from tasks.runs.execute.predict import Predictor
+from tasks.runs.rows.sets import DataSet
 from tasks.runs.settings import SelectionSettings
 from tasks.runs.task import Scores, Task
 

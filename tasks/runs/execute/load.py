@@ -16,8 +16,8 @@ from distributed.run import Unwritten
 from distributed.world import World
 from ringbase.errors import InputError, as_arguments, one_line
 from ringbase.settings import made
-from tasks.runs.job import POLICIES, Job
-from tasks.runs.loading import model_of
+from tasks.runs.execute.job import POLICIES, Job
+from tasks.runs.execute.loading import model_of
 from tasks.runs.remote import fetched_model, is_remote
 from tasks.runs.resolve.spec import Start
 from tasks.runs.resolve.start import (

@@ -14,9 +14,9 @@ from bert.model import Bert, Tracing
 from distributed.gradient import traced_once
 from distributed.predict import predict
 from distributed.rows import Rows
-from tasks.runs.job import Job
-from tasks.runs.sets import DataSet
-from tasks.runs.task import Decoder, Task, Trains
+from tasks.runs.execute.job import Job
+from tasks.runs.rows.sets import DataSet
+from tasks.runs.task import Decoder, Task, Trainable
 
 # tokens; XLA takes a second for a prediction's parts, which saves about a tenth
 WORTH_COMPILING = 100_000
@@ -51,7 +51,7 @@ class Predictor:
     def __init__(
         self,
         model: Bert,
-        task: Trains,
+        task: Trainable,
         job: Job,
         forward: Callable | None = None,
         compiles: bool = True,

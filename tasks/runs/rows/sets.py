@@ -8,9 +8,9 @@ from typing import Generic, NamedTuple
 
 from distributed.rows import Rows
 from ringbase.errors import InputError
-from tasks.runs.cache import Prepared, Recipe, in_memory
-from tasks.runs.reader import Examples, Reader, Readings, Source, rows_key
-from tasks.runs.texts import Preparation
+from tasks.runs.rows.cache import Prepared, Recipe, in_memory
+from tasks.runs.rows.reader import Examples, Reader, Readings, Source, rows_key
+from tasks.runs.rows.texts import Preparation
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,12 +13,12 @@ from distributed.run import Run
 from ringbase.files import read_object
 from ringbase.settings import changing
 from tasks.runs.environment import result_file
-from tasks.runs.evaluate import Evaluation, Results, write_mistakes, write_predictions
+from tasks.runs.execute.evaluate import Evaluation, Results, write_mistakes, write_predictions
+from tasks.runs.execute.job import Job
+from tasks.runs.execute.loading import load_trained, model_of
+from tasks.runs.execute.predict import Predictor
+from tasks.runs.execute.trainer import Trainer, TrainingData, fixed_settings
 from tasks.runs.history import History
-from tasks.runs.job import Job
-from tasks.runs.loading import load_trained, model_of
-from tasks.runs.predict import Predictor
-from tasks.runs.reader import Readings
 from tasks.runs.resolve.command import (
     Program,
     folder_of_seed,
@@ -29,11 +29,11 @@ from tasks.runs.resolve.command import (
 from tasks.runs.resolve.past import MODEL, TASK_FILE
 from tasks.runs.resolve.plan import planned
 from tasks.runs.resolve.spec import RunSpec, Start
-from tasks.runs.sets import DataSet, Sets, open_set
+from tasks.runs.rows.reader import Readings
+from tasks.runs.rows.sets import DataSet, Sets, open_set
+from tasks.runs.rows.texts import Preparation
 from tasks.runs.settings import FineTuningConfig, ProgramConfig
 from tasks.runs.task import Scores, Task
-from tasks.runs.texts import Preparation
-from tasks.runs.training import Training, TrainingData, fixed_settings
 
 Config = TypeVar("Config", bound=ProgramConfig)
 Settled = TypeVar("Settled", bound=ProgramConfig, covariant=True)
@@ -139,7 +139,7 @@ def run_task(task: Task, sets: Sets, work: Work[FineTuningConfig], job: Job) -> 
             settings = fixed_settings(trained, config.training, one.seed)
             job.world.on_first(refuse_changes, one.spec, settings)
         if any(one.trains for one in runs):
-            training = Training(model, task, trained, config.training, job)
+            training = Trainer(model, task, trained, config.training, job)
     predictor = Predictor(model, task, job)
     evaluation = Evaluation(task, predictor, sets.dev, config.eval_batch_size, job.world)
     if not config.has_seeds:
@@ -172,7 +172,7 @@ class Outcome:
 
 
 def run_once(
-    training: Training | None,
+    training: Trainer | None,
     evaluation: Evaluation,
     sets: Sets,
     one: SeedRun,
@@ -202,7 +202,7 @@ def run_once(
 
 
 def with_model(
-    training: Training | None, evaluation: Evaluation, one: SeedRun, config: FineTuningConfig
+    training: Trainer | None, evaluation: Evaluation, one: SeedRun, config: FineTuningConfig
 ) -> Outcome:
     """A run whose model is trained, or loaded if there is nothing to train."""
     spec, job, history = one

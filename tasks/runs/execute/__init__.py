@@ -1,0 +1,1 @@
+"""What executes runs: ranks, training, prediction, evaluation."""

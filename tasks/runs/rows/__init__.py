@@ -1,0 +1,1 @@
+"""What is read, and the rows that are made of it. Without TensorFlow."""
