@@ -33,7 +33,7 @@ POOLER, POOLER_NORM = "bert/pooler/dense", "bert/pooler"
 TRANSFORM, WORDS_BIAS = "cls/predictions/transform", "cls/predictions/output_bias"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Head:
     """What stands above the encoder. This one adds nothing: its output is the last hidden state
     [R, H], in the compute dtype."""
@@ -44,6 +44,7 @@ class Head:
     reads: tuple[str, ...]  # the batch's arrays with the rows that it reads; none: all rows
     per: Literal["token", "example"]  # what an output belongs to
     reads_words: bool = False  # its scores need the embeddings of all words
+    library: str = "transformers"  # which loads the folder of such a model
 
     def shapes(self, config: BertConfig) -> Shapes:
         """Its tensors: new when a training starts, and unused by models with other heads."""
@@ -58,7 +59,7 @@ class Head:
         return states[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Embedding(Head):
     """A vector for each text [B, H]: the mean of the states of its tokens, [CLS] and [SEP] too, or
     that of [CLS]; of length 1 if `normalizes`."""
@@ -209,37 +210,65 @@ def pooled(first_BH: Tensor, tensors: Tensors, one_pass: Pass) -> Tensor:
     return result_BH
 
 
-FEATURES = Head("features", "Model", "feature-extraction", (), "token")
-SPAN = Span("span", "ForQuestionAnswering", "question-answering", (), "token")
-TAGGER = Tagger("tagger", "ForTokenClassification", "token-classification", (), "token")
+FEATURES = Head(
+    name="features",
+    transformers="Model",
+    pipeline="feature-extraction",
+    reads=(),
+    per="token",
+)
+SPAN = Span(
+    name="span",
+    transformers="ForQuestionAnswering",
+    pipeline="question-answering",
+    reads=(),
+    per="token",
+)
+TAGGER = Tagger(
+    name="tagger",
+    transformers="ForTokenClassification",
+    pipeline="token-classification",
+    reads=(),
+    per="token",
+)
 CLASSIFIER = Classifier(
-    "classifier", "ForSequenceClassification", "text-classification", ("first_tokens",), "example"
+    name="classifier",
+    transformers="ForSequenceClassification",
+    pipeline="text-classification",
+    reads=("first_tokens",),
+    per="example",
 )
 PRETRAINING = Pretraining(
-    "pretraining",
-    "ForPreTraining",
-    "fill-mask",
-    ("masked_tokens", "first_tokens"),
-    "example",
+    name="pretraining",
+    transformers="ForPreTraining",
+    pipeline="fill-mask",
+    reads=("masked_tokens", "first_tokens"),
+    per="example",
     reads_words=True,
 )
 MASKED_WORDS = MaskedWords(
-    "masked", "ForMaskedLM", "fill-mask", ("masked_tokens",), "example", reads_words=True
+    name="masked",
+    transformers="ForMaskedLM",
+    pipeline="fill-mask",
+    reads=("masked_tokens",),
+    per="example",
+    reads_words=True,
 )
 # by what a vector is made of, and whether it has length 1
 EMBEDDINGS = {
     (pooling, normalizes): Embedding(
-        f"embedding_{pooling}",
-        "Model",
-        "sentence-similarity",
-        ("first_tokens",) if pooling == "cls" else (),
-        "example",
+        name=f"embedding_{pooling}{'' if normalizes else '_of_any_length'}",
+        transformers="Model",
+        pipeline="sentence-similarity",
+        library="sentence-transformers",
+        reads=("first_tokens",) if pooling == "cls" else (),
+        per="example",
         normalizes=normalizes,
     )
     for pooling in ("mean", "cls")
     for normalizes in (True, False)
 }
-_ALL = FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING, MASKED_WORDS
+_ALL = FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING, MASKED_WORDS, *EMBEDDINGS.values()
 HEADS = {head.name: head for head in _ALL}
 
 

@@ -26,6 +26,7 @@ from typing import NoReturn
 from distributed import launcher
 from distributed.mpirun import ALLOCATIONS, Mpi, build_command, find_mpi, is_local, obstacle
 from ringbase.errors import InputError, Preempted, one_line
+from ringbase.secrets import masked
 
 EXAMPLES = """\
 examples:
@@ -58,7 +59,7 @@ RECORD = re.compile(
 )
 PIPED = re.compile(launcher.RECORDS.encode())
 # a text that ends in what may become a record
-BEGUN = re.compile(MARK + rb"(?:[a-z0-9 ]{0,16}|error [^\n]*)\Z")
+BEGUN = re.compile(MARK + rb"(?:[a-z0-9 ]{0,16}|error [^\n]{0,%d})\Z" % launcher.LONGEST_BYTES)
 REASONS = {  # statuses of processes that a signal ended
     128 + signal.SIGKILL: "a process was ended by SIGKILL (out of memory?)",
     128 + signal.SIGBUS: "a process was ended by SIGBUS (is /dev/shm or TMPDIR full?)",
@@ -99,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _end_with_parent()
         else:
             file = sys.stdout if options.dry_run else sys.stderr
-            print(shlex.join(build_command(mpi, options)), file=file, flush=True)
+            print(masked(shlex.join(build_command(mpi, options))), file=file, flush=True)
         return 0 if options.dry_run else run(mpi, options)
     except (InputError, OSError) as error:
         fail(one_line(error))
@@ -237,7 +238,8 @@ class MpirunProcess:
         if not self._is_mpirun and self._ended is not None:  # the command's own status says it
             return status, status not in FINAL
         if self._obstacle and (status or is_elastic):
-            fail(self._obstacle)
+            say(f"error: {self._obstacle}")
+            self.error = self._obstacle
             return 1, False
         has_begun = "joined" in self.told or is_elastic
         if status == 0 and has_begun:
@@ -269,7 +271,7 @@ class MpirunProcess:
                 if self._ended in (None, *WELL) and not self._obstacle:
                     write(text)
                 if record:
-                    self._ended = self._hear(record.decode(), self._ended)
+                    self._ended = self._hear(record.decode(errors="replace"), self._ended)
         write(begun)
 
     def _listen(self) -> None:
@@ -281,7 +283,7 @@ class MpirunProcess:
             if select.select([self._pipe], [], [], 0 if has_ended else TICK_S)[0]:
                 *lines, begun = (begun + os.read(self._pipe, 65536)).split(b"\n")
                 for line in filter(PIPED.fullmatch, lines):
-                    self._piped = self._hear(line.decode(), self._piped)
+                    self._piped = self._hear(line.decode(errors="replace"), self._piped)
 
     def _hear(self, record: str, ended: int | None) -> int | None:
         """Notes a record. Returns the status that the program has told in this way, at its end."""
@@ -290,6 +292,7 @@ class MpirunProcess:
             if name == "joined":  # a program begins, perhaps after another
                 self._cancel()
                 ended = self._ended = self._piped = None
+                self.error = ""
             elif name == "error":
                 self.error = value
             elif name == "runs":

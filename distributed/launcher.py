@@ -9,7 +9,7 @@ error may go elsewhere (mpirun --output).
     stops           rank 0: SIGUSR1 lets the ranks save and stop, from now on
     runs            rank 0: no longer so
     saved           rank 0: a checkpoint is complete in its place
-    error MESSAGE   the rank that has printed it: what the user's input lacks, on one line
+    error MESSAGE   the rank that has printed it: why the job fails, where one line says it
     ended STATUS    rank 0: the program is complete (0), or has saved and stopped on request (75);
                     or the rank that has printed why the job fails
 """
@@ -96,25 +96,27 @@ def tell(record: str) -> None:
         file.write(f"{record}\n".encode())
         is_heard = True
     # an end also hides what mpirun says after it, in the order of what is printed
-    if not is_heard or record.startswith(("error", "ended")):
+    if not is_heard or record.startswith("ended"):
         sys.stderr.write(f"{MARK}{record}\n")
         sys.stderr.flush()
 
 
 def tell_error(message: str) -> None:
-    """Tells bert-launch an error of the user's, on one line, before the end."""
+    """Tells bert-launch an error of which one line says all, before the end."""
     tell(f"error {_cut(message)}")
 
 
 def tell_caller(message: str) -> None:
     """Tells the program that has started this bert-launch why the job has failed."""
-    if CALLER in os.environ:
-        with contextlib.suppress(OSError), open_pipe(os.environ[CALLER]) as file:
+    caller = os.environ.pop(CALLER, None)
+    if caller:
+        with contextlib.suppress(OSError), open_pipe(caller) as file:
             file.write(_cut(message).encode())
 
 
 def _cut(message: str) -> str:
-    return message.encode()[:LONGEST_BYTES].decode(errors="ignore")
+    data = message.encode(errors="backslashreplace")  # half of a pair, in the name of a file
+    return data[:LONGEST_BYTES].decode(errors="ignore")
 
 
 def tell_end(status: int) -> None:

@@ -16,6 +16,7 @@ from distributed.joining import started
 from distributed.ranks import Ranks
 from distributed.watchdog import Watchdog, by_value
 from ringbase.errors import InputError
+from ringbase.secrets import masked
 
 T = TypeVar("T")
 PAUSE_S = 0.001  # of a rank that waits in a barrier
@@ -189,7 +190,7 @@ class Messages:
     def say(self, text: str, file: TextIO | None = None) -> None:
         """Prints a line to a file, or to standard error, once for the whole job."""
         if self.rank == 0:
-            print(text, file=file or sys.stderr, flush=True)
+            print(masked(text), file=file or sys.stderr, flush=True)
 
 
 def _of_each_rank(pieces):

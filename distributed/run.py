@@ -29,6 +29,7 @@ from distributed.ranks import Ranks
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.files import parse_json, replace_folder, write_bytes, write_json, write_text
+from ringbase.secrets import masked
 
 LOCK = ".lock"
 LEASE_S = 150.0  # NFS: 90 s by default until a lost client's locks are free
@@ -168,7 +169,7 @@ class Run:
     def say(self, text: str) -> None:
         """Prints a line to standard error, above a bar if there is one."""
         if self.is_writer:
-            tqdm.write(text, file=sys.stderr)
+            tqdm.write(masked(text), file=sys.stderr)
             sys.stderr.flush()
 
     def _write(self, write: Callable[[Path, Any], None], name: str, content: Any) -> None:
@@ -246,7 +247,7 @@ class Run:
 
             with contextlib.suppress(Exception):  # as in `metrics`, which warns
                 given = {name: value for name, value in values.items() if value is not None}
-                self.write_event(summary_v2.hparams_pb(given), 0)
+                self.write_event(summary_v2.hparams_pb(masked(given)), 0)
 
     def write_event(self, event: Any, step: int) -> None:
         """Writes a protocol buffer of TensorBoard's."""

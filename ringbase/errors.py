@@ -7,7 +7,9 @@ A message names a setting as its flag, `--max_seq_length`. Where the caller is P
 import re
 from collections.abc import Mapping
 
-FLAG = re.compile(r"(?<![\w-])--([a-z]\w*)")
+from ringbase.secrets import masked
+
+FLAG = re.compile(r"`[^`]*`|--help|(?<![\w-])--([a-z][\w-]*)")  # but for commands in backticks
 FLAGS_IN_BRACKETS = re.compile(r" \((?:--\w+(?:, )?)+\)")  # the setting that a file came from
 LONGEST_LINE = 1500
 
@@ -41,7 +43,7 @@ def one_line(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    text = " ".join(text.split())
+    text = masked(" ".join(text.split()))
     if len(text) > LONGEST_LINE:  # the end has what to do
         text = f"{text[: LONGEST_LINE - 203]} … {text[-200:]}"
     return text
@@ -56,7 +58,12 @@ def as_arguments(message: str, names: Mapping[str, str] | None = None) -> str:
     """
     others = names or {}
     message = FLAGS_IN_BRACKETS.sub("", message)
-    return FLAG.sub(lambda flag: others.get(flag[1], flag[1]), message)
+
+    def argument(match: re.Match) -> str:
+        name = match[1]
+        return others.get(name, name.replace("-", "_")) if name else match[0]
+
+    return FLAG.sub(argument, message)
 
 
 def shortened(names, most: int = 6) -> str:

@@ -140,12 +140,22 @@ def read_object(path: Path, where: str = "") -> dict[str, Any]:
 def parse_json(text: str, prefix: str = "") -> Any:
     """The value that a text stands for. Raises InputError, its message starting with `prefix`."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_object_of)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{prefix}not valid JSON ({error})") from error
     if ESCAPED.search(text) and (half := SURROGATE.search(json.dumps(value, ensure_ascii=False))):
         raise InputError(f"{prefix}{half[0]!a} is half a surrogate pair, which is not Unicode")
     return value
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, whose keys occur once: which value of two is meant, nobody knows."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {shown(twice)} occurs twice")
+    return values
 
 
 def sha256(path: Path) -> str:

@@ -27,11 +27,11 @@ MOST = (1 << 63) - 1  # of any number
 TEXTS = tuple[str, ...]  # the type of a field that takes every value it is given
 LONGEST_SHOWN = 80  # characters of a value in a message
 # What a training depends on: which examples it reads, how they become rows, how the model is
-# trained. None: what is computed with the model, or how.
+# trained. None: it does not depend on it (what is evaluated or predicted, logging, the machine).
 Changes = Literal["data", "rows", "training"]
 # Who reads the file or folder that a setting names, which is fetched there if it is remote: the
 # first rank, or one on each machine.
-Reader = Literal["first", "machine"]
+ReadBy = Literal["first", "machine"]
 Described = Literal["model", "data"]  # of which part of a run it tells people most
 # half of a pair: not UTF-8, but JSON or an argument may hold it
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -94,7 +94,7 @@ class Field:
     needs: tuple[str, ...] = ()  # they take it only with one of these flags
     is_list: bool = False  # values with commas between them, in Python also a list
     changes: Changes | None = None
-    reads: Reader | None = None
+    reads: ReadBy | None = None
     is_table: bool = False  # a file of rows: in Python also rows in memory
     describes: Described | None = None
 
@@ -125,7 +125,7 @@ def setting(
     needs: tuple[str, ...] = (),
     is_list: bool = False,
     changes: Changes | None = None,
-    reads: Reader | None = None,
+    reads: ReadBy | None = None,
     is_table: bool = False,
     describes: Described | None = None,
 ) -> Any:

@@ -4,6 +4,7 @@ the cache, which all ranks read."""
 import hashlib
 import io
 import itertools
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,8 +12,10 @@ import pyarrow.parquet as pq
 from ringbase.errors import InputError, one_line
 from ringbase.files import write_bytes
 from ringbase.settings import shown
-from tasks.runs.environment import cache_folder
+from tasks.runs.environment import cache_folder, writing_cache
 from tasks.runs.rows.tables import of_data_set
+
+IN_MEMORY = "rows_in_memory.parquet"  # as messages and pages name them
 
 
 def file_of(value, name: str) -> str:
@@ -27,15 +30,19 @@ def file_of(value, name: str) -> str:
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise InputError(f"{name}: {one_line(error)}") from error
     content = file.getvalue()
-    path = cache_folder() / "tables" / f"{hashlib.sha256(content).hexdigest()[:24]}.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, content)
-    return str(path)
+    folder = cache_folder() / "tables" / hashlib.sha256(content).hexdigest()[:24]
+    with writing_cache():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder / IN_MEMORY, content)
+    return str(folder / IN_MEMORY)
 
 
 def _table_of(rows) -> pa.Table:
     if hasattr(rows, "itertuples"):  # of pandas, which programs need not import
-        return pa.Table.from_pandas(rows, preserve_index=False)
+        names = [*map(str, rows.columns)]
+        if len(set(names)) < len(names):
+            raise InputError(f"two columns have the same name, of {', '.join(names)}")
+        return _of_columns({str(name): _column(name, rows[name]) for name in rows.columns})
     if hasattr(rows, "features"):  # a Dataset or an IterableDataset, but no DatasetDict
         rows = [row for _, row in of_data_set(rows, "", rows.column_names or ()).rows]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -46,6 +53,25 @@ def _table_of(rows) -> pa.Table:
     columns = {}
     # of all rows: pyarrow's from_pylist takes those of the first
     for name in dict.fromkeys(itertools.chain.from_iterable(rows)):
-        # NaN stands for nothing, as in a frame
-        columns[name] = pa.array([row.get(name) for row in rows], from_pandas=True)
+        columns[name] = _column(name, [row.get(name) for row in rows])
+    return _of_columns(columns)
+
+
+def _column(name: object, values: Any) -> pa.Array:
+    """NaN stands for nothing."""
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError) as error:
+        kinds = sorted({type(value).__name__ for value in values if value is not None})
+        raise InputError(
+            f"column {name!r} holds values of several types ({', '.join(kinds)}), or of one that"
+            f" Parquet does not have: make them all texts or all numbers ({one_line(error)})"
+        ) from None
+
+
+def _of_columns(columns: dict[str, pa.Array]) -> pa.Table:
+    """A text that is missing is an empty one, as an empty cell of a CSV file is."""
+    for name, column in columns.items():
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            columns[name] = column.fill_null("")
     return pa.table(columns)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ringbase.errors import InputError, as_arguments
-from ringbase.settings import Field, fields_of, flat
+from ringbase.settings import BOOLEAN_WORDS, Field, fields_of, flat
 from tasks.runs import flags
 from tasks.runs.commands import Command
 from tasks.runs.resolve.plan import planned
@@ -46,7 +46,7 @@ class LaunchedJob:
         known = {name: field for field in fields or () for name in field.names}
         tables = {name for name, field in known.items() if field.is_table}
         if fields is None:
-            tables = {name for name in arguments if name.endswith("_file")}
+            tables = {name for name, value in arguments.items() if _is_table(name, value)}
         values = dict(arguments)
         self.files = []
         for name, value in arguments.items():
@@ -102,7 +102,18 @@ class CommandJob(LaunchedJob):
         return [*PYTHON, self.of.package, *self.argv]
 
     def plan(self, ranks: int = 1) -> list[dict[str, Any]]:
-        return planned(self.of.program, self._config, ranks, _warn)
+        try:
+            return planned(self.of.program, self._config, ranks, _warn)
+        except ValueError as error:
+            raise InputError(as_arguments(str(error))) from None
+
+
+def _is_table(name: str, value: object) -> bool:
+    """Whether an argument of a script holds rows: those of a file's name, unless it is a list of
+    names, or a number."""
+    if not name.endswith("_file") or isinstance(value, int | float):
+        return False
+    return not (isinstance(value, list | tuple) and all(isinstance(each, str) for each in value))
 
 
 def arguments_of(settings: Any) -> tuple[Field, ...]:
@@ -113,7 +124,7 @@ def arguments_of(settings: Any) -> tuple[Field, ...]:
 def _warn(text: str) -> None:
     """Shows the warnings among what a plan says."""
     if text.startswith("warning: "):
-        warnings.warn(text.removeprefix("warning: "), stacklevel=2)
+        warnings.warn(as_arguments(text.removeprefix("warning: ")), stacklevel=2)
 
 
 def _parameter_of(field):
@@ -128,7 +139,7 @@ def _parameter_of(field):
 
 
 class Script(LaunchedJob):
-    """A program of one's own, whose task is a `tasks.runs.task.Task`:
+    """A program of one's own, whose task is a `ringbert.task.Task`:
     `Script("own_task.py", output_dir="stars", do_train=True, …)`. Its flags are keywords.
 
     >>> Script("own_task.py", output_dir="stars", do_train=True, train_file="reviews.csv")
@@ -144,7 +155,8 @@ class Script(LaunchedJob):
         self.program = self.path.stem
         self._read(arguments, None)
         self.output_dir = os.fspath(arguments["output_dir"])
-        self.do_train = bool(arguments.get("do_train"))
+        value = arguments.get("do_train")
+        self.do_train = BOOLEAN_WORDS.get(str(value).lower(), bool(value))
 
     @property
     def command(self) -> list[str]:

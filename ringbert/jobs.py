@@ -2,7 +2,7 @@
 `scripts/make_stubs.py` writes."""
 
 from ringbert.job import CommandJob
-from tasks.commands import CLASSIFIER, EMBEDDER, PRETRAINING, SQUAD, TAGGER
+from tasks.programs import CLASSIFIER, EMBEDDER, PRETRAINING, SQUAD, TAGGER
 
 
 class Squad(CommandJob, of=SQUAD):

@@ -1,9 +1,10 @@
 """Written by scripts/make_stubs.py from the flags of the programs."""
 
+from os import PathLike
 from typing import Any, Literal
 
 from ringbert.job import CommandJob
-from tasks.commands import CLASSIFIER, EMBEDDER, PRETRAINING, SQUAD, TAGGER
+from tasks.programs import CLASSIFIER, EMBEDDER, PRETRAINING, SQUAD, TAGGER
 
 class Squad(CommandJob, of=SQUAD):
     output_dir: str
@@ -70,13 +71,13 @@ class Squad(CommandJob, of=SQUAD):
     def __init__(
         self,
         *,
-        output_dir: str,
-        model: str | None = None,
+        output_dir: str | PathLike[str],
+        model: str | PathLike[str] | None = None,
         model_revision: str | None = None,
-        init_checkpoint: str | None = None,
-        bert_config_file: str | None = None,
-        vocab_file: str | None = None,
-        spm_model_file: str | None = None,
+        init_checkpoint: str | PathLike[str] | None = None,
+        bert_config_file: str | PathLike[str] | None = None,
+        vocab_file: str | PathLike[str] | None = None,
+        spm_model_file: str | PathLike[str] | None = None,
         do_lower_case: bool | None = None,
         train_batch_size: int | None = None,
         global_batch_size: int | None = None,
@@ -204,13 +205,13 @@ class Classification(CommandJob, of=CLASSIFIER):
     def __init__(
         self,
         *,
-        output_dir: str,
-        model: str | None = None,
+        output_dir: str | PathLike[str],
+        model: str | PathLike[str] | None = None,
         model_revision: str | None = None,
-        init_checkpoint: str | None = None,
-        bert_config_file: str | None = None,
-        vocab_file: str | None = None,
-        spm_model_file: str | None = None,
+        init_checkpoint: str | PathLike[str] | None = None,
+        bert_config_file: str | PathLike[str] | None = None,
+        vocab_file: str | PathLike[str] | None = None,
+        spm_model_file: str | PathLike[str] | None = None,
         do_lower_case: bool | None = None,
         train_batch_size: int | None = None,
         global_batch_size: int | None = None,
@@ -256,7 +257,7 @@ class Classification(CommandJob, of=CLASSIFIER):
         max_train_examples: int | None = None,
         max_predict_examples: int | None = None,
         task_name: str | None = None,
-        data_dir: str | None = None,
+        data_dir: str | PathLike[str] | None = None,
         from_hub: bool = False,
         dataset_revision: str | None = None,
         language: str = 'en',
@@ -336,13 +337,13 @@ class Tagging(CommandJob, of=TAGGER):
     def __init__(
         self,
         *,
-        output_dir: str,
-        model: str | None = None,
+        output_dir: str | PathLike[str],
+        model: str | PathLike[str] | None = None,
         model_revision: str | None = None,
-        init_checkpoint: str | None = None,
-        bert_config_file: str | None = None,
-        vocab_file: str | None = None,
-        spm_model_file: str | None = None,
+        init_checkpoint: str | PathLike[str] | None = None,
+        bert_config_file: str | PathLike[str] | None = None,
+        vocab_file: str | PathLike[str] | None = None,
+        spm_model_file: str | PathLike[str] | None = None,
         do_lower_case: bool | None = None,
         train_batch_size: int | None = None,
         global_batch_size: int | None = None,
@@ -459,8 +460,8 @@ class Embedding(CommandJob, of=EMBEDDER):
     data_dir: str | None
     anchor_column: str
     positive_column: str
-    negative_columns: str
-    score_column: str
+    negative_columns: str | list | None
+    score_column: str | None
     score_scale: float
     max_seq_length: int | None
     pooling: Literal['mean', 'cls'] | None
@@ -470,13 +471,13 @@ class Embedding(CommandJob, of=EMBEDDER):
     def __init__(
         self,
         *,
-        output_dir: str,
-        model: str | None = None,
+        output_dir: str | PathLike[str],
+        model: str | PathLike[str] | None = None,
         model_revision: str | None = None,
-        init_checkpoint: str | None = None,
-        bert_config_file: str | None = None,
-        vocab_file: str | None = None,
-        spm_model_file: str | None = None,
+        init_checkpoint: str | PathLike[str] | None = None,
+        bert_config_file: str | PathLike[str] | None = None,
+        vocab_file: str | PathLike[str] | None = None,
+        spm_model_file: str | PathLike[str] | None = None,
         do_lower_case: bool | None = None,
         train_batch_size: int | None = None,
         global_batch_size: int | None = None,
@@ -528,11 +529,11 @@ class Embedding(CommandJob, of=EMBEDDER):
         predict_file: Any = None,
         corpus_file: Any = None,
         task_name: Literal['sts-b', 'STS-B'] | None = None,
-        data_dir: str | None = None,
+        data_dir: str | PathLike[str] | None = None,
         anchor_column: str = 'anchor',
         positive_column: str = 'positive',
-        negative_columns: str = 'negative',
-        score_column: str = 'score',
+        negative_columns: str | list | None = None,
+        score_column: str | None = None,
         score_scale: float = 1.0,
         max_seq_length: int | None = None,
         pooling: Literal['mean', 'cls'] | None = None,
@@ -596,14 +597,14 @@ class Pretraining(CommandJob, of=PRETRAINING):
     def __init__(
         self,
         *,
-        output_dir: str,
-        input_file: str | list,
-        model: str | None = None,
+        output_dir: str | PathLike[str],
+        input_file: str | PathLike[str] | list,
+        model: str | PathLike[str] | None = None,
         model_revision: str | None = None,
-        init_checkpoint: str | None = None,
-        bert_config_file: str | None = None,
-        vocab_file: str | None = None,
-        spm_model_file: str | None = None,
+        init_checkpoint: str | PathLike[str] | None = None,
+        bert_config_file: str | PathLike[str] | None = None,
+        vocab_file: str | PathLike[str] | None = None,
+        spm_model_file: str | PathLike[str] | None = None,
         do_lower_case: bool | None = None,
         train_batch_size: int | None = None,
         global_batch_size: int | None = None,
@@ -646,5 +647,5 @@ class Pretraining(CommandJob, of=PRETRAINING):
         eval_batch_size: int = 8,
         eval_steps: int | Literal['auto'] | None = None,
         max_eval_steps: int = 100,
-        eval_input_file: str | list | None = None,
+        eval_input_file: str | PathLike[str] | list | None = None,
     ) -> None: ...

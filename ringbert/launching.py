@@ -107,7 +107,8 @@ def launch(
     if elastic:
         argv.append("--elastic")
     command = [*PYTHON, "distributed.launch", *argv, "--", *job.command]
-    variables = {**os.environ, **(environment or {})}
+    own = {name: str(value) for name, value in (environment or {}).items()}
+    variables = {**os.environ, **own}
     variables[COMMAND] = f"ringbert.launch({job.call}, ranks={ranks})"
     ended = run(command, variables, progress)
     if ended.is_interrupted:
@@ -178,5 +179,5 @@ def run(command: Sequence[str], environment: dict[str, str], is_shown: bool) -> 
                 process.send_signal(signal.SIGINT)
     os.close(end_of_launcher)
     with os.fdopen(errors, "rb") as file:
-        error = file.read().decode()
+        error = (file.read() or b"").decode()
     return Ended(status, error, printed, is_interrupted)

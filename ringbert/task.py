@@ -24,7 +24,6 @@ from ringbase.ragged import padded
 from ringbase.settings import LONGEST_ROW, Settings, setting
 from tasks.runs import flags
 from tasks.runs import task as tasks
-from tasks.runs.commands import Command
 from tasks.runs.details import Details, Record
 from tasks.runs.execute.job import Job, run_on_ranks
 from tasks.runs.execute.program import open_sets, resolved, run_task
@@ -40,9 +39,9 @@ from tasks.runs.settings import (
     DataSettings,
     TaskConfig,
     data_setting,
-    other_file,
+    other_file_setting,
     row_setting,
-    train_file,
+    train_file_setting,
 )
 from tasks.runs.task import Decoder, Results, Scores, Tensors
 from tasks.runs.trained import saved_settings
@@ -84,9 +83,9 @@ __all__ = [
 class FileSettings(DataSettings):
     """Which examples are read."""
 
-    train_file: str | None = train_file("CSV, TSV, JSON lines or Parquet file to train on")
-    dev_file: str | None = other_file("file of the same kinds to evaluate on")
-    predict_file: str | None = other_file("file of the same kinds to predict")
+    train_file: str | None = train_file_setting("CSV, TSV, JSON lines or Parquet file to train on")
+    dev_file: str | None = other_file_setting("file of the same kinds to evaluate on")
+    predict_file: str | None = other_file_setting("file of the same kinds to predict")
 
 
 class Config(TaskConfig):
@@ -126,8 +125,8 @@ class Task(tasks.Task[Examples, Results], Generic[Examples, Results]):
 class OwnProgram(Program[Config]):
     """The program of a task of one's own."""
 
-    def __init__(self, task: type[Task], config: type[Config]):
-        self.command = Command(task.name, config)
+    def __init__(self, task: type[Task]):
+        self.name = task.name
         self._task = task
 
     def length(self, config: Config) -> int:
@@ -151,8 +150,8 @@ def main(
 ) -> None:
     """The program of a task: reads the flags of `config`, from `argv` or this process's, joins the
     ranks, and trains, evaluates and predicts. `--help` shows the task's docstring."""
-    program = OwnProgram(task, config)
-    name = program.command.name
+    program = OwnProgram(task)
+    name = program.name
     given = flags.parse(config, argv, prog=name, description=task.__doc__)
     run_on_ranks(name, given, given.output_dir, partial(_run, program))
 

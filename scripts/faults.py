@@ -40,7 +40,11 @@ def main(chosen: list[str]) -> int:
 
 
 def is_seen(number: int, fault: dict[str, str], copy: Path) -> bool:
-    path, function = source_of(fault["place"], copy)
+    try:
+        path, function = source_of(fault["place"], copy)
+    except LookupError as error:
+        print(f"{number:2} cannot be put in: {error}")
+        return False
     source = path.read_text()
     count = function.count(fault["find"])
     if count != 1:
@@ -84,6 +88,8 @@ def named(node: ast.AST) -> set[str]:
     """What a statement defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return {node.name}
+    if isinstance(node, ast.AnnAssign):
+        return {ast.unparse(node.target)}
     if isinstance(node, ast.Assign):
         names = [each for target in node.targets for each in ast.walk(target)]
         return {each.id for each in names if isinstance(each, ast.Name)}

@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from ringbert import jobs
-from ringbert.job import CommandJob
-from tasks import commands
+from ringbert.job import CommandJob, arguments_of
+from tasks import programs
 
+PATH = "str | PathLike[str]"
 STUB = Path(jobs.__file__).with_suffix(".pyi")
 HEAD = '''"""Written by scripts/make_stubs.py from the flags of the programs."""
 
+from os import PathLike
 from typing import Any, Literal
 
 from ringbert.job import CommandJob
-from tasks.commands import CLASSIFIER, EMBEDDER, PRETRAINING, SQUAD, TAGGER
+from tasks.programs import CLASSIFIER, EMBEDDER, PRETRAINING, SQUAD, TAGGER
 '''
 
 
@@ -34,13 +36,20 @@ def stub() -> str:
 
 def of_class(job: type[CommandJob]) -> str:
     parameters = inspect.signature(job).parameters.values()
-    (command,) = [name for name, value in vars(commands).items() if value is job.of]
+    paths = {field.name for field in arguments_of(job.of.config) if field.reads}
+    paths.add("output_dir")
+
+    def kind_of(each: Parameter) -> str:
+        kind = spelled(each.annotation)
+        return kind.replace("str", PATH) if each.name in paths else kind
+
+    (command,) = [name for name, value in vars(programs).items() if value is job.of]
     lines = [f"class {job.__name__}(CommandJob, of={command}):"]
     lines += [f"    {each.name}: {spelled(each.annotation)}" for each in parameters]
     lines += ["    def __init__(", "        self,", "        *,"]
     for each in sorted(parameters, key=lambda each: each.default is not Parameter.empty):
         default = "" if each.default is Parameter.empty else f" = {each.default!r}"
-        lines.append(f"        {each.name}: {spelled(each.annotation)}{default},")
+        lines.append(f"        {each.name}: {kind_of(each)}{default},")
     return "\n".join([*lines, "    ) -> None: ...", ""])
 
 

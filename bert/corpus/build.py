@@ -62,7 +62,7 @@ class Alone:
         print(text)
 
 
-class Ranks(Protocol):
+class Builders(Protocol):
     """Those that build together, on a file system that they share."""
 
     @property
@@ -84,7 +84,7 @@ def build(
     tokenizer: Tokenizer,
     *,
     num_workers: int,
-    ranks: Ranks | None = None,
+    ranks: Builders | None = None,
 ) -> shards.Manifest:
     """Writes the shards, the folder `tokenizer` and, last, the manifest, which it returns.
 

@@ -144,7 +144,7 @@ class Shard:
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{self.path} is damaged: {one_line(error)}: copy or build the corpus again"
-                f" (bert-corpus verify --input_dir {self.path.parent} names all damaged shards)"
+                f" (`bert-corpus verify --input_dir {self.path.parent}` names all damaged shards)"
             ) from error
         return batch
 

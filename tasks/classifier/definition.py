@@ -14,7 +14,7 @@ from tasks.runs.rows.reader import Readings
 
 
 class Classifier(Program[ClassifierConfig]):
-    command = COMMAND
+    name = COMMAND.name
 
     def length(self, config: ClassifierConfig) -> int:
         return config.examples.max_seq_length

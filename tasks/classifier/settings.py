@@ -1,17 +1,23 @@
 """The flags of bert-classifier: names and defaults of run_classifier.py, and some more."""
 
+from functools import partial
+
 from ringbase.files import STANDARD_INPUT
-from ringbase.settings import LONGEST_ROW, Settings, setting
+from ringbase.settings import LONGEST_ROW, Settings, fields_of, setting
 from tasks.runs.commands import Command
 from tasks.runs.settings import (
     ExampleLimits,
     TaskConfig,
-    data_folder,
     data_setting,
-    other_file,
+    folder_setting,
+    other_file_setting,
     row_setting,
-    train_file,
+    train_file_setting,
 )
+
+OWN_FILES = ("train_file", "dev_file", "predict_file")
+# of files of one's own; a trained model says it only for these
+own_setting = partial(data_setting, is_saved=True, needs=OWN_FILES)
 
 
 class TextSettings(ExampleLimits):
@@ -25,7 +31,7 @@ class TextSettings(ExampleLimits):
         needs=("data_dir", "from_hub"),
         describes="data",
     )
-    data_dir: str | None = data_folder("folder of the task's files, in GLUE's layout")
+    data_dir: str | None = folder_setting("folder of the task's files, in GLUE's layout")
     from_hub: bool = data_setting(False, "take the task's data from the hub instead of --data_dir")
     dataset_revision: str | None = data_setting(
         None,
@@ -33,38 +39,30 @@ class TextSettings(ExampleLimits):
         shown_default="the newest",
     )
     language: str = data_setting("en", "language of XNLI's examples", is_saved=True)
-    train_file: str | None = train_file("CSV, TSV, JSON lines or Parquet file to train on")
-    dev_file: str | None = other_file(
+    train_file: str | None = train_file_setting("CSV, TSV, JSON lines or Parquet file to train on")
+    dev_file: str | None = other_file_setting(
         "file of the same kinds to evaluate on", aliases=("validation_file",)
     )
-    predict_file: str | None = other_file(
+    predict_file: str | None = other_file_setting(
         "file of the same kinds to predict; - for lines of standard input, whose predictions are"
         " printed too: a text per line, with --text_pair_column, or if the model was trained on"
         " pairs, a tab and a second text",
         aliases=("test_file",),
     )
-    text_column: str = data_setting("text", "name of the column with the text", is_saved=True)
-    text_pair_column: str | None = data_setting(
-        None, "name of the column with the second text", is_saved=True
-    )
-    label_column: str = data_setting(
-        "label", "name of the column with the label", is_saved=True, is_list=True
-    )
-    regression: bool = data_setting(
-        False, "predict numbers: the label column holds numbers", is_saved=True
-    )
-    multi_label: bool = data_setting(
+    text_column: str = own_setting("text", "name of the column with the text")
+    text_pair_column: str | None = own_setting(None, "name of the column with the second text")
+    label_column: str = own_setting("label", "name of the column with the label", is_list=True)
+    regression: bool = own_setting(False, "predict numbers: the label column holds numbers")
+    multi_label: bool = own_setting(
         False,
         "a text may have several labels, or none: --label_column names a column of lists (in CSV"
         " and TSV with commas between labels, or as JSON), or several columns of 0 and 1, with"
         " commas between them",
-        is_saved=True,
     )
-    ranking: bool = data_setting(
+    ranking: bool = own_setting(
         False,
         "also score how the second texts of each first text are ranked (MRR, NDCG, recall), for"
         " search: the number of a right one is above 0",
-        is_saved=True,
     )
 
     def check(self) -> None:
@@ -76,10 +74,12 @@ class TextSettings(ExampleLimits):
             raise ValueError("--dataset_revision needs --from_hub")
         if self.multi_label and self.regression:
             raise ValueError("--multi_label and --regression exclude each other")
-        for flag in ("train_file", "dev_file", "predict_file", "regression", "multi_label"):
-            if getattr(self, flag) and self.task_name:
+        for field in fields_of(type(self)):
+            is_own = field.name in OWN_FILES or field.needs == OWN_FILES
+            if self.task_name and is_own and getattr(self, field.name) != field.default:
                 raise ValueError(
-                    f"--{flag} is for files of your own: --task_name has its files and labels"
+                    f"--{field.name} is for files of your own: --task_name has its files, columns"
+                    " and labels"
                 )
 
     def check_settled(self) -> None:
@@ -118,6 +118,10 @@ class ClassifierConfig(TaskConfig):
     def check(self) -> None:
         super().check()
         self.check_parts()
+        if self.texts.reads_lines and self.has_seeds:
+            raise ValueError(
+                "--predict_file -: the lines of standard input are for one model: leave --seeds out"
+            )
         if self.texts.task_name or not (self.texts.data_dir or self.texts.from_hub):
             self.check_files(self.texts, "task_name")
 

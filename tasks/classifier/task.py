@@ -3,6 +3,7 @@
 Tensors have their shape as a suffix: B rows, L labels.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,6 +25,7 @@ from tasks.classifier.scoring import metrics, table_of
 from tasks.classifier.several import THRESHOLDS
 from tasks.classifier.targets import Target, target_of
 from tasks.runs.details import Details, Record
+from tasks.runs.flags import print_whole
 from tasks.runs.ranking import BEST, ranks_in_groups, search_scores
 from tasks.runs.resolve.labels import CLASSIFICATION, Labels, labels_of
 from tasks.runs.resolve.spec import Start
@@ -104,7 +106,7 @@ class LabelTask(LabelReader, Task[Texts, np.ndarray]):
         assert isinstance(source, Source)
         lines = self.target.lines(scores_BL, source.task.range)
         if data.is_printed:
-            print(*lines.printed, sep="\n", flush=True)
+            print_whole("\n".join(lines.printed), sys.stdout)
             return
         results = ["\t".join(map(str, row)) + "\n" for row in lines.shown.tolist()]
         run.write(f"test_results{source.suffix}.tsv", "".join(results))

@@ -14,7 +14,7 @@ from tasks.runs.trained import saved_settings
 
 
 class Embedder(Program[EmbedderConfig]):
-    command = COMMAND
+    name = COMMAND.name
 
     def length(self, config: EmbedderConfig) -> int:
         length = config.vectors.max_seq_length

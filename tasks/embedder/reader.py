@@ -60,6 +60,11 @@ class PairReader(Reader[Pairs]):
         notes = [f"{num_rows:,} pairs, {len(texts):,} texts"]
         if num_columns == 1:
             notes = [f"{num_rows:,} texts"]
+        if pairs.scores and num_columns > 2:
+            notes.append(
+                "scores and hard negatives: the scores are trained on, without the negatives"
+                " (--score_column '' for these)"
+            )
         if fit["rows_cut"]:
             notes.append(f"{fit['rows_cut']:,} cut to --max_seq_length {self.max_seq_length}")
         return with_facts({"texts": columns, "pairs": joined}, {"notes": notes, **fit})

@@ -13,6 +13,9 @@ from tasks.embedder.settings import PairSettings
 from tasks.runs.rows import sources
 from tasks.runs.rows.tables import number_in, open_table
 
+# the columns of hard negatives, and of a score, where the flags name none
+NEGATIVES, SCORE = ["negative"], "score"
+
 
 class Pairs(NamedTuple):
     """Rows of texts: anchor, positive and hard negatives, of which a set to predict has the anchor
@@ -68,14 +71,22 @@ def read(source: Source) -> Pairs:
     none, or there is only one pair to train on."""
     settings = source.settings
     anchor, positive = settings.anchor_column, settings.positive_column
-    negatives = [name.strip() for name in settings.negative_columns.split(",")]
-    table = source.table((anchor, positive, *negatives, settings.score_column))
+    # what the user names must be there
+    negatives, needs_negatives = NEGATIVES, False
+    if settings.negative_columns is not None:
+        negatives = [name.strip() for name in settings.negative_columns.split(",") if name.strip()]
+        needs_negatives = True
+    score = SCORE if settings.score_column is None else settings.score_column
+    table = source.table((anchor, positive, *negatives, score))
     names = [str(table.find(anchor, "--anchor_column"))]
     scored = None
     if source.kind != "predict":
         names.append(str(table.find(positive, "--positive_column")))
-        names += filter(None, (table.find(name, is_needed=False) for name in negatives))
-        scored = table.find(settings.score_column, is_needed=False)
+        found = [table.find(name, "--negative_columns", needs_negatives) for name in negatives]
+        names += filter(None, found)
+        if score:
+            needs_score = settings.score_column is not None
+            scored = table.find(score, "--score_column", needs_score)
     rows: list[tuple[str, ...]] = []
     scores = []
     for place, row in table.rows:

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from ringbase.settings import LONGEST_ROW, Settings, setting
+from ringbase.settings import LONGEST_ROW, Settings, fields_of, setting
 from tasks.runs.commands import Command
 from tasks.runs.settings import (
     DataSettings,
     TaskConfig,
-    data_folder,
     data_setting,
-    other_file,
+    folder_setting,
+    other_file_setting,
     row_setting,
-    train_file,
+    train_file_setting,
 )
 
 Pooling = Literal["mean", "cls"]
@@ -20,30 +20,51 @@ Pooling = Literal["mean", "cls"]
 DEFAULTS: Mapping = {"max_seq_length": 128, "pooling": "mean", "normalize": True}
 
 
+# what `--task_name` has itself
+OF_OWN_FILES = (
+    "train_file",
+    "dev_file",
+    "predict_file",
+    "dataset_name",
+    "anchor_column",
+    "positive_column",
+    "negative_columns",
+    "score_column",
+    "score_scale",
+)
+
+
 class PairSettings(DataSettings):
     """Which pairs of texts are read, and from which columns."""
 
-    train_file: str | None = train_file(
+    train_file: str | None = train_file_setting(
         "CSV, TSV, JSON lines or Parquet file of pairs to train on: an anchor and its positive,"
         " perhaps with hard negatives, or two texts and a score",
     )
-    dev_file: str | None = other_file("the same, to evaluate on")
-    predict_file: str | None = other_file(
+    dev_file: str | None = other_file_setting("the same, to evaluate on")
+    predict_file: str | None = other_file_setting(
         "file of texts, of which the vectors are written: the column anchor"
     )
-    corpus_file: str | None = other_file(
+    corpus_file: str | None = other_file_setting(
         "file of more documents (the column positive) among which the dev set's anchors search",
     )
     task_name: Literal["sts-b", "STS-B"] | None = data_setting(
         None, "sts-b: the pairs and scores of GLUE's STS-B in --data_dir", describes="data"
     )
-    data_dir: str | None = data_folder("folder of the task's files, in GLUE's layout")
+    data_dir: str | None = folder_setting("folder of the task's files, in GLUE's layout")
     anchor_column: str = data_setting("anchor", "column with the first text of a pair")
     positive_column: str = data_setting("positive", "column with the second text of a pair")
-    negative_columns: str = data_setting(
-        "negative", "columns with hard negatives, with commas between them, if there are any"
+    negative_columns: str | None = data_setting(
+        None,
+        "columns with hard negatives, with commas between them; empty for none",
+        shown_default="negative, if there is such a column",
+        is_list=True,
     )
-    score_column: str = data_setting("score", "column with the score of a pair, if there is one")
+    score_column: str | None = data_setting(
+        None,
+        "column with the score of a pair; empty for none",
+        shown_default="score, if there is such a column",
+    )
     score_scale: float = data_setting(
         1.0, "the score of equal texts, by which scores are divided (STS-B: 5)", at_least=1e-6
     )
@@ -111,6 +132,12 @@ class EmbedderConfig(TaskConfig):
 
     def check(self) -> None:
         super().check()
+        default = {field.name: field.default for field in fields_of(PairSettings)}
+        for flag in OF_OWN_FILES:
+            if self.pairs.task_name and getattr(self.pairs, flag) != default[flag]:
+                raise ValueError(
+                    f"--{flag} is for files of your own: --task_name has its files and columns"
+                )
         instead = "task_name" if self.pairs.task_name else "dataset_name"
         self.check_files(self.pairs, instead)
 

@@ -24,11 +24,12 @@ from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
 from ringbase.files import replace_folder
-from tasks.commands import COMMANDS
 from tasks.export.__main__ import ExportConfig
 from tasks.features.task import FeaturesTask
+from tasks.programs import COMMANDS
 from tasks.runs import flags
 from tasks.runs.execute.load import about_arguments, find_model, load_model
+from tasks.runs.remote import is_remote
 from tasks.runs.resolve.spec import Start
 from tasks.runs.task import Task
 
@@ -69,6 +70,8 @@ def export(
     """
     name = os.fspath(folder)
     path = Path(out).expanduser()
+    if is_remote(os.fspath(out)):
+        raise InputError(f"OUT {out} must be a local folder: upload it when it is written")
     if path.exists():
         raise InputError(f"OUT {path} exists already: give a new folder")
     with about_arguments(name):

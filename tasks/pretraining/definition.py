@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bert.corpus.shards import TOKENIZER, find_shards, is_arrow, open_shards
-from tasks.pretraining.settings import COMMAND, PretrainingConfig
+from tasks.pretraining.settings import COMMAND, GOOGLES_WARMUP, PretrainingConfig
 from tasks.runs.resolve.command import Count, Learned, Program, Say
 from tasks.runs.resolve.spec import Start
 from tasks.runs.resolve.start import Needs
@@ -12,7 +12,7 @@ from tasks.runs.rows.reader import Readings
 
 
 class Pretraining(Program[PretrainingConfig]):
-    command = COMMAND
+    name = COMMAND.name
 
     def length(self, config: PretrainingConfig) -> int:
         return config.shards.max_seq_length
@@ -21,6 +21,16 @@ class Pretraining(Program[PretrainingConfig]):
         # TFRecord shards are ids already: Google's program has no tokenizer
         folder = tokenizer_of_shards(config.input_file)
         return Needs(folder is not None, folder)
+
+    def settled(self, config: PretrainingConfig, start: Start, say: Say) -> PretrainingConfig:
+        given = config.training.plan.num_warmup_steps
+        warmup = config.training.plan.resolved().num_warmup_steps
+        if config.do_train and given != warmup != GOOGLES_WARMUP:
+            say(
+                f"note: the warmup of one rank is {warmup:,} steps, a share of so short a training,"
+                f" instead of Google's {GOOGLES_WARMUP:,}; --num_warmup_steps sets another"
+            )
+        return config
 
     def outputs(self, config: PretrainingConfig, start: Start, learned: Learned, say: Say) -> Start:
         if not config.training.init_moments:

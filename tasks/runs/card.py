@@ -5,12 +5,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import ringbase
-from bert.heads import HEADS
+from bert.heads import HEADS, Head
 from ringbase.files import read_object
 from tasks.runs import history
 from tasks.runs.environment import result_file
 
 CARD = "model/README.md"
+PLACE = "this folder, or its name on the hub"
+# that transformers 4 and 5 both have
+PIPELINES = ("feature-extraction", "fill-mask", "text-classification", "token-classification")
 
 
 def card_of(folder: Path) -> str:
@@ -18,15 +21,19 @@ def card_of(folder: Path) -> str:
     run = read_object(folder / "run.json")
     result = read_object(folder / result_file(trains=True))
     (name,) = read_object(folder / "model/config.json")["architectures"]
-    heads = (head for head in HEADS.values() if name.endswith(head.transformers))
-    pipeline = next(heads).pipeline
+    head = _head_of(run, name)
     config = run["config"]
     base = config.get("init_checkpoint") or config.get("model")
+    commits = run.get("hub_commits", {})  # of what is the hub's
     program, *_ = run["environment"]["command"]
     trained = f"A {name}, trained with {Path(program).stem} of RingBERT {ringbase.__version__}"
     scores = result["scores"]
     paragraphs = [
-        _header(pipeline, base, config.get("dataset_name")),
+        _header(
+            head,
+            base if commits.get("model") else None,
+            config.get("dataset_name") if commits.get("data_set") else None,
+        ),
         f"# {folder.resolve().name}",
         f"{trained} from {base or 'initial values'}.",
         "## Scores",
@@ -34,10 +41,37 @@ def card_of(folder: Path) -> str:
         "## Training",
         "\n".join(_training(folder, run, result)),
         "## Use",
-        "    from transformers import pipeline",
-        f'    model = pipeline("{pipeline}", model="this folder, or its name on the hub")',
+        "\n".join(f"    {line}" for line in code_of(head)),
     ]
     return "\n\n".join(paragraphs) + "\n"
+
+
+def _head_of(run: Mapping, name: str) -> Head:
+    """The head of a run's model, whose class in transformers has this name."""
+    if run.get("head") in HEADS:
+        return HEADS[run["head"]]
+    # of an earlier version
+    return next(head for head in HEADS.values() if name.endswith(head.transformers))
+
+
+def code_of(head: Head) -> list[str]:
+    """Lines of Python that load such a model."""
+    if head.library == "sentence-transformers":
+        return [
+            "from sentence_transformers import SentenceTransformer",
+            f'model = SentenceTransformer("{PLACE}")',
+        ]
+    if head.pipeline in PIPELINES:
+        return [
+            "from transformers import pipeline",
+            f'model = pipeline("{head.pipeline}", model="{PLACE}")',
+        ]
+    model = f"AutoModel{head.transformers}"
+    return [
+        f"from transformers import {model}, AutoTokenizer",
+        f'model = {model}.from_pretrained("{PLACE}")',
+        f'tokenizer = AutoTokenizer.from_pretrained("{PLACE}")',
+    ]
 
 
 def is_card_edited(folder: Path) -> bool:
@@ -47,11 +81,12 @@ def is_card_edited(folder: Path) -> bool:
     return file.is_file() and file.read_text(encoding="utf-8", errors="replace") != card_of(folder)
 
 
-def _header(pipeline: str, base: str | None, data_set: str | None) -> str:
-    lines = ["---", "library_name: transformers", f"pipeline_tag: {pipeline}"]
-    if base and _is_of_hub(base):
+def _header(head: Head, base: str | None, data_set: str | None) -> str:
+    """`base` and `data_set` are names on the hub."""
+    lines = ["---", f"library_name: {head.library}", f"pipeline_tag: {head.pipeline}"]
+    if base:
         lines.append(f"base_model: {base}")
-    if data_set and _is_of_hub(data_set):
+    if data_set:
         lines += ["datasets:", f"- {data_set}"]
     lines += ["tags:", "- ringbert", "# license: yours to choose, as model and data allow", "---"]
     return "\n".join(lines)
@@ -77,7 +112,3 @@ def _training(folder: Path, run: Mapping, result: Mapping) -> Iterator[str]:
     yield f"- {batch}, {rate}, seed {config['seed']}, {config['precision']}"
     yield f"- {history.duration(result['seconds'])}; ranks: {result['world_size']}"
     yield f"- command of a rank: `{shlex.join(run['environment']['command'])}`"
-
-
-def _is_of_hub(name: str) -> bool:
-    return not name.startswith((".", "/", "~")) and not Path(name).exists()

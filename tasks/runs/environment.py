@@ -89,7 +89,8 @@ def result_file(trains: bool) -> str:
 
 def cache_folder() -> Path:
     """Where prepared data is kept: $RINGBERT_CACHE, else ~/.cache/ringbert."""
-    return Path(os.environ.get("RINGBERT_CACHE") or Path.home() / ".cache" / "ringbert")
+    named = os.environ.get("RINGBERT_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "ringbert"
 
 
 @contextlib.contextmanager

@@ -6,18 +6,18 @@ for "_". Output appears once per job. No TensorFlow, Keras or MPI here.
 
 import argparse
 import contextlib
+import datetime
 import difflib
 import functools
 import os
 import re
 import socket
 import sys
-import time as clock
+import time
 import tomllib
 import warnings
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
-from datetime import date, time
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
@@ -25,6 +25,7 @@ import ringbase
 from distributed.launcher import FIRST_RANK_S, launched_rank, tell_end, tell_error
 from ringbase.errors import InputError, one_line
 from ringbase.files import SMALL_BYTES, read_text
+from ringbase.secrets import masked
 from ringbase.settings import (
     BOOLEAN_WORDS,
     LONGEST_SHOWN,
@@ -286,14 +287,18 @@ def argv_of(values: Mapping[str, Any], fields: Sequence[Field] | None) -> list[s
     argv = []
     for name, value in values.items():
         field = known.get(name.replace("-", "_"))
-        if isinstance(value, list | tuple | range) and (
-            fields is None or (field and field.is_list)
-        ):
+        takes_list = fields is None or (field is not None and field.is_list)
+        if takes_list and isinstance(value, list | tuple | range):
+            with_comma = [part for part in map(str, value) if "," in part]
+            if with_comma:
+                raise InputError(
+                    f"{name}: {with_comma[0]!r:.40} holds a comma, which separates values"
+                )
             value = ",".join(map(str, value))
         is_one = isinstance(value, str) or not hasattr(value, "__len__")
         # what else is unknown is refused where it is read
         is_known = fields is None or field or isinstance(value, Mapping)
-        if is_known and (not is_one or isinstance(value, date | time)):
+        if is_known and (not is_one or isinstance(value, datetime.date | datetime.time)):
             raise InputError(f"{name[:LONGEST_SHOWN]} must be one value, got {shown(value)}")
         argv.append(f"--{name}={'null' if value is None else value}")
     return argv
@@ -342,8 +347,9 @@ def _refuse(prog: str, message: str) -> NoReturn:
     else:
         # If the launcher does not end this process by then, the first rank has no error: only the
         # file on this machine is wrong.
-        clock.sleep(FIRST_RANK_S)
+        time.sleep(FIRST_RANK_S)
         print(f"{prog}: error on {socket.gethostname()}: {message}", file=sys.stderr, flush=True)
+        tell_error(message)
     raise SystemExit(2) from None
 
 
@@ -365,14 +371,18 @@ def reporting(prog: str) -> Iterator[None]:
 
 def print_on_first(text: str, file: TextIO | None = None) -> None:
     """Prints a line once over all ranks, by default to standard error."""
-    if not is_first():
-        return
+    if is_first():
+        print_whole(masked(text), file or sys.stderr)
+
+
+def print_whole(text: str, file: TextIO) -> None:
+    """Prints a text; whoever reads it may have read enough (`| head`)."""
     try:
-        print(text, file=file or sys.stderr, flush=True)
-    except BrokenPipeError:  # --help | head
+        print(text, file=file, flush=True)
+    except BrokenPipeError:
         # or the flush when Python exits would fail too
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, (file or sys.stderr).fileno())
+        os.dup2(nowhere, file.fileno())
 
 
 def is_first() -> bool:

@@ -18,6 +18,7 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.files import parse_json, read_json
+from ringbase.secrets import masked
 
 FILE = "history.json"
 TRAINING = "training"
@@ -46,7 +47,7 @@ class History:
         if changed is not None:
             entry["changed"] = dict(changed)
         self.entries.append(entry)
-        self.run.write_json(FILE, self.entries)
+        self.run.write_json(FILE, masked(self.entries))
 
     def _entry(self, what: str, origin: str, step: int) -> Entry:
         since_start_s = time.monotonic() - self.run.began_s
@@ -65,7 +66,7 @@ class History:
         other."""
         *before, last = self.entries
         last["predicted"] = sources
-        self.run.write_json(FILE, self.entries)
+        self.run.write_json(FILE, masked(self.entries))
         earlier = [entry["predicted"] for entry in before if "predicted" in entry]
         if not earlier or earlier[-1] == sources:
             return None
@@ -79,7 +80,7 @@ class History:
         ranks = self.world.size
         if self.entries:
             self.entries[-1] |= {"seconds": seconds, "files": files}
-            self.run.write_json(FILE, self.entries)
+            self.run.write_json(FILE, masked(self.entries))
         trainings = [entry for entry in self.entries if entry["what"] == TRAINING]
         if trains and trainings:
             seconds = round(sum(entry["seconds"] for entry in trainings), 1)

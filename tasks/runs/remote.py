@@ -42,8 +42,8 @@ def is_remote(value: object) -> bool:
 
 
 def local_inputs(fields: Sequence[Field], values: Mapping, world: World) -> dict[str, str]:
-    """The local copies of the remote inputs among the values of flags, on every rank that reads
-    them. Raises InputError."""
+    """The paths, on every rank, of the local copies of the remote inputs among the values of flags;
+    the copies are where a rank reads them. Raises InputError."""
     copies = {}
     for each in fields:
         value = values.get(each.name)

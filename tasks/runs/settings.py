@@ -1,8 +1,9 @@
 """Settings that programs share. Without TensorFlow, so that `--help` answers at once."""
 
 import re
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from bert.settings import TokenizerSettings
 from distributed.collectives import CollectiveSettings
@@ -16,6 +17,7 @@ from ringbase.settings import (
     Settings,
     changing,
     fields_of,
+    flat,
     setting,
 )
 
@@ -25,12 +27,12 @@ data_setting = partial(setting, group="data", changes="data")
 # of how that becomes rows
 row_setting = partial(setting, group="data", changes="rows")
 # files of examples to train on, and to evaluate on or to predict
-train_file = partial(
+train_file_setting = partial(
     setting, None, group="data", changes="data", reads="machine", is_table=True, describes="data"
 )
-other_file = partial(setting, None, group="data", reads="machine", is_table=True)
+other_file_setting = partial(setting, None, group="data", reads="machine", is_table=True)
 # folders of such files
-data_folder = partial(
+folder_setting = partial(
     setting, None, group="data", changes="data", reads="machine", describes="data"
 )
 
@@ -173,6 +175,10 @@ class ProgramConfig(Settings):
         """The seeds of the command's runs."""
         return [self.training.loop.seed]
 
+    def unread(self) -> Iterable[str]:
+        """What to say of files that are named but not read."""
+        return ()
+
     @property
     def does_eval(self) -> bool:
         """Whether held-out data are scored at the end."""
@@ -251,6 +257,7 @@ class DevSettings(SelectionSettings, EvaluationSettings):
 class FineTuningConfig(ProgramConfig):
     """What all programs that fine-tune a model have. The set to predict is also the dev set."""
 
+    dev: ClassVar[str] = "dev"  # the file of the dev set is `dev`_file
     evaluation: SelectionSettings
     seeds: str | None = setting(
         None,
@@ -293,6 +300,18 @@ class FineTuningConfig(ProgramConfig):
     def eval_batch_size(self) -> int:
         return self.predict_batch_size
 
+    def unread(self) -> Iterator[str]:
+        values, wanted = flat(self), set(self.wanted_sets)
+        for kind, asks in (
+            ("train", "--do_train does not ask"),
+            ("dev", "neither --do_eval nor an evaluation while training asks"),
+            ("predict", "--do_predict does not ask"),
+        ):
+            file = values.get(f"{kind}_file")
+            is_read = kind in wanted or (kind == self.dev and "dev" in wanted)
+            if file and not is_read:
+                yield f"note: --{kind}_file {file} is not read: {asks} for it"
+
     def check_parts(self) -> None:
         """Raises ValueError: no set is wanted."""
         if not self.wanted_sets:
@@ -300,16 +319,16 @@ class FineTuningConfig(ProgramConfig):
             parts = [f"--{do}" for do in ("do_train", "do_eval", "do_predict") if do in known]
             raise ValueError(f"nothing to do: give one or more of {', '.join(parts)}")
 
-    def check_files(self, files: Settings, instead: str, dev: str = "dev") -> None:
+    def check_files(self, files: Settings, instead: str) -> None:
         """Raises ValueError: no set is wanted, or neither the file of one nor the flag `instead` is
-        given. `dev`: the file of the dev set is `dev`_file."""
+        given."""
         self.check_parts()
         wanted = self.wanted_sets
         dev_reason = "--do_eval" if self.does_eval else "evaluation while training"
         for name, file, reason in (
             ("train", "train_file", "--do_train"),
             ("predict", "predict_file", "--do_predict"),
-            ("dev", f"{dev}_file", dev_reason),
+            ("dev", f"{self.dev}_file", dev_reason),
         ):
             if name in wanted and not (getattr(files, file) or getattr(files, instead)):
                 raise ValueError(f"{reason} needs --{file}, or --{instead}")

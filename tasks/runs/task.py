@@ -30,7 +30,9 @@ TextsOf = Callable[[Batch], tuple[list[np.ndarray], np.ndarray]]
 class Trainable:
     """What training needs of a task: a head with its rows, targets and loss."""
 
-    if TYPE_CHECKING:  # fields or properties: a dataclass would take these for defaults
+    # For type checkers only. Subclasses have these as fields or properties, and a dataclass would
+    # take a property of its base for the default of a field.
+    if TYPE_CHECKING:
 
         @property
         def head(self) -> Head:

@@ -74,7 +74,7 @@ class Prediction(NamedTuple):
 
 
 class SpanDecoder(Decoder):
-    """Makes the scores of windows, the rows of `SpanTask.tables`, into the answers to questions.
+    """Makes the scores of windows, the rows of `SpanReader.tables`, into the answers to questions.
 
     The scores of a window are float32 [tokens, 2], of start and end, without padding.
     """

@@ -10,7 +10,7 @@ from tasks.squad.settings import COMMAND, SquadConfig
 
 
 class Squad(Program[SquadConfig]):
-    command = COMMAND
+    name = COMMAND.name
 
     def length(self, config: SquadConfig) -> int:
         return config.windows.max_seq_length

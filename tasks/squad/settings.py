@@ -1,6 +1,6 @@
 """The flags of bert-squad: names and defaults of run_squad.py, and some more."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
 from tasks.runs.commands import Command
@@ -9,9 +9,9 @@ from tasks.runs.settings import (
     FineTuningConfig,
     batch_size,
     data_setting,
-    other_file,
+    other_file_setting,
     row_setting,
-    train_file,
+    train_file_setting,
 )
 
 MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compared
@@ -20,10 +20,10 @@ MOST_CANDIDATES = 1000  # per question; their pairs of start and end are compare
 class QuestionSettings(DataSettings):
     """Which questions are read."""
 
-    train_file: str | None = train_file(
+    train_file: str | None = train_file_setting(
         "SQuAD JSON to train on, plain or .gz, or Parquet with SQuAD's columns"
     )
-    predict_file: str | None = other_file("file of the same kinds to predict and score")
+    predict_file: str | None = other_file_setting("file of the same kinds to predict and score")
     dataset_name: str | None = data_setting(
         None,
         "hub data set or folder with SQuAD's columns and splits train and validation",
@@ -89,6 +89,7 @@ class AnswerSettings(Settings):
 class SquadConfig(FineTuningConfig):
     """Fine-tune BERT on SQuAD over all MPI ranks."""
 
+    dev: ClassVar[str] = "predict"
     questions: QuestionSettings
     windows: WindowSettings
     answers: AnswerSettings
@@ -105,7 +106,7 @@ class SquadConfig(FineTuningConfig):
 
     def check(self) -> None:
         super().check()
-        self.check_files(self.questions, "dataset_name", dev="predict")
+        self.check_files(self.questions, "dataset_name")
 
     def check_settled(self) -> None:
         version_2 = self.windows.version_2_with_negative

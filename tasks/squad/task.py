@@ -30,7 +30,7 @@ LARGE = 1e30
 Data = DataSet[Examples]
 Results = Sequence[Prediction]
 
-SHOWN = "question", "context", "prediction", "answers", "probability"
+SHOWN = "question", "context", "prediction", "answers", "f1", "probability"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tasks.tagger.settings import COMMAND, TaggerConfig
 
 
 class Tagger(Program[TaggerConfig]):
-    command = COMMAND
+    name = COMMAND.name
 
     def length(self, config: TaggerConfig) -> int:
         return config.sentences.max_seq_length

@@ -2,7 +2,13 @@
 
 from ringbase.settings import LONGEST_ROW, Settings
 from tasks.runs.commands import Command
-from tasks.runs.settings import DataSettings, TaskConfig, other_file, row_setting, train_file
+from tasks.runs.settings import (
+    DataSettings,
+    TaskConfig,
+    other_file_setting,
+    row_setting,
+    train_file_setting,
+)
 
 
 class SentenceSettings(Settings):
@@ -28,14 +34,14 @@ class SentenceSettings(Settings):
 class FileSettings(DataSettings):
     """Which tagged sentences are read."""
 
-    train_file: str | None = train_file(
+    train_file: str | None = train_file_setting(
         "to train on: CoNLL columns (first the word, last its tag, blank lines between sentences),"
         " or JSON lines or Parquet with lists `tokens` and `ner_tags`",
     )
-    dev_file: str | None = other_file(
+    dev_file: str | None = other_file_setting(
         "file of the same kinds to evaluate on", aliases=("validation_file",)
     )
-    predict_file: str | None = other_file(
+    predict_file: str | None = other_file_setting(
         "file of the same kinds to predict, with or without tags", aliases=("test_file",)
     )
 

@@ -242,7 +242,8 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_training_within_a_step(tmp
         refused(lambda: train(**flags), "checkpoints", "cannot be written")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert 5 <= len(steps_begun) < 10  # when the next one is due
+    # the thread may fail before the next step begins; the next checkpoint is due after 10
+    assert 5 <= len(steps_begun) < 10
 
 
 def test_a_training_that_stopped_before_a_skipped_last_step_can_be_finished(tmp_path):

@@ -100,6 +100,11 @@ def test_a_file_is_replaced_as_a_whole_or_stays(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize("text", ['{"a": 1, "b": 2, "a": 3}', '[{"b": {"a": 1, "a": 1}}]'])
+def test_json_with_a_key_twice_is_refused(text):
+    refused(lambda: parse_json(text, "config.json: "), "config.json", "'a' occurs twice")
+
+
 def test_what_is_no_json_or_barely_is_refused():
     halves = '["b\\ud800"]', '{"\\udfff": 1}', '"\\ud800"'  # of a surrogate pair
     for text in ("[" * 100_000, "9" * 5000, *halves, "{'a': 1}", "", "1 2"):

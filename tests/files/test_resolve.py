@@ -14,7 +14,7 @@ from harness.refusals import refused
 from harness.texts import write_lines
 
 from ringbase.settings import flat
-from tasks.commands import COMMANDS
+from tasks.programs import COMMANDS
 from tasks.runs import flags
 from tasks.runs.resolve.command import resolve
 from tasks.runs.resolve.plan import planned

@@ -135,7 +135,7 @@ BAD = {  # what the message names, and command lines that are refused so
     "--model": ["--nomodel", "--model", "--model --do_train", "--model -nodo_train"],
     "'train.json'": ["train.json"],
     "'maybe'": ["--do_train maybe"],
-    "unexpected": ["-1", "--"],
+    "unexpected": ["-1", "--", "--\udcffxyzzy=1"],
     "aaaaaaaa": [f"--{'a' * 5000}=1", "a" * 5000],
     "--max_seq_length": [
         "--max_seq_length=384.0",
@@ -257,6 +257,24 @@ def test_a_bad_file_is_one_line_that_names_it(tmp_path, capsys):
         message = error(capsys, "bert-squad", f"--config={tmp_path}/run.toml")
         assert message.startswith(f"--config {tmp_path}/run.toml: ")
         assert named in message
+
+
+@pytest.mark.parametrize(
+    ("flag", "named"),
+    [
+        ("--text_column=review", "--text_column is for"),
+        ("--ranking", "--ranking is for"),
+        ("--regression", "--regression is for"),
+    ],
+)
+def test_columns_of_a_named_task_cannot_be_given(flag, named, capsys):
+    least = "--output_dir=o", "--do_eval", "--task_name=MRPC", "--data_dir=d"
+    assert refusal(capsys, "bert-classifier", *least, flag).startswith(named)
+
+
+def test_standard_input_is_for_one_model(capsys):
+    flags = "--output_dir=o", "--do_predict", "--predict_file=-", "--seeds=1"
+    assert "--seeds" in refusal(capsys, "bert-classifier", *flags)
 
 
 def test_absl_flag_files(tmp_path, capsys):

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness import refusals
 
 from ringbase.settings import flat
-from tasks import commands
+from tasks import programs
 from tasks.runs import flags
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +28,7 @@ OF_PROGRAMS = {
         f"{command.package}.settings:{command.config.__name__}",
         LEAST_FLAGS.get(command.name, "--output_dir=o --do_train --train_file=t"),
     )
-    for command in commands.COMMANDS
+    for command in programs.COMMANDS
 }
 COMMANDS = OF_PROGRAMS | {
     "bert-corpus build": ("tasks.corpus.settings:BuildConfig", "--output_dir=o --input_file=i"),

@@ -50,6 +50,16 @@ def test_csv_and_json_lines_and_parquet_hold_the_same(tmp_path):
         )
 
 
+def test_a_column_may_have_a_bar_in_its_name(tmp_path):
+    """Which otherwise stands between several names."""
+    write_lines(tmp_path / "a.csv", "a|b,label", "cat,x", "saw,y")
+    table = pa.table({"a|b": ["cat", "saw"], "label": ["x", "y"]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    for name in ("a.csv", "a.parquet"):
+        texts = read_own(tmp_path / name, text_column="a|b")
+        assert (texts.first, texts.labels) == (["cat", "saw"], ["x", "y"])
+
+
 def test_quotes_in_tsv_are_text_and_an_empty_line_of_one_column_is_a_row(tmp_path):
     path = write_lines(
         tmp_path / "a.TSV", "label\ttext\tother", '1\t"a\t"', '0\tb ""\t', "0\t\tc", "", ""

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import ringbert
-from tasks.commands import COMMANDS
+from tasks.programs import COMMANDS
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import faults as soak

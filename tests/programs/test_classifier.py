@@ -5,8 +5,10 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -168,6 +170,32 @@ def test_a_file_is_read_once_for_labels_rows_scores_and_all_seeds(program, data,
         flags = [*own.model_flags(data), *files, *parts]
         scores = programs.bert(program, tmp_path / "out", *flags)
     assert 0 <= scores["eval_accuracy"] <= 1
+
+
+def test_files_that_are_not_read_are_said(flags, tmp_path, capsys):
+    classify(tmp_path / "out", *flags, "--num_train_steps=1")
+    said = capsys.readouterr().err
+    assert re.search("note: --dev_file .*dev.tsv is not read: neither --do_eval nor", said)
+    assert re.search("note: --predict_file .*test.jsonl is not read: --do_predict does not", said)
+    assert "--train_file" not in "".join(re.findall("note: .*not read.*", said))
+
+
+def test_secrets_are_not_written_down_or_printed(data, tmp_path, monkeypatch, capsys):
+    """Here the "host" of a URL is a folder."""
+    folder = tmp_path / "ada:SECRET@host"
+    shutil.copytree(data, folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RINGBERT_COMMAND", "bert-launch -np 2 --mpi-args '-x HF_TOKEN=SECRET'")
+    files = "--train_file=file://ada:SECRET@host/train.csv", "--text_column=body"
+    columns = "--text_pair_column=more", "--label_column=kind"
+    for more in ((), ("--num_train_steps=2", "--resume=never")):
+        again = *own.model_flags(data), *files, *columns, *own.LEARN, "--num_train_steps=1", *more
+        classify("out", *again)
+    assert "SECRET" not in capsys.readouterr().err
+    leaks = [path for path in Path("out").rglob("*") if path.is_file()]
+    assert len(leaks) > 10
+    assert [path for path in leaks if b"SECRET" in path.read_bytes()] == []
+    assert "ada:***@host" in Path("out/run.json").read_text()
 
 
 def test_seeds_start_from_one_model(data, tmp_path, capsys):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from harness import parsing
 from harness.classifier_runs import model_flags, write_data
 from harness.models import save_model
 from harness.program_runs import bert, metrics_in, objects_in, refusal
@@ -345,6 +346,12 @@ def test_a_pair_of_equal_texts_finds_itself(data, tmp_path):
         (["anchor,positive", "a,b", "c,d"], ("--train_batch_size=1",), ["--train_batch_size"]),
         (["anchor,positive,score", "a,b,1", "c,d,2"], (), ["line 3", "--score_scale"]),
         (["anchor,positive,score", "a,b,x", "c,d,2"], (), ["line 2", "score"]),
+        (
+            ["anchor,positive,score", "a,b,1"],
+            ("--score_column=scor",),
+            ["--score_column", "'score'"],
+        ),
+        (["anchor,positive", "a,b"], ("--negative_columns=hard",), ["--negative_columns", "hard"]),
     ],
 )
 def test_bad_pairs_are_one_line(lines, more, named, data, tmp_path, capsys):
@@ -352,6 +359,20 @@ def test_bad_pairs_are_one_line(lines, more, named, data, tmp_path, capsys):
     flags = (*model_flags(data), f"--train_file={tmp_path}/train.csv", "--do_train", *more)
     refusal(capsys, "bert-embedder", lambda: embed(tmp_path / "out", *flags), *named)
     assert not (tmp_path / "out").exists() or not [*(tmp_path / "out").iterdir()]
+
+
+@pytest.mark.parametrize("flag", ["predict_file=mine.csv", "anchor_column=a", "dataset_name=d"])
+def test_what_a_named_task_has_itself_cannot_be_given(flag, capsys):
+    flags = "--output_dir=o", "--task_name=sts-b", "--data_dir=glue", "--do_train", f"--{flag}"
+    parsing.refusal(capsys, "bert-embedder", *flags).index(f"--{flag.partition('=')[0]} is for")
+
+
+def test_scores_beside_hard_negatives_are_said(data, tmp_path, capsys):
+    rows = ["anchor,positive,negative,score", "the cat,a cat,a saw,0.9", "a saw,the saw,a cat,0.8"]
+    write_lines(tmp_path / "train.csv", *rows)
+    flags = (*model_flags(data), f"--train_file={tmp_path}/train.csv", "--do_train")
+    embed(tmp_path / "out", *flags, "--num_train_steps=1", "--train_batch_size=2")
+    assert "scores and hard negatives: the scores are trained on" in capsys.readouterr().err
 
 
 def test_a_missing_file_of_a_named_task_is_one_line(data, tmp_path, capsys):

@@ -93,6 +93,7 @@ def test_saved_models_give_what_the_predictors_give(trained, tmp_path):
     [
         (["{span}", "{span}"], 1, ["OUT", "{span}"]),
         (["{span}x", "out"], 1, ["{span}x"]),
+        (["{span}", "s3://bucket/out"], 1, ["OUT s3://bucket/out", "local folder"]),
         (["{span}", "out", "--signature=texts"], 2, ["--signature", "ids", "assets.extra"]),
     ],
 )

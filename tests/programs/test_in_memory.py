@@ -136,6 +136,21 @@ def test_questions_in_memory_are_read_as_a_file(tmp_path, as_on_the_hub):
         assert (found.paragraphs, found.questions) == (expected.paragraphs, expected.questions)
 
 
+def test_what_is_missing_in_a_frame_is_an_empty_cell(tmp_path):
+    """pandas reads an empty cell of a CSV file as NaN."""
+    file = write_lines(tmp_path / "a.csv", "text,label", "cat,good", ",bad")
+    frame = pandas.read_csv(file)
+    assert frame.text.isna().any()
+    of_frame = file_of(frame, ringbert.Classification)
+    assert Path(of_frame).name == "rows_in_memory.parquet"
+    assert read_own(of_frame)[:3] == read_own(file)[:3] == (["cat", ""], None, ["good", "bad"])
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch):
+    monkeypatch.setenv("RINGBERT_CACHE", "/proc/nothing")
+    refused(lambda: file_of(FRAME), "RINGBERT_CACHE", "/proc/nothing")
+
+
 FRAME = pandas.DataFrame({"text": ["a"], "label": ["x"]})
 FORMS = ("data frame", "list of dicts", "datasets.Dataset")
 
@@ -149,12 +164,15 @@ FORMS = ("data frame", "list of dicts", "datasets.Dataset")
         ({"text": ["a"]}, ["{'text': ['a']}", *FORMS]),
         (FRAME.text, FORMS),
         (datasets.DatasetDict(train=datasets.Dataset.from_list([{"text": "a"}])), FORMS),
-        ([{"text": "a", "label": 1}, {"text": "b", "label": "c"}], ["'c'"]),
+        (
+            [{"text": "a", "label": 1}, {"text": "b", "label": "c"}],
+            ["'label'", "several types (int, str)", "'c'"],
+        ),
         ([{"text": Ellipsis}], ["ellipsis"]),
         ([{"text": "\ud800"}], ["surrogates"]),
         ([{"text": {}}], ["text", "struct"]),
         ([{1: "a"}], ["int"]),
-        (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), ["Duplicate", "text"]),
+        (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), ["same name", "text, text"]),
     ],
     ids=str,
 )

@@ -19,6 +19,7 @@ from harness.squad_files import make_entries, write_squad
 from harness.texts import write_lines, write_model
 
 import ringbert
+from ringbase.errors import as_arguments
 from ringbase.files import read_json
 
 squad = partial(ringbert.Squad, output_dir="out", device="cpu")
@@ -59,7 +60,7 @@ def test_a_job_tells_its_plan(tmp_path):
     )
     (run,) = job.plan(ranks=2)
     assert (run["does"], run["plan"]["steps"], run["plan"]["size"]) == (["train"], 2, 2)
-    refused(partial(squad(train_file="a.json").plan, 2), "--bert_config_file")
+    refused(partial(squad(train_file="a.json").plan, 2), "give bert_config_file")
     script = ringbert.Script(tmp_path / "train.csv", output_dir="out")
     refused(script.plan, "train.csv", "--plan")
 
@@ -79,12 +80,33 @@ def test_a_job_shows_its_command():
         (lambda: squad(train_file=["a", "b"]), ["train_file", "a", "b"]),
         (lambda: squad(train_file="a", max_seq_length=[9]), ["max_seq_length", "[9]"]),
         (lambda: squad(train_file="a", seeds=[1, 1]), ["seeds", "1,1"]),
+        (lambda: squad(train_file="a", seeds=["1,2"]), ["seeds", "comma"]),
         (lambda: ringbert.launch(ringbert.Squad), ["job", "ringbert.Squad"]),
         (lambda: ringbert.launch(JOB, ranks=5, hosts={"a": 2, "b": 2}), ["-np", "4", "5"]),
     ],
 )
 def test_jobs_and_launches_that_are_refused(call, named):
     refused(call, *named)
+
+
+def test_messages_name_arguments_and_keep_commands():
+    told = "--max-rows 1 (--a, --b): run `x --y z`, or --help, or pass --max_rows on"
+    assert as_arguments(told) == "max_rows 1: run `x --y z`, or --help, or pass max_rows on"
+    squads = squad(train_file="none.json", model="/nope")
+    assert "--" not in refused(partial(squads.plan, 2), "/nope")
+
+
+def test_the_files_of_a_script_may_be_names_in_a_list(tmp_path):
+    (tmp_path / "own.py").touch()
+    job = ringbert.Script(tmp_path / "own.py", output_dir="o", input_file=["a", "b"], num_file=3)
+    assert job.argv == ["--output_dir=o", "--input_file=a,b", "--num_file=3"]
+
+
+def test_a_script_takes_paths_and_booleans_as_flags_do():
+    script = ROOT / "examples/own_task.py"
+    job = ringbert.Script(script, output_dir=Path("stars"), do_train="false")
+    assert (job.output_dir, job.do_train) == ("stars", False)
+    assert job.argv == ["--output_dir=stars", "--do_train=false"]
 
 
 def test_flags_with_commas_take_lists():

@@ -25,7 +25,7 @@ from tasks.classifier.reading import Source, Texts, read
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.several import thresholds_of
 from tasks.classifier.task import LabelTask
-from tasks.runs.execute.program import Evaluation
+from tasks.runs.execute.evaluate import Evaluation
 from tasks.runs.rows.cache import in_memory, with_facts
 from tasks.runs.rows.sets import DataSet
 

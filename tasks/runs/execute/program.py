@@ -129,12 +129,10 @@ def run_task(task: Task, sets: Sets, work: Work[FineTuningConfig], job: Job) -> 
     training = None
     for data in sets.train:
         rows = data.tables[task.train_table or task.table]
-        trained = TrainingData(
-            rows,
-            data.prepared.key,
-            settings=changing(config, "rows", "training"),
-            commit=data.source.commit,
-        )
+        # `fixed_settings` puts the schedule's values, of each seed and with defaults, over these
+        fixed = changing(config, "rows", "training")
+        commit = data.source.commit
+        trained = TrainingData(rows, data.prepared.key, settings=fixed, commit=commit)
         for one in runs:
             settings = fixed_settings(trained, config.training, one.seed)
             job.world.on_first(refuse_changes, one.spec, settings)

@@ -39,6 +39,7 @@ from distributed.train import HeldOut, is_finished
 from distributed.versions import environment
 from ringbase.errors import InputError
 from ringbase.files import sha256, write_json
+from ringbase.secrets import masked
 from tasks.runs import history
 from tasks.runs.environment import result_file
 from tasks.runs.execute.job import Job
@@ -379,10 +380,11 @@ class Trainer:
             "plan": asdict(plan),
             "start": spec.start.reason,
             "metric": self._task.metric,
+            "head": self._task.head.name,
             "hub_commits": {"model": spec.start.commit, "data_set": self._data.commit},
             "environment": environment(),
         }
-        job.run.write_json(RUN_FILE, facts)
+        job.run.write_json(RUN_FILE, masked(facts))
         job.run.hyperparameters(job.config)
 
     def _save(self, start: Start, run: Run) -> str:
@@ -410,6 +412,11 @@ class Trainer:
                 f"note: {plan.steps_of_one:,} steps of one rank are {plan.steps:,} here, with"
                 f" {size} times the rows; --global_batch_size {of_one} keeps one rank's steps and"
                 " rate"
+            )
+        if plan.warmup_steps >= plan.steps:
+            say(
+                f"warning: the warmup of {plan.warmup_steps:,} steps does not end before the"
+                f" training, which has {plan.steps:,}"
             )
         warning = None if self._task.head.reads_words else rate_warning(plan)
         if warning:

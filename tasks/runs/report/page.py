@@ -55,8 +55,8 @@ class ReportConfig(Settings):
 
 def main(argv: list[str] | None = None) -> None:
     config = flags.parse(ReportConfig, argv, prog="bert-report")
-    places = [*map(Path, config.folders)]
-    output_file = None if config.output_file is None else Path(config.output_file)
+    places = [Path(folder).expanduser() for folder in config.folders]
+    output_file = None if config.output_file is None else Path(config.output_file).expanduser()
     with flags.reporting("bert-report"):
         path = write_page(places, output_file)
     flags.stop(str(path), 0)

@@ -10,6 +10,7 @@ from tasks.runs.details import Section
 
 def section(content: Section) -> str:
     note = f'<p class="quiet">{html.escape(content["note"])}</p>' if content.get("note") else ""
+    note += legend_of(content)
     if "counts" in content:
         body = matrix(content["labels"], content["counts"])
     elif content["rows"]:
@@ -17,6 +18,19 @@ def section(content: Section) -> str:
     else:
         body = "<p>None.</p>"
     return f"<section><h3>{html.escape(content['title'])}</h3>{note}{body}</section>"
+
+
+# the classes of marks, and what they say
+COLOURS = {"answer": "true", "predicted": "predicted", "answer predicted": "both"}
+
+
+def legend_of(content: Section) -> str:
+    """What the colours of the marks in a table say; "" without marks."""
+    cells = [cell for row in content.get("rows", ()) for cell in row if isinstance(cell, Mapping)]
+    if not any(cell["marks"] for cell in cells):
+        return ""
+    keys = "".join(f'<mark class="{name}">{text}</mark>' for name, text in COLOURS.items())
+    return f'<div class="legend">{keys}</div>'
 
 
 class Best(str):

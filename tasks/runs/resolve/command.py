@@ -12,8 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from bert.text import tokenizer
 from distributed.found import CHECKPOINTS
 from ringbase.errors import InputError
+from ringbase.secrets import masked
 from ringbase.settings import changing, check_settled, fields_of, flat, made, of_type
-from tasks.runs.commands import Command
 from tasks.runs.history import changes
 from tasks.runs.resolve.past import RUN_FILE
 from tasks.runs.resolve.spec import RunSpec, Start
@@ -38,7 +38,7 @@ class Count(NamedTuple):
 class Program(Generic[Config]):
     """What one program adds to the resolution of its runs. Without TensorFlow, as all of it."""
 
-    command: Command
+    name: str  # of the command
 
     def length(self, config: Config) -> int:
         """The most tokens of a row."""
@@ -124,7 +124,7 @@ def resolve(
         if configs:
             own = program.settled(own, start, _say_nothing)
         else:  # what is said and learned is the same for all seeds
-            for note in notes:
+            for note in (*notes, *own.unread()):
                 say(note)
             own = program.settled(own, start, say)
             learned = cache(partial(program.learned, own, readings, say))
@@ -134,16 +134,16 @@ def resolve(
         if config.has_seeds:
             flags |= {"output_dir": str(place), "seed": seed, "seeds": None}
         spec = RunSpec(
-            program=program.command.name,
+            program=program.name,
             seed=seed,
             folder=place,
             does=_parts(own),
             config=flags,
             start=start,
             starts=past.starts,
-            changed=changes(past.facts.get("config", {}), flags),
+            changed=changes(past.facts.get("config", {}), masked(flags)),
             data=changing(own, "data", "rows"),
-            describes=described(own),
+            describes=described(type(own), flags),
         )
         configs.append(own)
         specs.append(spec)
@@ -248,11 +248,10 @@ def _change_of_data(spec: RunSpec) -> str:
     return f"{', '.join(changed)}; or {content}" if changed else content
 
 
-def described(config: Any) -> dict[str, dict[str, Any]]:
+def described(config_class: type, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The flags that tell people most of a run's "model" and "data", with their values."""
-    values = flat(config)
     found: dict[str, dict[str, Any]] = {"model": {}, "data": {}}
-    for field in fields_of(type(config)):
+    for field in fields_of(config_class):
         if field.describes and values[field.name]:
             found[field.describes][field.name] = values[field.name]
     return found

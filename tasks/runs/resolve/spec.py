@@ -10,6 +10,7 @@ from bert.configuration import BertConfig
 from bert.text.tokenizer import Tokenizer
 from distributed.plan import State
 from ringbase.files import digest
+from ringbase.secrets import masked
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def as_json(spec: RunSpec) -> dict[str, Any]:
         "does": list(spec.does),
         "model": model,
         "goes_on_from": progress,
-        "flags": dict(spec.config),
+        "flags": masked(spec.config),
     }
 
 

@@ -42,7 +42,9 @@ class Reader(Generic[Examples]):
     table: ClassVar[str] = "rows"  # whose rows are predicted
     train_table: ClassVar[str | None] = None  # whose rows are trained on, if they are others
 
-    if TYPE_CHECKING:  # fields or properties: a dataclass would take these for defaults
+    # For type checkers only. Subclasses have these as fields or properties, and a dataclass would
+    # take a property of its base for the default of a field.
+    if TYPE_CHECKING:
 
         @property
         def labels(self) -> Sequence[str] | None:

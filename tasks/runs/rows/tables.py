@@ -56,7 +56,7 @@ class Table(NamedTuple):
         """The column's name in this table; of several names with | between them the first that it
         has. `flag` is the user's, which may name another. Raises InputError: the column is needed
         and not there, or it is there twice."""
-        for name in (column, *column.split("|")):
+        for name in names_in(column):
             if self.header.count(name) > 1:
                 raise InputError(f"{self.where}: column {name!r} occurs twice in the header")
             if name in self.header:
@@ -80,6 +80,11 @@ class Table(NamedTuple):
             return f"{names}; several columns of labels need --multi_label"
         near = get_close_matches(column, self.header, 1)
         return names + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def names_in(column: str) -> tuple[str, ...]:
+    """The names that a column may have: its own, which may hold a |, or those between them."""
+    return (column, *column.split("|"))
 
 
 def ending_of(path: Path) -> str:
@@ -189,7 +194,7 @@ def _of_parquet(path: Path, where: str, columns: Sequence[str | None]) -> Table:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             header = file.schema_arrow.names
-            names = {name for column in columns if column for name in column.split("|")}
+            names = {name for column in columns if column for name in names_in(column)}
             table = file.read(columns=[name for name in header if name in names])
             table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
