@@ -7,6 +7,7 @@ from pathlib import Path
 import ringbase
 from bert.heads import HEADS, Head
 from ringbase.files import read_object
+from ringbase.secrets import masked
 from tasks.runs import history
 from tasks.runs.environment import result_file
 
@@ -18,7 +19,7 @@ PIPELINES = ("feature-extraction", "fill-mask", "text-classification", "token-cl
 
 def card_of(folder: Path) -> str:
     """The text of the card, with the hub's YAML header; the licence is left to the user."""
-    run = read_object(folder / "run.json")
+    run = masked(read_object(folder / "run.json"))  # earlier versions did not
     result = read_object(folder / result_file(trains=True))
     (name,) = read_object(folder / "model/config.json")["architectures"]
     head = _head_of(run, name)
@@ -106,7 +107,8 @@ def _training(folder: Path, run: Mapping, result: Mapping) -> Iterator[str]:
     yield f"- weights from: {origin}"
     described = run.get("describes", {}).get("data", {})
     data = [f"--{flag} {value}" for flag, value in described.items()]
-    yield f"- data: {', '.join(data)}"
+    if data:
+        yield f"- data: {', '.join(data)}"
     batch = f"{plan['steps']:,} steps of {plan['global_batch_size']:,} rows"
     rate = f"learning rate {plan['learning_rate']:g}"
     yield f"- {batch}, {rate}, seed {config['seed']}, {config['precision']}"

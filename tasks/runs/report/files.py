@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ringbase.errors import InputError
 from ringbase.files import read_json, read_object
+from ringbase.secrets import masked
 from tasks.runs import history
 from tasks.runs.details import REPORT, Section
 from tasks.runs.environment import result_file
@@ -163,8 +164,8 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
     steps = [line for line in metrics if "loss" in line]
     if not steps:
         raise InputError(f"{folder}: no step is logged yet in metrics.jsonl")
-    run = read_object(path)
-    starts = history.read(folder)
+    run = masked(read_object(path))  # earlier versions wrote secrets down
+    starts = masked(history.read(folder))
     origin, began_s = run.get("start", ""), steps[0].get("time")
     if starts:
         origin, began_s = starts[0]["from"], starts[0]["began"]
