@@ -29,7 +29,7 @@ from bert import ops
 from bert.batch import Layouts
 from bert.heads import SPAN
 from bert.model import Bert
-from bert.optimizer import AdamWeightDecay
+from bert.optimizers.adamw import AdamWeightDecay
 from ringbase.settings import made
 from tasks.bench.settings import SIZES, LoadSettings
 from tasks.bench.step import config_of, random_rows

@@ -1,9 +1,9 @@
 """Rows of tokens -> the model's input. All padding is decided here.
 
-The hidden state has a row for each token, R rows in all, and linear layers see them at once.
-Attention sees each example in a row of its own. Rows of similar length form a group, so that little
-of it is padding: group k has B_k rows of T_k places. All groups together have B rows and P places.
-A batch is a dict of arrays:
+A row of data is an example. The hidden state has a row for each token, R rows in all, and linear
+layers see them at once. A row of attention has the tokens of one example. Rows of similar length
+form a group, so that little of it is padding: group k has B_k rows of T_k places. All groups
+together have B rows and P places. A batch is a dict of arrays:
 
     input_ids, token_type_ids, position_ids    int32 [R]; 0 in rows without a token
     attention_mask                             int32 [P], 1 for each place with a token

@@ -6,7 +6,7 @@ Training waits only while rank 0 copies the values; a thread then writes the cop
 FOLDER/rows-000000032000/             named by rows, because the number of ranks changes the step
     model.safetensors config.json …   the model, written by `bert.weights.copied`
     optimizer.safetensors             moments and step counter
-    state.json                        position in the data, steps done, plan, settings
+    state.json                        `State`: position in the data, steps, settings, evaluations
     manifest.json                     sizes and SHA-256 of all other files
 """
 
@@ -22,7 +22,6 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from distributed import launcher
 from distributed.arrays import host_view
 from distributed.found import checkpoints_in, complete_checkpoints, folder_name
 from distributed.loss_scale import LOSS_SCALE
@@ -174,7 +173,6 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
         replaced(final, replace_folder, fill)
         self._newest = final
-        launcher.tell("saved")
         best = state.best and state.best[0]
         for path in complete_checkpoints(self.folder)[: -self.settings.keep_checkpoints]:
             if path != final and manifest.position_of(path) != best:

@@ -113,7 +113,7 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
     now, restarts = _on_ready_hosts(options), 0
     terminal = os.environ.get(launcher.TERMINAL) or str(launcher.columns(2))
     os.environ.setdefault(launcher.COMMAND, shlex.join(["bert-launch", *sys.argv[1:]]))
-    os.environ |= {launcher.TERMINAL: terminal, launcher.HAS_SAVED: "0", launcher.RESTART: "0"}
+    os.environ |= {launcher.TERMINAL: terminal, launcher.RESTART: "0"}
     os.environ[launcher.JOB_ID] = f"{socket.gethostname()}-{os.getpid()}-{time.time():.0f}"
     while True:
         # of this start alone: a rank that is left of an earlier one must not speak for it
@@ -127,8 +127,6 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
             if status and process.error:
                 launcher.tell_caller(process.error)
             return status
-        if "saved" in process.told:
-            os.environ[launcher.HAS_SAVED] = "1"
         restarts += 1
         os.environ[launcher.RESTART] = str(restarts)
         say(f"restart {restarts} of {options.restarts} in {RESTART_S:.0f} s")

@@ -8,7 +8,6 @@ error may go elsewhere (mpirun --output).
     joined          rank 0: all ranks have joined MPI
     stops           rank 0: SIGUSR1 lets the ranks save and stop, from now on
     runs            rank 0: no longer so
-    saved           rank 0: a checkpoint is complete in its place
     error MESSAGE   the rank that has printed it: why the job fails, where one line says it
     ended STATUS    rank 0: the program is complete (0), or has saved and stopped on request (75);
                     or the rank that has printed why the job fails
@@ -22,7 +21,7 @@ import sys
 import time
 from typing import BinaryIO
 
-RECORDS = r"joined|stops|runs|saved|error [^\n]*|ended \d+"
+RECORDS = r"joined|stops|runs|error [^\n]*|ended \d+"
 LONGEST_BYTES = 3000  # of a message, so that a record is one write to a pipe
 MARK = "\x1e"  # begins a record: the record separator of RFC 7464, "JSON text sequences"
 # mpirun ends the job when any rank fails: the others wait for the first one's error
@@ -35,8 +34,6 @@ JOB_ID = "RINGBERT_JOB_ID"  # tells a job, with all its restarts, from others
 # The columns of the terminal that reads standard error and moves progress bars, "1" if it does not
 # say, "0" without one; also set for bert-launch.
 TERMINAL = "RINGBERT_TERMINAL"
-# "1": this job is a restart, and an earlier start has saved a checkpoint
-HAS_SAVED = "RINGBERT_HAS_SAVED"
 RESTART = "RINGBERT_RESTART"  # how many times the job was started again; "0" at first
 START_TIMEOUT = "RINGBERT_START_TIMEOUT"  # seconds for all ranks to join
 ELASTIC = "RINGBERT_ELASTIC"  # "1": the ranks go on without those that die
@@ -54,6 +51,13 @@ RANK_VARIABLES = (
     "JSM_NAMESPACE_RANK",
     "FLUX_TASK_RANK",
     *RANKS_WITHOUT_SIZE,
+)
+# the ranks on this machine: of Open MPI, Hydra (MPICH, Intel MPI), MVAPICH2, Slurm
+LOCAL_SIZE_VARIABLES = (
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+    "SLURM_NTASKS_PER_NODE",
 )
 SIZE_VARIABLES = (
     "OMPI_COMM_WORLD_SIZE",
@@ -186,6 +190,17 @@ def launched_size() -> tuple[str, int]:
             if size > 1:
                 return f"{name}={value}", size
     return "", 1
+
+
+def share_of_cores() -> int:
+    """How many cores this process may use before its rank has its own: the machine's, divided
+    among the ranks here, or those that the launcher has bound it to."""
+    own = len(os.sched_getaffinity(0))
+    if own < (os.cpu_count() or own):
+        return own
+    sizes = [os.environ.get(name, "") for name in LOCAL_SIZE_VARIABLES]
+    num_ranks = next((int(size) for size in sizes if size.isdigit()), 1)
+    return max(1, own // max(1, num_ranks))
 
 
 def reports() -> bool:

@@ -141,6 +141,16 @@ class Messages:
             raise failure or FirstRankError(reason)
         return result
 
+    def first_here_first(self, function: Callable[[], None]) -> None:
+        """Calls a function on every rank: on the first one of each machine, then on its others,
+        which find what that has left in a cache."""
+        with self.operation("the work of each machine's first rank, then of its others"):
+            for is_first in (True, False):
+                if (self.local_rank == 0) == is_first:
+                    with self.watchdog.working():
+                        function()
+                self.barrier()
+
     def on_each_machine(self, function: Callable[..., T], *args) -> T:
         """Calls `function` on rank 0, then on the first rank of every other machine, which on a
         shared file system finds the files already written. Returns the result of the first rank

@@ -20,8 +20,6 @@ from distributed.collectives import Collectives, Sink
 from distributed.loss_scale import AdaptiveScale, LossScale, Unscaled
 from distributed.world import World
 
-CLIP_NORM = 1.0
-
 Tensors = list[Tensor]  # the gradient of each variable, and last the loss sums [terms]
 
 
@@ -95,8 +93,8 @@ class ScaledUpdate(Protocol):
 
 @dataclass(eq=False)
 class AllreduceOptimizer:
-    """Wraps a Keras optimizer: one sum over ranks, finite check, clip to the global norm 1, one
-    compiled update.
+    """Wraps a Keras optimizer: one sum over ranks, finite check, clip to the global norm
+    `clip_norm` (0: none), one compiled update.
 
     `optimizer` is any that does not clip. `trainable` are its variables, in the order of the
     gradients, all of one dtype. `scales_loss` multiplies the losses by an adaptive scale, for a
@@ -110,6 +108,7 @@ class AllreduceOptimizer:
     collectives: Collectives
     scales_loss: bool = False
     compression: Literal["none", "bf16"] = "none"
+    clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
         (self.dtype,) = {variable.dtype for variable in self.trainable}
@@ -156,8 +155,9 @@ class AllreduceOptimizer:
         scale = self._loss_scale.inverse(self.dtype)
         norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])) * scale
         finite = tf.math.is_finite(norm) & is_valid
-        clip = tf.constant(CLIP_NORM, self.dtype)  # as in tf.clip_by_global_norm
-        scale *= clip / tf.maximum(norm, clip)
+        if self.clip_norm:
+            clip = tf.constant(self.clip_norm, self.dtype)  # as in tf.clip_by_global_norm
+            scale *= clip / tf.maximum(norm, clip)
 
         def change_variables():
             if isinstance(self.optimizer, ScaledUpdate):

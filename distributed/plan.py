@@ -4,6 +4,7 @@ once."""
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -67,6 +68,31 @@ class PlanSettings(Settings):
         **FROM_0,
         changes="training",
     )
+
+    decay_proportion: float = setting(
+        0.1,
+        "share of steps in which the rate of the schedule wsd falls",
+        **FROM_0 | {"at_most": 1},
+        changes="training",
+    )
+    num_decay_steps: int | None = setting(
+        None,
+        "such steps of one rank, divided by the number of ranks; instead of a share",
+        **FROM_0,
+        changes="training",
+    )
+
+    def void(self) -> Mapping[str, str]:
+        reasons = {}
+        if self.num_train_steps is not None:
+            reasons["num_train_epochs"] = "--num_train_steps says how long"
+        if self.num_warmup_steps is not None:
+            reasons["warmup_proportion"] = "--num_warmup_steps says how long"
+        if self.num_decay_steps is not None:
+            reasons["decay_proportion"] = "--num_decay_steps says how long"
+        if self.global_batch_size is not None:
+            reasons["lr_scaling"] = "with --global_batch_size the rate is that of one rank"
+        return reasons
 
     def check(self) -> None:
         if self.train_batch_size is not None and self.global_batch_size is not None:
@@ -154,6 +180,7 @@ class Plan:
     learning_rate: float
     lr_scaling: str
     epochs: float
+    decay_steps: int = 0  # at the end, of the schedule wsd
 
     def on_ranks(self, size: int) -> "Plan":
         """The same steps on the ranks that are left after a death, in micro-batches that are not
@@ -200,6 +227,9 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
     if warmup_of_one is None:
         warmup_of_one = int(steps_of_one * settings.warmup_proportion)
     steps, warmup = steps_of_one // divisor, warmup_of_one // divisor
+    decay_of_one = settings.num_decay_steps
+    if decay_of_one is None:
+        decay_of_one = int(steps_of_one * settings.decay_proportion)
     batch_flag = "--global_batch_size" if keeps_batch else "--train_batch_size"
     length_flag = f"--num_train_{'steps' if settings.num_train_steps else 'epochs'}"
     if steps < 1:
@@ -212,6 +242,11 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
         raise InputError(
             f"--num_warmup_steps {warmup_of_one} is more than the {steps_of_one} steps of"
             f" {length_flag}: lower it, to {steps_of_one // 10} for example, a tenth of the steps"
+        )
+    if settings.num_decay_steps is not None and warmup_of_one + decay_of_one > steps_of_one:
+        raise InputError(
+            f"--num_decay_steps {decay_of_one} and {warmup_of_one} steps of warmup are more than"
+            f" the {steps_of_one} steps of {length_flag}: lower one"
         )
     if steps > MOST_STEPS:
         raise InputError(
@@ -236,6 +271,7 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
         learning_rate=settings.learning_rate * factor,
         lr_scaling=settings.lr_scaling,
         epochs=steps * global_batch / rows,
+        decay_steps=decay_of_one // divisor,
     )
 
 
@@ -295,9 +331,10 @@ class State:
         return int(position), score
 
 
-START = State(0, 0, 1, 1, {})
+# before the first step; its numbers of steps and rows are those of no plan
+START = State(position=0, step=0, steps=1, global_batch_size=1, settings={})
 # of variables that have not been received, or in part: those of no state, or of two
-INCOMPLETE = State(-1, -1, 1, 1, {})
+INCOMPLETE = State(position=-1, step=-1, steps=1, global_batch_size=1, settings={})
 
 
 def first_state(

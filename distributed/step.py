@@ -82,6 +82,11 @@ class TrainingStep(ABC):
         if compares:
             self._own_tensors([batch] * num_batches, keys)
 
+    @property
+    @abstractmethod
+    def compiles_alone(self) -> bool:
+        """Whether `compile` needs no other rank."""
+
     @abstractmethod
     def _compile(self, batches: Sequence[Batch], keys: Sequence) -> None:
         """Computes a step that changes no variable."""
@@ -189,6 +194,10 @@ class SplitStep(TrainingStep):
             clock.wait_for(numbers, ends_step=True)
         return StepResult(numbers, weights), wanted
 
+    @property
+    def compiles_alone(self) -> bool:
+        return self.gradient.alone() is self.gradient
+
     def _compile(self, batches: Sequence[Batch], keys: Sequence) -> None:
         terms = self.gradient.sums(batches, self._undefined(), keys, Collectives().sink())
         terms.numpy()  # memory runs out here or never
@@ -233,6 +242,10 @@ class WholeStep(TrainingStep):
         put_all(own, sink)
         is_valid = tf.reduce_all(tf.math.is_finite(factors))
         return self._apply(sink.totals(), is_valid)
+
+    @property
+    def compiles_alone(self) -> bool:
+        return self.optimizer.world.size == 1
 
     def _compile(self, batches: Sequence[Batch], keys: Sequence) -> None:
         self._compute(batches, self._undefined(), keys).numpy()

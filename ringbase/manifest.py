@@ -1,5 +1,5 @@
-"""The manifest of a checkpoint: the names, sizes and SHA-256 of its files. A folder that matches it
-is intact."""
+"""The manifest of a checkpoint, or of rows in the cache: the names, sizes and SHA-256 of its files.
+A folder that matches it is intact."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ NAME = "manifest.json"
 
 
 def seal(folder: Path, position: int) -> None:
-    """Writes the manifest of a folder, which makes it a checkpoint."""
+    """Writes the manifest of a folder, which makes it complete. `position`: of a checkpoint, in
+    rows of the stream; 0 of rows in the cache."""
     files = {path.name: (path.stat().st_size, sha256(path)) for path in sorted(folder.iterdir())}
     write_json(folder / NAME, {"format": FORMAT, "position": position, "files": files}, 1)
 
 
 def position_of(folder: Path) -> int | None:
-    """The position of a checkpoint whose files are complete, in rows of the stream; None for any
-    other folder."""
+    """The position of a folder that is sealed and has all its files; None for any other."""
     try:
         position, _ = _complete(folder)
     except InputError:

@@ -12,7 +12,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
@@ -66,6 +66,10 @@ class Settings:
     def check_settled(self) -> None:
         """Raises ValueError if values contradict each other of which a trained model may give some
         (`Field.is_saved`). Called when they are known, so not where the settings are made."""
+
+    def void(self) -> Mapping[str, str]:
+        """The flags that the other values make void, if there are any, each with the reason."""
+        return {}
 
     @property
     def given(self) -> frozenset[str]:
@@ -168,6 +172,17 @@ def check_settled(settings: Settings) -> None:
         if isinstance(part, Settings):
             check_settled(part)
     settings.check_settled()
+
+
+def unheeded(settings: Settings, given: Container[str]) -> Iterator[str]:
+    """What to say of flags that are `given` and change nothing, in settings and their parts."""
+    for name, reason in settings.void().items():
+        if name in given:
+            yield f"note: --{name} changes nothing: {reason}"
+    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
+        part = getattr(settings, field.name)
+        if isinstance(part, Settings):
+            yield from unheeded(part, given)
 
 
 def flat(settings: Any) -> dict[str, Any]:

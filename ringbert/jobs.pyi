@@ -24,6 +24,16 @@ class Squad(CommandJob, of=SQUAD):
     num_train_steps: int | None
     warmup_proportion: float
     num_warmup_steps: int | None
+    decay_proportion: float
+    num_decay_steps: int | None
+    lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd']
+    min_lr_ratio: float
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
+    adam_bias_correction: bool
+    max_grad_norm: float
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
@@ -88,6 +98,16 @@ class Squad(CommandJob, of=SQUAD):
         num_train_steps: int | None = None,
         warmup_proportion: float = 0.1,
         num_warmup_steps: int | None = None,
+        decay_proportion: float = 0.1,
+        num_decay_steps: int | None = None,
+        lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd'] = 'linear',
+        min_lr_ratio: float = 0.0,
+        weight_decay: float = 0.01,
+        adam_beta1: float = 0.9,
+        adam_beta2: float = 0.999,
+        adam_epsilon: float = 1e-06,
+        adam_bias_correction: bool = False,
+        max_grad_norm: float = 1.0,
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
@@ -152,6 +172,16 @@ class Classification(CommandJob, of=CLASSIFIER):
     num_train_steps: int | None
     warmup_proportion: float
     num_warmup_steps: int | None
+    decay_proportion: float
+    num_decay_steps: int | None
+    lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd']
+    min_lr_ratio: float
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
+    adam_bias_correction: bool
+    max_grad_norm: float
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
@@ -222,6 +252,16 @@ class Classification(CommandJob, of=CLASSIFIER):
         num_train_steps: int | None = None,
         warmup_proportion: float = 0.1,
         num_warmup_steps: int | None = None,
+        decay_proportion: float = 0.1,
+        num_decay_steps: int | None = None,
+        lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd'] = 'linear',
+        min_lr_ratio: float = 0.0,
+        weight_decay: float = 0.01,
+        adam_beta1: float = 0.9,
+        adam_beta2: float = 0.999,
+        adam_epsilon: float = 1e-06,
+        adam_bias_correction: bool = False,
+        max_grad_norm: float = 1.0,
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
@@ -292,6 +332,16 @@ class Tagging(CommandJob, of=TAGGER):
     num_train_steps: int | None
     warmup_proportion: float
     num_warmup_steps: int | None
+    decay_proportion: float
+    num_decay_steps: int | None
+    lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd']
+    min_lr_ratio: float
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
+    adam_bias_correction: bool
+    max_grad_norm: float
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
@@ -354,6 +404,16 @@ class Tagging(CommandJob, of=TAGGER):
         num_train_steps: int | None = None,
         warmup_proportion: float = 0.1,
         num_warmup_steps: int | None = None,
+        decay_proportion: float = 0.1,
+        num_decay_steps: int | None = None,
+        lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd'] = 'linear',
+        min_lr_ratio: float = 0.0,
+        weight_decay: float = 0.01,
+        adam_beta1: float = 0.9,
+        adam_beta2: float = 0.999,
+        adam_epsilon: float = 1e-06,
+        adam_bias_correction: bool = False,
+        max_grad_norm: float = 1.0,
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
@@ -416,6 +476,16 @@ class Embedding(CommandJob, of=EMBEDDER):
     num_train_steps: int | None
     warmup_proportion: float
     num_warmup_steps: int | None
+    decay_proportion: float
+    num_decay_steps: int | None
+    lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd']
+    min_lr_ratio: float
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
+    adam_bias_correction: bool
+    max_grad_norm: float
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
@@ -488,6 +558,16 @@ class Embedding(CommandJob, of=EMBEDDER):
         num_train_steps: int | None = None,
         warmup_proportion: float = 0.1,
         num_warmup_steps: int | None = None,
+        decay_proportion: float = 0.1,
+        num_decay_steps: int | None = None,
+        lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd'] = 'linear',
+        min_lr_ratio: float = 0.0,
+        weight_decay: float = 0.01,
+        adam_beta1: float = 0.9,
+        adam_beta2: float = 0.999,
+        adam_epsilon: float = 1e-06,
+        adam_bias_correction: bool = False,
+        max_grad_norm: float = 1.0,
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
@@ -560,6 +640,16 @@ class Pretraining(CommandJob, of=PRETRAINING):
     num_train_steps: int | None
     warmup_proportion: float
     num_warmup_steps: int | None
+    decay_proportion: float
+    num_decay_steps: int | None
+    lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd']
+    min_lr_ratio: float
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
+    adam_bias_correction: bool
+    max_grad_norm: float
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
@@ -615,6 +705,16 @@ class Pretraining(CommandJob, of=PRETRAINING):
         num_train_steps: int | None = None,
         warmup_proportion: float = 0.1,
         num_warmup_steps: int | None = None,
+        decay_proportion: float = 0.1,
+        num_decay_steps: int | None = None,
+        lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd'] = 'linear',
+        min_lr_ratio: float = 0.0,
+        weight_decay: float = 0.01,
+        adam_beta1: float = 0.9,
+        adam_beta2: float = 0.999,
+        adam_epsilon: float = 1e-06,
+        adam_bias_correction: bool = False,
+        max_grad_norm: float = 1.0,
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,

@@ -1,5 +1,6 @@
 """The flags of bert-classifier: names and defaults of run_classifier.py, and some more."""
 
+from collections.abc import Mapping
 from functools import partial
 
 from ringbase.files import STANDARD_INPUT
@@ -81,6 +82,11 @@ class TextSettings(ExampleLimits):
                     f"--{field.name} is for files of your own: --task_name has its files, columns"
                     " and labels"
                 )
+
+    def void(self) -> Mapping[str, str]:
+        if not self.task_name:
+            return dict.fromkeys(("data_dir", "language"), "it is for --task_name")
+        return {} if self.task_name.lower() == "xnli" else {"language": "only xnli has several"}
 
     def check_settled(self) -> None:
         if self.from_hub and not self.task_name:

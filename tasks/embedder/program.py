@@ -4,8 +4,9 @@ Start reading at `run_embedder`, below. The loss that joins the rows of all rank
 distributed/joint.py.
 """
 
+from ringbase.settings import fields_of
 from tasks.embedder.definition import PROGRAM
-from tasks.embedder.settings import COMMAND, EmbedderConfig
+from tasks.embedder.settings import COMMAND, EmbedderConfig, LossSettings
 from tasks.embedder.task import EmbedTask, has_scores, most_texts
 from tasks.runs.execute.job import Job, run_on_ranks
 from tasks.runs.execute.program import open_sets, resolved, run_task
@@ -22,7 +23,12 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     """Trains, evaluates and embeds as the flags say, on every rank. Returns the scores."""
     work = resolved(PROGRAM, config, job)
     sets = open_sets(PROGRAM, work, job)
-    return run_task(embed_task(work.config, sets), sets, work, job)
+    task = embed_task(work.config, sets)
+    if task.trains_on_scores:
+        for field in fields_of(LossSettings):
+            if field.name in config.given:
+                job.run.say(f"note: --{field.name} changes nothing: the pairs have scores")
+    return run_task(task, sets, work, job)
 
 
 def embed_task(config: EmbedderConfig, sets: Sets) -> EmbedTask:

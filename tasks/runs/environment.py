@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bert import set_xla_flags
+from bert import set_xla_flags, tensorflow_version
+from distributed import launcher
 from distributed.devices import imported_tensorflow
 from distributed.launcher import launched_size
 from ringbase.errors import InputError, one_line
+from ringbase.files import digest
 from tasks.runs import flags
 from tasks.runs.commands import Command
 
@@ -26,6 +28,8 @@ from tasks.runs.commands import Command
 # as TensorFlow.
 OPTIONAL_IN_KERAS = ("matplotlib", "pandas", "sklearn")
 FULL = (errno.ENOSPC, errno.EDQUOT)
+# what NVIDIA's driver says of its cards and of itself
+CARDS, DRIVER = Path("/proc/driver/nvidia/gpus"), Path("/proc/driver/nvidia/version")
 
 
 def run_command(command: Command, argv: Sequence[str] | None = None) -> None:
@@ -68,7 +72,10 @@ def start(prog: str, module: str, config: Any) -> None:
 def set_environment() -> None:
     """Sets the variables that TensorFlow, Keras and transformers read on import, and XLA when it
     compiles."""
-    set_xla_flags()
+    if any(CARDS.glob("*/information")):
+        set_xla_flags(launcher.share_of_cores(), tuning_folder())
+    else:
+        set_xla_flags()
     os.environ["KERAS_BACKEND"] = "tensorflow"
     default = os.environ.setdefault
     # else only on CPUs with VNNI; with AVX2 its products are faster too
@@ -79,6 +86,23 @@ def set_environment() -> None:
     default("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/proc/driver/nvidia").exists() else "3")
     default("TRANSFORMERS_VERBOSITY", "error")
     default("TOKENIZERS_PARALLELISM", "true")
+
+
+def tuning_folder() -> Path | None:
+    """Where XLA keeps the kernels that it has found by trying, for these cards, driver and
+    TensorFlow; None if it cannot be this user's alone: whoever writes there decides what runs."""
+    cards = sorted(path.read_text() for path in CARDS.glob("*/information"))
+    models = [line for card in cards for line in card.splitlines() if line.startswith("Model")]
+    driver = DRIVER.read_text() if DRIVER.is_file() else ""
+    key = digest(tensorflow_version(), os.environ.get("XLA_FLAGS", ""), models, driver)
+    folder = cache_folder() / "xla" / key
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError:
+        return None
+    is_private = status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return folder if is_private else None
 
 
 def result_file(trains: bool) -> str:

@@ -64,6 +64,7 @@ UNLISTED = (
 REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precision
 FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 PLACEHOLDERS = {int: "N", float: "X", str: "TEXT", TEXTS: "TEXT"}
+MOST_CHOICES = 60  # characters of the values beside a flag in `--help`
 VERSION = f"ringbert {ringbase.__version__}"
 EPILOG = f"""Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag,
 --flag=false or --flag false. The last value of a flag counts. Flags may have one dash or two, and
@@ -176,6 +177,8 @@ def help_of(fields: Sequence[Field], prog: str, description: str) -> str:
         if not field.is_boolean:
             kinds = [kind for kind in alternatives(field.type) if kind is not None]
             values = "|".join(PLACEHOLDERS.get(kind, str(kind)) for kind in kinds)
+            if len(values) > MOST_CHOICES:  # which the text names
+                values = "NAME"
             prefix, form = "--", {"metavar": values}
         names = [prefix + name for name in field.names]
         groups[field.group].add_argument(*names, help=text.replace("%", "%%"), **form)

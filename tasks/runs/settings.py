@@ -1,10 +1,11 @@
 """Settings that programs share. Without TensorFlow, so that `--help` answers at once."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal
 
+from bert.optimizers.settings import OptimizerName, OptimizerSettings, ScheduleSettings
 from bert.settings import TokenizerSettings
 from distributed.collectives import CollectiveSettings
 from distributed.devices import DeviceSettings
@@ -22,6 +23,12 @@ from ringbase.settings import (
 )
 
 Precision = Literal["fp32", "bf16", "fp16"]
+# settings of trainings that trainings of earlier versions did not have
+LATER = {
+    *(field.name for each in (OptimizerSettings, ScheduleSettings) for field in fields_of(each)),
+    "decay_proportion",
+    "num_decay_steps",
+}
 # of what is trained on
 data_setting = partial(setting, group="data", changes="data")
 # of how that becomes rows
@@ -134,7 +141,9 @@ class TrainingSettings(Settings):
     """How a program trains: names and defaults of Google's scripts, and some more."""
 
     plan: PlanSettings
-    optimizer: Literal["adamw", "lamb"] = setting(
+    rate: ScheduleSettings
+    optimization: OptimizerSettings
+    optimizer: OptimizerName = setting(
         "adamw",
         "adamw is BERT's AdamWeightDecay; lamb is for global batches of thousands of rows",
         "training",
@@ -144,11 +153,34 @@ class TrainingSettings(Settings):
     loop: LoopSettings
     resume: str = setting("auto", "auto, never, or the folder of a run to continue", "training")
 
-    def schedule(self) -> dict:
-        """Flag -> value for what must stay the same when a run is resumed."""
+    def void(self) -> Mapping[str, str]:
+        kind = self.rate.lr_scheduler_type
+        reasons = {}
+        if kind != "wsd":
+            names = "decay_proportion", "num_decay_steps"
+            reasons = dict.fromkeys(names, f"--lr_scheduler_type {kind} has no decay at the end")
+        if kind == "constant":
+            reasons["min_lr_ratio"] = "--lr_scheduler_type constant stays at the peak"
+        return reasons
+
+    def fixed(self) -> dict[str, Any]:
+        """Flag -> value for what must stay the same when a run is resumed; of what earlier versions
+        lacked only values that are not the defaults."""
         plan = self.plan.resolved()
         batch = None if plan.global_batch_size else plan.batch_size
-        return changing(self, "training") | changing(plan, "training") | {"train_batch_size": batch}
+        values = changing(self, "training") | changing(plan, "training")
+        of_all = {name: value for name, value in values.items() if name not in LATER}
+        return of_all | {"train_batch_size": batch} | self.recipe()
+
+    def recipe(self) -> dict[str, Any]:
+        """Flag -> value of optimizer and schedule, where it is not Google's."""
+        values = flat(self)
+        default = {field.name: field.default for field in fields_of(type(self))}
+        return {
+            name: values[name]
+            for name in default
+            if name in LATER and values[name] != default[name]
+        }
 
 
 class ProgramConfig(Settings):
@@ -174,10 +206,6 @@ class ProgramConfig(Settings):
     def each_seed(self) -> list[int]:
         """The seeds of the command's runs."""
         return [self.training.loop.seed]
-
-    def unread(self) -> Iterable[str]:
-        """What to say of files that are named but not read."""
-        return ()
 
     @property
     def does_eval(self) -> bool:
@@ -300,17 +328,27 @@ class FineTuningConfig(ProgramConfig):
     def eval_batch_size(self) -> int:
         return self.predict_batch_size
 
-    def unread(self) -> Iterator[str]:
+    def void(self) -> Mapping[str, str]:
         values, wanted = flat(self), set(self.wanted_sets)
+        if self.dev in ("train", "predict") and "dev" in wanted:
+            wanted.add(self.dev)
+        reasons = {}
         for kind, asks in (
             ("train", "--do_train does not ask"),
             ("dev", "neither --do_eval nor an evaluation while training asks"),
             ("predict", "--do_predict does not ask"),
         ):
-            file = values.get(f"{kind}_file")
-            is_read = kind in wanted or (kind == self.dev and "dev" in wanted)
-            if file and not is_read:
-                yield f"note: --{kind}_file {file} is not read: {asks} for it"
+            if kind not in wanted:
+                reasons[f"{kind}_file"] = f"{asks} for it"
+        files = [values.get(f"{kind}_file") for kind in wanted if f"{kind}_file" in values]
+        if all(files):
+            reasons |= dict.fromkeys(("dataset_name", "dataset_revision"), "the files are read")
+        if self.has_seeds:
+            reasons["seed"] = "--seeds has the seeds"
+        if not self.do_train:
+            of_training = (field.name for field in fields_of(SelectionSettings))
+            reasons |= dict.fromkeys(of_training, "--do_train does not ask for a training")
+        return reasons
 
     def check_parts(self) -> None:
         """Raises ValueError: no set is wanted."""

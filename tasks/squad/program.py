@@ -1,7 +1,8 @@
 """bert-squad: fine-tune BERT on SQuAD over all ranks, predict, score (google-research/bert
 `run_squad.py`).
 
-Start reading at `run_squad`, below: start -> data -> model -> plan -> train -> predict -> files.
+Start reading at `run_squad`, below. `resolved` finds out what the command does, `open_sets` reads
+the data, and `run_task` makes the model, trains, predicts and writes the files.
 """
 
 from tasks.runs.execute.job import Job, run_on_ranks
@@ -23,5 +24,10 @@ def run_squad(config: SquadConfig, job: Job) -> Scores:
     work = resolved(PROGRAM, config, job)
     sets = open_sets(PROGRAM, work, job)
     settled = work.config
-    task = SpanTask(settled.windows, settled.answers, settled.metric, saved_settings(settled))
+    task = SpanTask(
+        windows=settled.windows,
+        answers=settled.answers,
+        scoring=settled.metric,
+        settings=saved_settings(settled),
+    )
     return run_task(task, sets, work, job)

@@ -1,8 +1,8 @@
 """The task of bert-squad: the start and the end of the answer in a window of tokens. Contexts are
 cut into windows by Google's rules (google-research/bert `run_squad.py`).
 
-Tensors have their shape as a suffix: B rows, T positions of a row, R of the hidden state, 2 for
-start and end.
+Tensors have their shape as a suffix: B rows of attention, T places of a row, R rows of the hidden
+state, one for each token, 2 for start and end.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ class SpanTask(SpanReader, Task[Examples, Results]):
     """Windows with an answer's first and last token."""
 
     answers: AnswerSettings = field(default_factory=AnswerSettings)
-    count: str = "auto"  # what is counted: the flag `--metric`
+    scoring: str = "auto"  # what F1 counts: the flag `--metric`
     settings: Mapping = field(default_factory=dict)
     head = SPAN
     metric = "f1"
@@ -91,7 +91,7 @@ class SpanTask(SpanReader, Task[Examples, Results]):
         """The scores of the script, and those of each question; none without answers."""
         if not has_answers(examples):
             return {}, {}
-        unit = unit_of(self.count, examples)
+        unit = unit_of(self.scoring, examples)
         texts, _, null_odds, *_ = zip(*results, strict=True)
         predictions = by_id(examples, texts)
         if not self.windows.version_2_with_negative:
@@ -127,7 +127,7 @@ class SpanTask(SpanReader, Task[Examples, Results]):
         examples = data.examples()
         if not has_answers(examples):
             run.say("the questions have no answers: predictions are written, not scored")
-        elif unit_of(self.count, examples) == "word" and not separates_words(examples.paragraphs):
+        elif unit_of(self.scoring, examples) == "word" and not separates_words(examples.paragraphs):
             run.say(
                 "the contexts have no blanks between words: F1 hardly differs from EM; see --metric"
                 " characters"

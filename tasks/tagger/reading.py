@@ -65,7 +65,7 @@ def read(source: Source, characters: bool, labels: Sequence[str] = ()) -> list[S
     if longest > 1 and all(map(_is_counted, sentences)):
         raise InputError(
             f"{source}: the first column counts the words, as in CoNLL-U: the word must be the"
-            " first column"
+            " first column (docs/running.md has a command that makes such a file of it)"
         )
     words = itertools.chain.from_iterable(sentence.words for sentence in sentences)
     if source.kind == "train" and not characters and all(len(word) == 1 for word in words):

@@ -6,9 +6,19 @@ from harness.parsing import LEAST, flags_of, parsed, refusal
 
 MAY_BE_0 = """learning_rate num_train_epochs num_warmup_steps num_warmup warmup_proportion seed
     save_checkpoints_minutes check_steps random_seed short_seq_prob min_frequency stall_warning
-    stall_timeout null_score_diff_threshold"""
+    stall_timeout null_score_diff_threshold num_decay_steps decay_proportion min_lr_ratio
+    weight_decay adam_beta1 adam_beta2 max_grad_norm"""
 ALIASES = {"random_seed": "seed", "max_seq_length": "seq_length"}
-SHARES = {"warmup_proportion", "short_seq_prob", "masked_lm_prob", "character_coverage"}
+SHARES = {
+    "warmup_proportion",
+    "decay_proportion",
+    "min_lr_ratio",
+    "adam_beta1",
+    "adam_beta2",
+    "short_seq_prob",
+    "masked_lm_prob",
+    "character_coverage",
+}
 MOST = {
     "learning_rate": 10,
     "seed": (1 << 32) - 1,

@@ -34,6 +34,9 @@ from transformers import AutoConfig
 
 import ringbert
 from ringbase.files import read_json
+from ringbase.settings import unheeded
+from tasks.classifier.settings import ClassifierConfig
+from tasks.runs.flags import parse
 
 STEPS = 40
 TEXTS = ["cat,good", "saw,bad"] * 4
@@ -172,12 +175,20 @@ def test_a_file_is_read_once_for_labels_rows_scores_and_all_seeds(program, data,
     assert 0 <= scores["eval_accuracy"] <= 1
 
 
-def test_files_that_are_not_read_are_said(flags, tmp_path, capsys):
-    classify(tmp_path / "out", *flags, "--num_train_steps=1")
-    said = capsys.readouterr().err
-    assert re.search("note: --dev_file .*dev.tsv is not read: neither --do_eval nor", said)
-    assert re.search("note: --predict_file .*test.jsonl is not read: --do_predict does not", said)
-    assert "--train_file" not in "".join(re.findall("note: .*not read.*", said))
+def test_flags_that_change_nothing_are_said(flags, tmp_path, capsys):
+    void = "--language=de", "--num_train_epochs=2", "--warmup_proportion=0.5"
+    steps = "--num_train_steps=1", "--num_warmup_steps=0"
+    classify(tmp_path / "out", *flags, *steps, *void)
+    said = re.findall("note: --(.*) changes nothing: (.*)", capsys.readouterr().err)
+    named = ["dev_file", "predict_file", "num_train_epochs", "warmup_proportion", "lr_scaling"]
+    assert {name for name, _ in said} == {*named, "language"}
+    assert dict(said)["predict_file"] == "--do_predict does not ask for it"
+    trains = *own.model_flags(tmp_path), "--do_eval", "--dev_file=d", "--early_stopping_patience=1"
+    config = parse(
+        ClassifierConfig, ["--output_dir=o", "--seed=1", *trains], prog="bert-classifier"
+    )
+    (note,) = unheeded(config, config.given)
+    assert note.startswith("note: --early_stopping_patience changes nothing: --do_train")
 
 
 def test_secrets_are_not_written_down_or_printed(data, tmp_path, monkeypatch, capsys):

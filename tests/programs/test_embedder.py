@@ -371,8 +371,10 @@ def test_scores_beside_hard_negatives_are_said(data, tmp_path, capsys):
     rows = ["anchor,positive,negative,score", "the cat,a cat,a saw,0.9", "a saw,the saw,a cat,0.8"]
     write_lines(tmp_path / "train.csv", *rows)
     flags = (*model_flags(data), f"--train_file={tmp_path}/train.csv", "--do_train")
-    embed(tmp_path / "out", *flags, "--num_train_steps=1", "--train_batch_size=2")
-    assert "scores and hard negatives: the scores are trained on" in capsys.readouterr().err
+    embed(tmp_path / "out", *flags, "--num_train_steps=1", "--train_batch_size=2", "--both_ways")
+    said = capsys.readouterr().err
+    assert "scores and hard negatives: the scores are trained on" in said
+    assert "note: --both_ways changes nothing: the pairs have scores" in said
 
 
 def test_a_missing_file_of_a_named_task_is_one_line(data, tmp_path, capsys):

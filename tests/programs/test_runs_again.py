@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 from harness import classifier_runs as own
 from harness.classifier_runs import classify, table_in, write_rows
-from harness.program_runs import files_in, metrics_in, refusal
+from harness.program_runs import (
+    files_in,
+    metrics_in,
+    refusal,
+    weights_in,
+    without_newest_checkpoint,
+)
 from harness.texts import KINDS
+from safetensors.numpy import load_file
 
 from distributed.run import Run
 from distributed.world import World
@@ -186,3 +193,46 @@ def test_a_seeds_folder_is_uploaded_with_the_whole(tmp_path):
     part.write("result.json", "{}")
     part.publish()
     assert uploaded == [(folder, {"seed-1/result.json": b"{}"})]
+
+
+RECIPE = (
+    "--lr_scheduler_type=wsd",
+    "--num_decay_steps=4",
+    "--min_lr_ratio=0.1",
+    "--weight_decay=0.1",
+    "--adam_beta2=0.98",
+    "--adam_bias_correction",
+    "--max_grad_norm=0.5",
+)
+
+
+def test_a_recipe_is_said_resumed_to_the_bit_and_refused_when_it_changes(flags, tmp_path, capsys):
+    trains = *flags, "--num_train_steps=12", "--save_checkpoints_steps=6", *RECIPE
+    classify(tmp_path / "whole", *trains)
+    said = capsys.readouterr().err
+    assert "recipe: --decay_proportion" not in said
+    for flag in ("--lr_scheduler_type wsd", "--num_decay_steps 4", "--adam_bias_correction True"):
+        assert flag in said.partition("recipe: ")[2].splitlines()[0]
+    lines = [line for line in metrics_in(tmp_path / "whole") if "learning_rate" in line]
+    rates = {line["step"]: line["learning_rate"] for line in lines}
+    assert rates[12] < rates[10] < rates[5]
+    without_newest_checkpoint(tmp_path / "whole", tmp_path / "broken")
+    classify(tmp_path / "broken", *trains)
+    assert weights_in(tmp_path / "broken/model") == weights_in(tmp_path / "whole/model")
+    for changed in ("--weight_decay=0.01", "--lr_scheduler_type=linear", "--max_grad_norm=1"):
+        call = partial(classify, tmp_path / "broken", *trains, changed)
+        name = changed.partition("=")[0]
+        assert name in refused(capsys=capsys, call=call)
+
+
+def test_a_gradient_that_is_not_clipped_moves_further(flags, tmp_path):
+    """LAMB and Adam without weight decay hardly see the size of a gradient; its moments do."""
+    norms = []
+    for limit in (0, 1e-4):
+        out = tmp_path / str(limit)
+        classify(
+            out, *flags, "--num_train_steps=2", "--num_warmup_steps=0", f"--max_grad_norm={limit}"
+        )
+        moments = load_file(next((out / "checkpoints").glob("rows-*")) / "optimizer.safetensors")
+        norms.append(sum(float(abs(value).sum()) for value in moments.values() if value.size > 1))
+    assert norms[0] > 100 * norms[1]

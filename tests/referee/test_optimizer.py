@@ -9,7 +9,10 @@ import pytest
 import tensorflow as tf
 from harness.google import google_rate, google_step
 
-from bert.optimizer import LAMB, AdamWeightDecay, WarmupDecay, make_optimizer
+from bert.optimizers.adamw import AdamWeightDecay
+from bert.optimizers.choose import make_optimizer
+from bert.optimizers.lamb import LAMB
+from bert.optimizers.rate import RateSchedule
 
 NAMES = (
     "bert.embeddings.word_embeddings",
@@ -45,7 +48,7 @@ def test_twenty_steps_are_those_of_google(kind, shape, in_graph):
     scales["bert.still.kernel"] = 0
     variables = [keras.Variable(value, name=name) for name, value in params.items()]
     moments = {name: (np.zeros_like(v), np.zeros_like(v)) for name, v in params.items()}
-    optimizer, before, factors = kind(WarmupDecay(RATE, STEPS, WARMUP)), dict(params), []
+    optimizer, before, factors = kind(RateSchedule(RATE, STEPS, WARMUP)), dict(params), []
     optimizer.build(variables)
 
     def apply(*gradients):
@@ -91,8 +94,8 @@ def test_twenty_steps_are_those_of_google(kind, shape, in_graph):
     ("train_steps", "warmup_steps"), [(100, 10), (100, 0), (7, 3), (8298, 829)]
 )
 def test_the_schedule_is_that_of_google_at_every_step(train_steps, warmup_steps):
-    schedule = WarmupDecay(5e-5, train_steps, warmup_steps)
-    again = WarmupDecay.from_config(schedule.get_config())
+    schedule = RateSchedule(5e-5, train_steps, warmup_steps)
+    again = RateSchedule.from_config(schedule.get_config())
     last = range(train_steps - 1, train_steps + 2)
     for step in [*range(min(train_steps, 200)), *last, 2 * train_steps]:
         ours = float(schedule(tf.constant(step, tf.int64)))
@@ -104,7 +107,7 @@ def test_the_schedule_is_that_of_google_at_every_step(train_steps, warmup_steps)
 
 @pytest.mark.parametrize(("name", "kind"), [("adamw", AdamWeightDecay), ("lamb", LAMB)])
 def test_settings_name_the_optimizer_and_keras_can_rebuild_it(name, kind):
-    optimizer = make_optimizer(name, 1e-4, train_steps=50, warmup_steps=5)
+    optimizer = make_optimizer(name, RateSchedule(1e-4, train_steps=50, warmup_steps=5))
     assert type(optimizer) is kind
     assert float(optimizer.learning_rate) == 0  # before the first step
     other = kind(1e-3, weight_decay_rate=0.1, beta_1=0.8, beta_2=0.99, epsilon=1e-5, exclude=("x",))

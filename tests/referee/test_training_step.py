@@ -15,7 +15,8 @@ from harness.google import google_rate, google_step
 from bert.configuration import BertConfig
 from bert.heads import CLASSIFIER
 from bert.model import Bert, Tracing
-from bert.optimizer import AdamWeightDecay, WarmupDecay
+from bert.optimizers.adamw import AdamWeightDecay
+from bert.optimizers.rate import RateSchedule
 from bert.trained_words import WORDS, AllWords, TrainedWords
 from distributed.arrays import host_view
 from distributed.clock import StepClock
@@ -42,7 +43,7 @@ class Trainer:
             keras.Variable(np.zeros(s, np.float32), name=n) for n, s in shapes.items()
         )
         self.optimizer = AllreduceOptimizer(
-            AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP)),
+            AdamWeightDecay(RateSchedule(RATE, STEPS, WARMUP)),
             [self.kernel, self.bias],
             World(device=Device("cpu" if kind == "cpu" else "gpu")),
             Collectives(),
@@ -199,7 +200,10 @@ def test_words_that_no_text_has_keep_their_embeddings(of_kind, compiled, groupin
         ids = np.concatenate([row.input_ids for row in rows])
         words = AllWords(model, Tracing()) if trains_all else TrainedWords(model, ids, Tracing())
         words.take()
-        adam, world = AdamWeightDecay(WarmupDecay(RATE, STEPS, WARMUP)), World(device=Device("cpu"))
+        adam, world = (
+            AdamWeightDecay(RateSchedule(RATE, STEPS, WARMUP)),
+            World(device=Device("cpu")),
+        )
         optimizer = AllreduceOptimizer(adam, words.variables, world, Collectives())
 
         def loss(batch, key):

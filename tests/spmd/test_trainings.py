@@ -193,6 +193,15 @@ def compare_training(program, config, world, data, folder):
     world.on_first(assert_timed, folder, world.size)
 
 
+@pytest.mark.ranks(2)
+def test_a_recipe_is_one_rank_s(world, data, folder):
+    flags = (*TRAIN, "--lr_scheduler_type=cosine", "--min_lr_ratio=0.1", "--weight_decay=0.05")
+    flags += ("--adam_bias_correction", "--adam_beta1=0.8", "--max_grad_norm=0.5")
+    run("classifier", world, data, folder / "many", *flags)
+    world.on_first(lambda: run("classifier", ALONE, data, folder / "one", *flags))
+    world.on_first(lambda: assert_same_training(folder / "many", folder / "one"))
+
+
 def assert_timed(folder, size):
     """The timeline has each rank's steps one after the other, and no sum ends before all ranks
     have begun it."""

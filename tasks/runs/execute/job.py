@@ -1,10 +1,8 @@
 """What every program sets up before its own work: ranks, backend, run folder."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from threading import Event
 from typing import Any
 
 import keras
@@ -47,9 +45,6 @@ class Job:
     collectives: Collectives
     run: Run
     config: Mapping = field(default_factory=dict)  # the program's flags, for run.json
-    goes_on: bool = False  # after a restart or a death the run continues what this job has saved
-    # set once a training has begun: a death then makes it go on
-    has_trained: Event = field(default_factory=Event)
 
     def finish(
         self,
@@ -93,12 +88,9 @@ def run_on_ranks(
     `config` must be the same on all ranks. In an elastic world the survivors of a death call `work`
     again, unless it handles the death itself. It then continues from what it has written.
     """
-    has_trained = Event()
-    if os.environ.get(launcher.HAS_SAVED) == "1":
-        has_trained.set()
 
     def attempt() -> None:
-        with opened(world, config, folder, has_trained) as (local, job):
+        with opened(world, config, folder) as (local, job):
             work(local, job)
 
     machine = config.machine
@@ -116,16 +108,12 @@ def run_on_ranks(
 
 
 @contextlib.contextmanager
-def opened(
-    world: World, config: Any, folder: str, has_trained: Event | None = None
-) -> Iterator[tuple[Any, Job]]:
+def opened(world: World, config: Any, folder: str) -> Iterator[tuple[Any, Job]]:
     """A job on ranks that have joined, and the configuration with local copies of what is remote.
     Opens the backend; rank 0 locks and writes `folder`, which is uploaded at the end if it is
     remote. Raises InputError: the ranks disagree; the folder is another job's."""
     machine = config.machine
-    has_trained = has_trained or Event()
     values = flat(config)
-    goes_on = any(world.all_gather(has_trained.is_set()))
     products = set_precision(machine.precision, machine.tf32)
     collectives = open_collectives(world, machine.collectives.backend)
     world.agree({"the configuration": values, "the versions of packages": versions()})
@@ -146,7 +134,7 @@ def opened(
         stops = launcher.advice_on_stops() if world.size > 1 else None
         for note in filter(None, (*world.device.notes, products, stops)):
             run.say(note)
-        yield local, Job(world, collectives, run, values, goes_on, has_trained)
+        yield local, Job(world, collectives, run, values)
         # nobody leaves while another may need to repeat the work
         world.on_first(run.publish, True)
         if mirror:

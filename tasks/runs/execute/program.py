@@ -126,23 +126,23 @@ def run_task(task: Task, sets: Sets, work: Work[FineTuningConfig], job: Job) -> 
     is made, traced and compiled once. Returns the scores, or their means over several seeds."""
     config, runs = work.config, work.runs
     model = model_of(work.start, task.head)
-    training = None
+    trainer = None
     for data in sets.train:
         rows = data.tables[task.train_table or task.table]
         # `fixed_settings` puts the schedule's values, of each seed and with defaults, over these
         fixed = changing(config, "rows", "training")
         commit = data.source.commit
-        trained = TrainingData(rows, data.prepared.key, settings=fixed, commit=commit)
+        training_data = TrainingData(rows, data.prepared.key, settings=fixed, commit=commit)
         for one in runs:
-            settings = fixed_settings(trained, config.training, one.seed)
+            settings = fixed_settings(training_data, config.training, one.seed)
             job.world.on_first(refuse_changes, one.spec, settings)
         if any(one.trains for one in runs):
-            training = Trainer(model, task, trained, config.training, job)
+            trainer = Trainer(model, task, training_data, config.training, job)
     predictor = Predictor(model, task, job)
     evaluation = Evaluation(task, predictor, sets.dev, config.eval_batch_size, job.world)
     if not config.has_seeds:
-        return run_once(training, evaluation, sets, runs[0], config)
-    asks_for_more = training or config.does_eval or sets.predict
+        return run_once(trainer, evaluation, sets, runs[0], config)
+    asks_for_more = trainer or config.does_eval or sets.predict
     before = None
     if config.do_train:
         before = job.world.on_first(result_in, job.run.folder)
@@ -154,8 +154,8 @@ def run_task(task: Task, sets: Sets, work: Work[FineTuningConfig], job: Job) -> 
         job.world.on_first(one.job.run.lock_again)
         job.run.say(f"seed {one.seed}")
         with closing(one.job.run):
-            results[one.seed] = run_once(training, evaluation, sets, one, config)
-    return summed_up(config, job, results, None if training else before)
+            results[one.seed] = run_once(trainer, evaluation, sets, one, config)
+    return summed_up(config, job, results, None if trainer else before)
 
 
 @dataclass
@@ -170,7 +170,7 @@ class Outcome:
 
 
 def run_once(
-    training: Trainer | None,
+    trainer: Trainer | None,
     evaluation: Evaluation,
     sets: Sets,
     one: SeedRun,
@@ -186,7 +186,7 @@ def run_once(
     has_all = not sets.predict and (is_scored or not config.does_eval)
     if start.is_complete and config.do_train and has_all:
         return say_complete(job.run, start)
-    outcome = with_model(training, evaluation, one, config)
+    outcome = with_model(trainer, evaluation, one, config)
     if config.does_eval:
         evaluate(outcome, evaluation, one)
     predict_sets(outcome, evaluation, sets.predict, one, config.predict_batch_size)
@@ -200,14 +200,14 @@ def run_once(
 
 
 def with_model(
-    training: Trainer | None, evaluation: Evaluation, one: SeedRun, config: FineTuningConfig
+    trainer: Trainer | None, evaluation: Evaluation, one: SeedRun, config: FineTuningConfig
 ) -> Outcome:
     """A run whose model is trained, or loaded if there is nothing to train."""
     spec, job, history = one
     if one.trains:
-        assert training is not None
+        assert trainer is not None
         held_out = evaluation.held_out(config.evaluation)
-        trained = training.run(spec, job, history, held_out)
+        trained = trainer.run(spec, job, history, held_out)
         return Outcome(evaluation.task, trained.steps, trained._asdict())
     if not config.do_train:  # of an earlier command, and no longer so
         job.run.remove(result_file(trains=False))

@@ -15,7 +15,8 @@ import tensorflow as tf
 from bert import weights
 from bert.batch import Layouts, by_length, in_one_group, rounded_up, with_checked_ids
 from bert.model import Bert, Tracing
-from bert.optimizer import make_optimizer
+from bert.optimizers.choose import make_optimizer
+from bert.optimizers.rate import RateSchedule
 from bert.trained_words import AllWords, TrainedWords
 from distributed.checkpoint import Checkpoints, SavedOptimizer
 from distributed.fit import fit
@@ -127,8 +128,8 @@ class Trainer:
                 "--train_batch_size 1: a pair needs others in its global batch, which are its"
                 " negatives"
             )
-        is_fixed = loop.xla == "on" or (loop.xla == "auto" and world.device.is_gpu)
-        self._layouts = self._few_shapes() if is_fixed else None
+        has_fixed_shapes = loop.xla == "on" or (loop.xla == "auto" and world.device.is_gpu)
+        self._layouts = self._few_shapes() if has_fixed_shapes else None
         is_optimized = world.device.is_gpu or self._plan.steps >= OPTIMIZED_FROM
         tracing = Tracing(recomputes=config.step.recompute, copies_layers=is_optimized)
         self.words = AllWords(model, tracing)
@@ -196,7 +197,6 @@ class Trainer:
                 self._describe(spec, job, plan, fixed)
                 if self._layouts:
                     self._compile([*feed.batches_of_shapes()], run)
-            job.has_trained.set()
             world.stops.from_now_on("finishing what it does, which the next start need not repeat")
             state = fit(self.step, feed, plan, checkpoints, run, loop, state, held_out)
         steps = state.step
@@ -235,6 +235,9 @@ class Trainer:
     def _announce(self, job: Job, plan: Plan, step: int, held_out: HeldOut | None) -> None:
         """Says the plan and the first step, and makes sure that all ranks have the same."""
         job.run.say(str(plan))
+        recipe = [f"--{name} {value}" for name, value in self._config.recipe().items()]
+        if recipe:
+            job.run.say(f"recipe: {', '.join(recipe)}")
         if step:
             job.run.say(f"continues at step {step:,} of {plan.steps:,}")
         self._say_warnings(job, plan, held_out)
@@ -251,6 +254,7 @@ class Trainer:
         self.step.begin(seed)
         self.model.initialize(seed, is_loaded=start.weights is not None)
         self._world.on_first(self._load, start, run, seed, checkpoints)
+        # those that the run only reads; `TrainingStep.synchronize` sends the others
         broadcast_variables(self.words.read, self._world)
         self.words.take()
         # the schedule follows the progress
@@ -288,16 +292,24 @@ class Trainer:
         return int(self._task.lengths(rows, np.arange(len(rows))).max())
 
     def _all_reduce_optimizer(self, job: Job) -> AllreduceOptimizer:
-        """BERT's optimizer with the plan's schedule."""
+        """The optimizer with the plan's schedule."""
         config, plan = self._config, self._plan
-        schedule = plan.learning_rate, plan.steps, plan.warmup_steps
+        schedule = RateSchedule(
+            plan.learning_rate,
+            plan.steps,
+            plan.warmup_steps,
+            config.rate.lr_scheduler_type,
+            plan.decay_steps,
+            config.rate.min_lr_ratio,
+        )
         return AllreduceOptimizer(
-            make_optimizer(config.optimizer, *schedule),
+            make_optimizer(config.optimizer, schedule, config.optimization),
             self.words.variables,
             job.world,
             job.collectives,
             scales_loss=self.model.compute_dtype == "float16",
             compression=config.step.compression,
+            clip_norm=config.optimization.max_grad_norm,
         )
 
     def _training_step(self, job: Job, is_optimized: bool) -> TrainingStep:
@@ -341,11 +353,19 @@ class Trainer:
             f"XLA compiles the step for {count} shape{'s' * (count > 1)} of batches; for BERT-base"
             " on an H200 each took about a minute"
         )
-        with run.progress(count, "compiling", "shape") as bar:
-            for batch in batches_of_shapes:
-                checks = self._config.loop.check_steps > 0
-                self.step.compile(batch, self.plan.accumulation, checks)
-                bar.update()
+
+        def compile_all() -> None:
+            with run.progress(count, "compiling", "shape") as bar:
+                for batch in batches_of_shapes:
+                    checks = self._config.loop.check_steps > 0
+                    self.step.compile(batch, self.plan.accumulation, checks)
+                    bar.update()
+
+        # XLA keeps the kernels that it has found by trying (`tuning_folder`)
+        if self._world.device.is_gpu and self._world.size > 1 and self.step.compiles_alone:
+            self._world.first_here_first(compile_all)
+        else:
+            compile_all()
 
     def _load(self, start: Start, run: Run, seed: int, checkpoints: Checkpoints) -> None:
         """Loads the weights and moments that a run starts from. On rank 0."""

@@ -13,7 +13,7 @@ from bert.text import tokenizer
 from distributed.found import CHECKPOINTS
 from ringbase.errors import InputError
 from ringbase.secrets import masked
-from ringbase.settings import changing, check_settled, fields_of, flat, made, of_type
+from ringbase.settings import changing, check_settled, fields_of, flat, made, of_type, unheeded
 from tasks.runs.history import changes
 from tasks.runs.resolve.past import RUN_FILE
 from tasks.runs.resolve.spec import RunSpec, Start
@@ -124,7 +124,7 @@ def resolve(
         if configs:
             own = program.settled(own, start, _say_nothing)
         else:  # what is said and learned is the same for all seeds
-            for note in (*notes, *own.unread()):
+            for note in (*notes, *unheeded(own, config.given)):
                 say(note)
             own = program.settled(own, start, say)
             learned = cache(partial(program.learned, own, readings, say))
@@ -198,7 +198,7 @@ def settled(config: Config, start: Start) -> tuple[Config, list[str]]:
 
 def schedule_of(config: TrainingSettings, seed: int) -> dict[str, Any]:
     """The flags of a training's schedule, which must not change when it goes on, by name."""
-    settings = {f"--{name}": value for name, value in config.schedule().items()}
+    settings = {f"--{name}": value for name, value in config.fixed().items()}
     return settings | {"--seed": seed}
 
 

@@ -64,11 +64,6 @@ class Past:
         return self.result is not None and self.model is not None
 
     @property
-    def has_trained(self) -> bool:
-        """Whether a training has begun here."""
-        return bool(self.facts) or self.newest is not None
-
-    @property
     def fixed(self) -> Mapping[str, Any] | None:
         """What must not change when the training goes on, by name; None if nobody knows."""
         if self.newest:

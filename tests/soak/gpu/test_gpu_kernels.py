@@ -27,7 +27,8 @@ from benchmarks import gpu_roofline
 from bert.configuration import BertConfig
 from bert.heads import HEADS
 from bert.model import COMPILED_WIDTH, Bert, Tracing
-from bert.optimizer import make_optimizer
+from bert.optimizers.choose import make_optimizer
+from bert.optimizers.rate import RateSchedule
 from distributed.clock import StepClock
 from distributed.collectives import Collectives
 from distributed.devices import Device
@@ -126,7 +127,7 @@ def take_step(head, precision, optimizer_name, recomputes):
     batch = batch_of(head, random_rows([60, 9, 30], 50), "by length")
     tracing = Tracing(recomputes=recomputes)
     optimizer = AllreduceOptimizer(
-        make_optimizer(optimizer_name, 1e-4, 2, 0),
+        make_optimizer(optimizer_name, RateSchedule(1e-4, 2, 0)),
         model.trainable_variables,
         World(device=Device("gpu")),
         Collectives(),

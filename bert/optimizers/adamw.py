@@ -1,5 +1,5 @@
-"""AdamWeightDecay and its schedule, exactly as BERT defines them (google-research/bert
-`optimization.py`)."""
+"""AdamWeightDecay, as BERT defines it (google-research/bert `optimization.py`), and with bias
+correction as PyTorch's AdamW."""
 
 import math
 import re
@@ -12,35 +12,6 @@ from keras import ops
 COMPILED_FROM = 1 << 15
 
 
-class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warmup, then linear decay to 0 over `train_steps`.
-
-    rate(step) = rate * step / warmup_steps                     while step < warmup_steps (so step 0
-    has rate 0)
-               = rate * (1 - min(step, train_steps) / train_steps)             afterwards.
-
-    At step = warmup_steps the rate drops by the factor 1 - warmup_steps / train_steps, as for
-    published models.
-    """
-
-    def __init__(self, rate: float, train_steps: int, warmup_steps: int = 0):
-        # Not constants, by which optimizers of graphs would replace the division by a product.
-        # float32: int32 would live on the host.
-        self.numbers = tf.Variable([float(rate), train_steps, warmup_steps], trainable=False)
-
-    def __call__(self, step):
-        rate, train_steps, warmup_steps = tf.unstack(self.numbers)
-        step = ops.cast(step, "float32")
-        steps_left = train_steps - ops.minimum(step, train_steps)
-        decayed = steps_left / ops.maximum(1.0, train_steps)
-        warmed = step / ops.maximum(1.0, warmup_steps)
-        return rate * ops.where(step < warmup_steps, warmed, decayed)
-
-    def get_config(self):
-        names = "rate", "train_steps", "warmup_steps"
-        return dict(zip(names, self.numbers.numpy().tolist(), strict=True))
-
-
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam without bias correction and with decoupled weight decay, the update of BERT:
 
@@ -49,7 +20,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         parameter -= rate * (m / (sqrt(v) + epsilon) + weight_decay * parameter)
 
     Variables whose name matches one of the `exclude` patterns (regular-expression search) do not
-    decay.
+    decay. With `bias_correction` m is divided by 1 - beta_1^t and v by 1 - beta_2^t, where t counts
+    the steps from 1 (Kingma and Ba 2015, section 3).
     """
 
     def __init__(
@@ -60,6 +32,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
         exclude: tuple[str, ...] = ("LayerNorm", "layer_norm", "bias"),
+        bias_correction: bool = False,
         **kwargs,
     ):
         super().__init__(learning_rate=learning_rate, **kwargs)
@@ -68,6 +41,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.exclude = tuple(exclude)
+        self.bias_correction = bias_correction
         self._updates: dict = {}  # functions by shape, dtype and decay, freed with this object
 
     def build(self, variables):
@@ -97,14 +71,26 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self._update_variable(index, gradient, numbers)
 
     def _numbers(self, scale, rate, dtype):
-        """The numbers that `_step` takes, [3, 6]."""
+        """The numbers that `_step` takes, [3, 6], or [3, 8] with bias correction."""
         numbers = [rate, self.weight_decay_rate, self.beta_1, self.beta_2]
         numbers = [ops.cast(number, dtype) for number in numbers]
         scale = ops.cast(scale, dtype)
         m_factor = (1 - self.beta_1) * scale
         v_factor = math.sqrt(1 - self.beta_2) * scale
-        row = ops.stack([*numbers, m_factor, v_factor])
-        return ops.stack([row] * 3)
+        row = [*numbers, m_factor, v_factor]
+        if self.bias_correction:
+            row += self._corrections(dtype)
+        return ops.stack([ops.stack(row)] * 3)
+
+    def _corrections(self, dtype):
+        """The factors of m, and of the root of v, in the step after `iterations` others."""
+        number = ops.cast(self.iterations, "float32") + 1
+        of_moments = []
+        for beta in (self.beta_1, self.beta_2):
+            exponent = number * (math.log(beta) if beta else -math.inf)
+            of_moments.append(-ops.expm1(exponent))  # 1 - beta^t, in all its digits
+        of_m, of_v = of_moments
+        return [ops.cast(1 / of_m, dtype), ops.cast(1 / ops.sqrt(of_v), dtype)]
 
     def _update_variable(self, index, gradient, numbers):
         variable = self._trainable_variables[index]
@@ -117,7 +103,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self._updates[kind](*handles, gradient, numbers)
 
     def _step(self, parameter, m, v, gradient, numbers, decays):
-        """The new parameter, m and v. `numbers` [3, 6] holds the same six three times. XLA cannot
+        """The new parameter, m and v. `numbers` holds the same ones three times. XLA cannot
         know that, and finds nothing to share between three computations of the moments: one loop
         reads and writes everything."""
 
@@ -126,9 +112,13 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             new_v = beta_2 * v + ops.square(v_factor * gradient)
             return new_m, new_v
 
-        def update(weight_decay, *rest):
-            new_m, new_v = moments(*rest)
-            adam = new_m / (ops.sqrt(new_v) + self.epsilon)
+        def update(weight_decay, beta_1, beta_2, m_factor, v_factor, *corrections):
+            new_m, new_v = moments(beta_1, beta_2, m_factor, v_factor)
+            root = ops.sqrt(new_v)
+            if corrections:
+                new_m *= corrections[0]
+                root *= corrections[1]
+            adam = new_m / (root + self.epsilon)
             return adam + weight_decay * parameter if decays else adam
 
         first, second, third = (tf.unstack(row) for row in tf.unstack(numbers))
@@ -136,7 +126,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if decays:
             rate *= self.trust_ratio(parameter, update(*first[1:]))
         new_parameter = parameter - rate * update(*rest)
-        new_m, new_v = moments(*third[2:])
+        new_m, new_v = moments(*third[2:6])
         return new_parameter, new_m, new_v
 
     def _function(self, shape, dtype, decays):
@@ -155,7 +145,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                 tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
         handles = [tf.TensorSpec([], tf.resource)] * 3
-        arrays = [tf.TensorSpec(size, dtype) for size in (shape, [3, 6])]
+        num_numbers = 8 if self.bias_correction else 6
+        arrays = [tf.TensorSpec(size, dtype) for size in (shape, [3, num_numbers])]
         is_large = math.prod(shape) >= COMPILED_FROM
         compiled = tf.function(step, jit_compile=is_large or None, autograph=False)
         return compiled.get_concrete_function(*handles, *arrays)
@@ -165,42 +156,5 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return 1.0
 
     def get_config(self):
-        names = ("weight_decay_rate", "beta_1", "beta_2", "epsilon", "exclude")
+        names = "weight_decay_rate", "beta_1", "beta_2", "epsilon", "exclude", "bias_correction"
         return super().get_config() | {name: getattr(self, name) for name in names}
-
-
-class LAMB(AdamWeightDecay):
-    """Layer-wise adaptive rates for large batches (You et al. 2020, algorithm 2), without bias
-    correction as in google-research/albert `lamb_optimizer.py`. The update of a variable that
-    decays is AdamWeightDecay's, times
-
-        ||parameter|| / ||update||     (1 where either norm is 0)
-    """
-
-    def trust_ratio(self, parameter, update):
-        parameter_norm = _norm(parameter)
-        update_norm = _norm(update)
-        is_defined = ops.logical_and(parameter_norm > 0, update_norm > 0)
-        divisor = ops.where(is_defined, update_norm, 1.0)
-        return ops.where(is_defined, parameter_norm / divisor, 1.0)
-
-
-def _norm(x):
-    """The Euclidean norm of all numbers, from 64 parallel sums where the shape allows it. In the
-    single sum that XLA's CPU code would compute, each addition waits for the one before."""
-    width = math.prod(x.shape[1:])
-    if not x.shape.rank or width % 64:
-        return ops.norm(x)
-    squares = tf.reshape(tf.square(x), [x.shape[0], width // 64, 64])
-    sums = tf.reduce_sum(squares, 1)
-    total = tf.reduce_sum(tf.abs(sums))  # abs keeps XLA from merging the two sums into one
-    return tf.sqrt(total)
-
-
-def make_optimizer(
-    name: str, learning_rate: float, train_steps: int, warmup_steps: int
-) -> AdamWeightDecay:
-    """The optimizer "adamw" or "lamb" with BERT's schedule. Call `bert.set_xla_flags` before, for
-    its speed."""
-    kind = {"lamb": LAMB, "adamw": AdamWeightDecay}[name]
-    return kind(WarmupDecay(learning_rate, train_steps, warmup_steps))
