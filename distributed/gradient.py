@@ -140,7 +140,7 @@ def traced_once(function: Callable) -> Callable:
 @contextmanager
 def graphs_as_traced() -> Iterator[None]:
     """TensorFlow's graph optimizer (Grappler), which takes seconds when a function is first called,
-    is off within the block: docs/measured.md."""
+    is off within the block: docs/log/2026-11.md."""
     choose = tf.config.optimizer.set_experimental_options
     choose({"disable_meta_optimizer": True})
     try:

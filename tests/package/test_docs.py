@@ -17,7 +17,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "examples/README.md",
-    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
 ]
 RECIPES = sorted((ROOT / "configs").glob("*.toml"))
 # Of benchmarks/, scripts/ and examples/; mpirun, Slurm, docker, TensorBoard; pip, pytest, git;
