@@ -18,6 +18,7 @@ import shutil
 import socket
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
@@ -152,8 +153,7 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, whose keys occur once: which value of two is meant, nobody knows."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the key {shown(twice)} occurs twice")
     return values
 

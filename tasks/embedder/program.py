@@ -24,10 +24,15 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     work = resolved(PROGRAM, config, job)
     sets = open_sets(PROGRAM, work, job)
     task = embed_task(work.config, sets)
+    void = {}
     if task.trains_on_scores:
-        for field in fields_of(LossSettings):
-            if field.name in config.given:
-                job.run.say(f"note: --{field.name} changes nothing: the pairs have scores")
+        names = (field.name for field in fields_of(LossSettings))
+        void = dict.fromkeys(names, "the pairs have scores")
+    elif not any(has_scores(data.tables["pairs"]) for data in sets.dev):
+        void = {"score_scale": "no pair has a score"}
+    for name, reason in void.items():
+        if name in config.given:
+            job.run.say(f"note: --{name} changes nothing: {reason}")
     return run_task(task, sets, work, job)
 
 

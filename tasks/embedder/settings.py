@@ -130,6 +130,12 @@ class EmbedderConfig(TaskConfig):
     vectors: VectorSettings
     loss: LossSettings
 
+    def void(self) -> Mapping[str, str]:
+        reasons = dict(super().void())
+        if "dev" not in self.wanted_sets:
+            reasons["corpus_file"] = "no dev set is read, whose anchors would search in it"
+        return reasons
+
     def check(self) -> None:
         super().check()
         default = {field.name: field.default for field in fields_of(PairSettings)}

@@ -83,6 +83,10 @@ def open_rows(
     job.world.agree({f"the shards {patterns}": key})
     drawn = "read from the shards" if is_static else "drawn again in every epoch"
     job.run.say(f"{patterns}: {len(rows):,} examples, masks {drawn}")
+    if is_static:
+        for name in ("masked_lm_prob", "do_whole_word_mask"):
+            if name in settings.given:
+                job.run.say(f"note: --{name} changes nothing: the shards have masks")
     masking = None if is_static else Masking(start.words, **masks)
     most_masked = masks["max_predictions_per_seq"]
     has_next = built["next_sentence"]

@@ -1,5 +1,6 @@
 """The flags of bert-squad: names and defaults of run_squad.py, and some more."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from ringbase.settings import LONGEST_ROW, Settings, setting
@@ -107,6 +108,13 @@ class SquadConfig(FineTuningConfig):
     def check(self) -> None:
         super().check()
         self.check_files(self.questions, "dataset_name")
+
+    def void(self) -> Mapping[str, str]:
+        reasons = dict(super().void())
+        if not self.windows.version_2_with_negative:
+            flag = "--version_2_with_negative"
+            reasons["null_score_diff_threshold"] = f"without {flag} each question has an answer"
+        return reasons
 
     def check_settled(self) -> None:
         version_2 = self.windows.version_2_with_negative

@@ -2,9 +2,12 @@
 refusals."""
 
 import pytest
-from harness.parsing import LEAST, parsed, refusal
+from harness import parsing
+from harness.parsing import LEAST, SETTINGS, parsed, refusal
 
 import ringbert
+from ringbase.settings import unheeded
+from tasks.runs.flags import parse
 
 
 def error(capsys, command, *argv):
@@ -270,6 +273,31 @@ def test_a_bad_file_is_one_line_that_names_it(tmp_path, capsys):
 def test_columns_of_a_named_task_cannot_be_given(flag, named, capsys):
     least = "--output_dir=o", "--do_eval", "--task_name=MRPC", "--data_dir=d"
     assert refusal(capsys, "bert-classifier", *least, flag).startswith(named)
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "void"),
+    [
+        ("bert-squad", "--null_score_diff_threshold=1", ["null_score_diff_threshold"]),
+        ("bert-squad", "--null_score_diff_threshold=1 --version_2_with_negative", []),
+        ("bert-squad", "--predict_file=p", ["predict_file"]),
+        ("bert-squad", "--predict_file=p --eval_steps=5", []),  # scored while training
+        ("bert-squad", "--dataset_name=d", ["dataset_name"]),
+        ("bert-squad", "--dataset_name=d --do_predict", []),  # of which no file is named
+        ("bert-embedder", "--corpus_file=c", ["corpus_file"]),
+        ("bert-embedder", "--corpus_file=c --do_eval --dev_file=d", []),
+        ("bert-tagger", "--seed=1 --seeds=2,3", ["seed"]),
+        ("bert-tagger", "--num_decay_steps=9", ["num_decay_steps"]),
+        ("bert-tagger", "--num_decay_steps=9 --lr_scheduler_type=wsd", []),
+        ("bert-pretraining", "--num_warmup_steps=1 --warmup_proportion=0.1", ["warmup_proportion"]),
+        ("bert-classifier", "--dev_file=d --do_eval --language=de", ["language"]),
+    ],
+)
+def test_flags_that_others_make_void_are_found(command, flags, void):
+    argv = [*LEAST[command], *flags.split()]
+    config = parse(parsing.named(SETTINGS[command]), argv, prog=command)
+    found = [line.split()[1].removeprefix("--") for line in unheeded(config, config.given)]
+    assert [name for name in found if f"--{name}" not in " ".join(LEAST[command])] == void
 
 
 def test_standard_input_is_for_one_model(capsys):
