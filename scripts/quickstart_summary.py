@@ -39,7 +39,7 @@ def main() -> None:
     step = max(1, len(dev.questions) // SAMPLES)
     for question in dev.questions[::step][:SAMPLES]:
         print(f"  {question.text}")
-        print(f"    predicted: {predictions[question.id]}")
+        print(f"    predicted: {' '.join(predictions[question.id].split())}")
         print(f"    true:      {question.answers[0][0]}")
     trained = folder / "trained"
     print(f"\nA page of plots:  {trained}/report.html")

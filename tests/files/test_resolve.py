@@ -390,6 +390,20 @@ def test_a_spec_is_json_and_its_digest_tells_runs_apart(tmp_path):
     assert len(digests) == 5
 
 
+def test_a_run_is_described_as_the_user_named_it(tmp_path):
+    """Page and card have a remote file's URL, not the name of its copy in the cache."""
+    more = write(tmp_path, "nothing")
+    argv = [f"--output_dir={tmp_path}/out", *SQUAD, *more, "--train_file=/cache/5317/t.json"]
+    config = flags.parse(named(SETTINGS["bert-squad"]), argv, prog="bert-squad")
+    written = {name: flat(config)[name] for name in config.given}
+    written["train_file"] = "s3://bucket/t.json"
+    program = PROGRAMS["bert-squad"]
+    found = resolve(program, config, written, tmp_path / "out", "auto", Readings(), print)
+    (spec,) = found.specs
+    assert spec.describes["data"] == {"train_file": "s3://bucket/t.json"}
+    assert found.config.questions.train_file == "/cache/5317/t.json"
+
+
 def test_nothing_costly_is_imported():
     """Resolution is done before TensorFlow, Keras and MPI are there."""
     modules = ["tasks.runs.resolve.plan", "tasks.runs.resolve.labels"]

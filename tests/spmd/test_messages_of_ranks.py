@@ -31,6 +31,22 @@ def test_messages(world, num_ranks):
     assert world.all_reduce_sum(np.array([1, 2])).tolist() == [size, 2 * size]
 
 
+@ALL
+def test_the_first_rank_of_a_machine_works_before_its_others(world, num_ranks, tmp_path):
+    """Who comes later finds what it has left."""
+    folder = world.broadcast(tmp_path if world.rank == 0 else None)
+    seen = []
+
+    def work():
+        if world.rank == 0:
+            time.sleep(0.2)
+        seen.append((folder / "left").exists())
+        (folder / "left").touch()
+
+    world.first_here_first(work)
+    assert world.all_gather(seen) == [[False], *[[True]] * (num_ranks - 1)]
+
+
 class Watched:
     """MPI's communicator, and in `sizes` the bytes of each object that was sent with it."""
 
