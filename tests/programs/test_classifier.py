@@ -7,8 +7,8 @@ import math
 import os
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -157,6 +157,12 @@ def test_a_head_for_other_labels_starts_anew_and_class_weights_reach_the_trainin
     assert {row[1] for row in table_in(tmp_path / "heavy/predictions.tsv")[1:]} == {"b"}
 
 
+def serve_once(pipe, text):
+    """Whoever opens the pipe a second time does not find it."""
+    pipe.write_text(text)
+    pipe.unlink()
+
+
 @pytest.mark.parametrize("program", ["classifier", "tagger"])
 def test_a_file_is_read_once_for_labels_rows_scores_and_all_seeds(program, data, tmp_path):
     """So it may be a named pipe, which can be read once."""
@@ -164,14 +170,14 @@ def test_a_file_is_read_once_for_labels_rows_scores_and_all_seeds(program, data,
     conll = ".conll", ["cat B-x", "", "saw O", ""]
     ending, rows = {"classifier": csv, "tagger": conll}[program]
     train, dev = (tmp_path / f"{name}{ending}" for name in ("train", "dev"))
-    with ThreadPoolExecutor() as pool:
-        for pipe in (train, dev):
-            os.mkfifo(pipe)
-            pool.submit(pipe.write_text, "\n".join(rows))
-        files = f"--train_file={train}", f"--dev_file={dev}"
-        parts = "--do_train", "--do_eval", "--seeds=1,2", "--num_train_steps=2"
-        flags = [*own.model_flags(data), *files, *parts]
-        scores = programs.bert(program, tmp_path / "out", *flags)
+    for pipe in (train, dev):
+        os.mkfifo(pipe)
+        # a daemon: nobody may come
+        Thread(target=serve_once, args=(pipe, "\n".join(rows)), daemon=True).start()
+    files = f"--train_file={train}", f"--dev_file={dev}"
+    parts = "--do_train", "--do_eval", "--seeds=1,2", "--num_train_steps=2"
+    flags = [*own.model_flags(data), *files, *parts]
+    scores = programs.bert(program, tmp_path / "out", *flags)
     assert 0 <= scores["eval_accuracy"] <= 1
 
 
