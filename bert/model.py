@@ -89,15 +89,15 @@ class Bert(keras.layers.Layer):
         if seed is not None:
             self.initialize(seed)
 
-    def initialize(self, seed: int, is_loaded: bool = False) -> None:
-        """Gives the variables their initial values; with `is_loaded` the encoder, whose weights
-        will be loaded, gets none."""
+    def initialize(self, seed: int, needs: Callable[[str], bool] = lambda name: True) -> None:
+        """Gives the variables their initial values; those of the encoder only where it `needs` the
+        tensor of this name, because no weights will be loaded for it."""
         tensors = self.named_tensors()
         drawn = [name for name in tensors if not name.endswith(("gamma", "beta", "bias"))]
         drawn.sort(key=lambda name: name.endswith("output_weights"))  # these take the last seeds
         seeds = dict(zip(drawn, itertools.count(seed * 100_003 + 1)))
         for name, variable in tensors.items():
-            if is_loaded and name.startswith(ENCODER):
+            if name.startswith(ENCODER) and not needs(name):
                 continue
             if name in seeds:
                 deviation = self._encoder.deviation(self.config, name)

@@ -60,3 +60,27 @@ class VocabularySettings(Settings):
     @property
     def lower_case(self) -> bool:
         return self.kind == "wordpiece" if self.do_lower_case is None else self.do_lower_case
+
+
+class DropoutSettings(Settings):
+    """Dropout in training, instead of what the model's configuration says; the trained model's
+    configuration says this then."""
+
+    hidden_dropout_prob: float | None = setting(
+        None,
+        "dropout of embeddings and of each layer's two outputs",
+        "layers",
+        shown_default="the model's own",
+        at_least=0,
+        at_most=0.99,
+        changes="training",
+    )
+    attention_probs_dropout_prob: float | None = setting(
+        None,
+        "dropout of the probabilities of attention",
+        "layers",
+        shown_default="the model's own",
+        at_least=0,
+        at_most=0.99,
+        changes="training",
+    )

@@ -1,5 +1,6 @@
 """A fine-tuning changes the word embeddings of the tokens in its data, and of no others."""
 
+from collections.abc import Collection
 from typing import Any
 
 import keras
@@ -13,18 +14,24 @@ WORDS = "bert/embeddings/word_embeddings"
 
 
 class AllWords:
-    """The model's own variables, all of which are trained."""
+    """The model's own variables, all of which are trained, but for the tensors with `frozen` names,
+    which have no gradient, no sum over ranks and no moments."""
 
-    read: tuple[keras.Variable, ...] = ()  # of the model, which `take` reads
+    read: tuple[keras.Variable, ...] = ()  # of the model, whose values the training only reads
 
-    def __init__(self, model: Bert, tracing: Tracing):
+    def __init__(self, model: Bert, tracing: Tracing, frozen: Collection[str] = ()):
         self._model = model
         self._tracing = tracing
-        self.variables = list(model.trainable_variables)
+        tensors = model.named_tensors()
+        self._frozen = {name: tensors[name] for name in frozen}
+        self.read = tuple(self._frozen.values())
+        self.variables = [tensors[name] for name in tensors if name not in self._frozen]
 
     def scores(self, batch: Batch, dropout_key: tf.Tensor) -> Any:
         """The model's scores in training."""
-        return self._model(batch, dropout_key, tracing=self._tracing)
+        # A gradient tape records nothing that depends on these alone: the backward pass ends there.
+        constant = {name: tf.stop_gradient(each.value) for name, each in self._frozen.items()}
+        return self._model(batch, dropout_key, constant, self._tracing)
 
     def take(self) -> None:
         """Takes the values of the model."""

@@ -90,6 +90,8 @@ class Checkpoints:
     parts: Sequence[Saved]
     settings: LoopSettings
     publish: Callable[[], None] = lambda: None
+    # the position of one that is written whatever the steps, and never removed
+    keeps: int | None = None
 
     def __post_init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
@@ -105,9 +107,11 @@ class Checkpoints:
         self._saved_s = time.monotonic()
 
     def is_due(self, state: State) -> bool:
-        """Whether it is the turn of a checkpoint: each so many steps, and after each evaluation."""
+        """Whether it is the turn of a checkpoint: each so many steps, after each evaluation, and at
+        the position of `keeps`."""
         is_turn = state.step % self.settings.save_checkpoints_steps == 0
-        return state.step > 0 and (is_turn or state.evaluated == state.position)
+        is_here = state.position in (state.evaluated, self.keeps)
+        return state.step > 0 and (is_turn or is_here)
 
     def check(self) -> None:
         """Raises InputError if the checkpoint that is being written cannot be: at once, on rank 0,
@@ -175,6 +179,6 @@ class Checkpoints:
         self._newest = final
         best = state.best and state.best[0]
         for path in complete_checkpoints(self.folder)[: -self.settings.keep_checkpoints]:
-            if path != final and manifest.position_of(path) != best:
+            if path != final and manifest.position_of(path) not in (best, self.keeps):
                 remove_folder(path)
         self.publish()

@@ -338,15 +338,20 @@ INCOMPLETE = State(position=-1, step=-1, steps=1, global_batch_size=1, settings=
 
 
 def first_state(
-    plan: Plan, settings: dict[str, object], saved: State | None, continues: bool
+    plan: Plan,
+    settings: dict[str, object],
+    saved: State | None,
+    continues: bool,
+    is_lengthened: bool = False,
 ) -> State:
     """Where a training by the plan begins: at row 0, or at a saved state, perhaps of another number
-    of ranks. The checkpoints of its evaluations are there only if a run `continues`."""
+    of ranks. The checkpoints of its evaluations are there only if a run `continues`. A state at the
+    end of its own plan is at the end of this one, unless the plan `is_lengthened`."""
     saved, rows = saved or START, plan.global_batch_size
     step = saved.step
     if saved.global_batch_size != rows:
         step = -(-saved.position // rows)
-    if saved.step >= saved.steps:
+    if saved.step >= saved.steps and not is_lengthened:
         step = plan.steps
     return State(
         position=saved.position,

@@ -28,12 +28,20 @@ class Squad(CommandJob, of=SQUAD):
     num_decay_steps: int | None
     lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd']
     min_lr_ratio: float
+    lr_power: float
+    lr_decay_type: Literal['1-sqrt', 'linear', 'cosine']
     weight_decay: float
     adam_beta1: float
     adam_beta2: float
     adam_epsilon: float
     adam_bias_correction: bool
     max_grad_norm: float
+    layer_lr_decay: float
+    head_learning_rate: float | None
+    freeze: int | Literal['embeddings', 'encoder'] | None
+    reinit_layers: int
+    hidden_dropout_prob: float | None
+    attention_probs_dropout_prob: float | None
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
@@ -77,6 +85,7 @@ class Squad(CommandJob, of=SQUAD):
     n_best_size: int
     max_answer_length: int
     null_score_diff_threshold: float
+    label_smoothing_factor: float
     metric: Literal['auto', 'squad_v1', 'squad_v2', 'korquad_v1', 'characters']
     def __init__(
         self,
@@ -102,12 +111,20 @@ class Squad(CommandJob, of=SQUAD):
         num_decay_steps: int | None = None,
         lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd'] = 'linear',
         min_lr_ratio: float = 0.0,
+        lr_power: float = 2.0,
+        lr_decay_type: Literal['1-sqrt', 'linear', 'cosine'] = '1-sqrt',
         weight_decay: float = 0.01,
         adam_beta1: float = 0.9,
         adam_beta2: float = 0.999,
         adam_epsilon: float = 1e-06,
         adam_bias_correction: bool = False,
         max_grad_norm: float = 1.0,
+        layer_lr_decay: float = 1.0,
+        head_learning_rate: float | None = None,
+        freeze: int | Literal['embeddings', 'encoder'] | None = None,
+        reinit_layers: int = 0,
+        hidden_dropout_prob: float | None = None,
+        attention_probs_dropout_prob: float | None = None,
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
@@ -151,6 +168,7 @@ class Squad(CommandJob, of=SQUAD):
         n_best_size: int = 20,
         max_answer_length: int = 30,
         null_score_diff_threshold: float = 0.0,
+        label_smoothing_factor: float = 0.0,
         metric: Literal['auto', 'squad_v1', 'squad_v2', 'korquad_v1', 'characters'] = 'auto',
     ) -> None: ...
 
@@ -176,12 +194,20 @@ class Classification(CommandJob, of=CLASSIFIER):
     num_decay_steps: int | None
     lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd']
     min_lr_ratio: float
+    lr_power: float
+    lr_decay_type: Literal['1-sqrt', 'linear', 'cosine']
     weight_decay: float
     adam_beta1: float
     adam_beta2: float
     adam_epsilon: float
     adam_bias_correction: bool
     max_grad_norm: float
+    layer_lr_decay: float
+    head_learning_rate: float | None
+    freeze: int | Literal['embeddings', 'encoder'] | None
+    reinit_layers: int
+    hidden_dropout_prob: float | None
+    attention_probs_dropout_prob: float | None
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
@@ -231,6 +257,8 @@ class Classification(CommandJob, of=CLASSIFIER):
     multi_label: bool
     ranking: bool
     max_seq_length: int
+    label_smoothing_factor: float
+    classifier_dropout: float | None
     class_weights: str | None
     def __init__(
         self,
@@ -256,12 +284,20 @@ class Classification(CommandJob, of=CLASSIFIER):
         num_decay_steps: int | None = None,
         lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd'] = 'linear',
         min_lr_ratio: float = 0.0,
+        lr_power: float = 2.0,
+        lr_decay_type: Literal['1-sqrt', 'linear', 'cosine'] = '1-sqrt',
         weight_decay: float = 0.01,
         adam_beta1: float = 0.9,
         adam_beta2: float = 0.999,
         adam_epsilon: float = 1e-06,
         adam_bias_correction: bool = False,
         max_grad_norm: float = 1.0,
+        layer_lr_decay: float = 1.0,
+        head_learning_rate: float | None = None,
+        freeze: int | Literal['embeddings', 'encoder'] | None = None,
+        reinit_layers: int = 0,
+        hidden_dropout_prob: float | None = None,
+        attention_probs_dropout_prob: float | None = None,
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
@@ -311,6 +347,8 @@ class Classification(CommandJob, of=CLASSIFIER):
         multi_label: bool = False,
         ranking: bool = False,
         max_seq_length: int = 128,
+        label_smoothing_factor: float = 0.0,
+        classifier_dropout: float | None = None,
         class_weights: str | None = None,
     ) -> None: ...
 
@@ -336,12 +374,20 @@ class Tagging(CommandJob, of=TAGGER):
     num_decay_steps: int | None
     lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd']
     min_lr_ratio: float
+    lr_power: float
+    lr_decay_type: Literal['1-sqrt', 'linear', 'cosine']
     weight_decay: float
     adam_beta1: float
     adam_beta2: float
     adam_epsilon: float
     adam_bias_correction: bool
     max_grad_norm: float
+    layer_lr_decay: float
+    head_learning_rate: float | None
+    freeze: int | Literal['embeddings', 'encoder'] | None
+    reinit_layers: int
+    hidden_dropout_prob: float | None
+    attention_probs_dropout_prob: float | None
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
@@ -384,6 +430,8 @@ class Tagging(CommandJob, of=TAGGER):
     max_seq_length: int
     doc_stride: int
     characters: bool
+    label_smoothing_factor: float
+    classifier_dropout: float | None
     def __init__(
         self,
         *,
@@ -408,12 +456,20 @@ class Tagging(CommandJob, of=TAGGER):
         num_decay_steps: int | None = None,
         lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd'] = 'linear',
         min_lr_ratio: float = 0.0,
+        lr_power: float = 2.0,
+        lr_decay_type: Literal['1-sqrt', 'linear', 'cosine'] = '1-sqrt',
         weight_decay: float = 0.01,
         adam_beta1: float = 0.9,
         adam_beta2: float = 0.999,
         adam_epsilon: float = 1e-06,
         adam_bias_correction: bool = False,
         max_grad_norm: float = 1.0,
+        layer_lr_decay: float = 1.0,
+        head_learning_rate: float | None = None,
+        freeze: int | Literal['embeddings', 'encoder'] | None = None,
+        reinit_layers: int = 0,
+        hidden_dropout_prob: float | None = None,
+        attention_probs_dropout_prob: float | None = None,
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
@@ -456,6 +512,8 @@ class Tagging(CommandJob, of=TAGGER):
         max_seq_length: int = 128,
         doc_stride: int = 64,
         characters: bool = False,
+        label_smoothing_factor: float = 0.0,
+        classifier_dropout: float | None = None,
     ) -> None: ...
 
 class Embedding(CommandJob, of=EMBEDDER):
@@ -480,12 +538,20 @@ class Embedding(CommandJob, of=EMBEDDER):
     num_decay_steps: int | None
     lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd']
     min_lr_ratio: float
+    lr_power: float
+    lr_decay_type: Literal['1-sqrt', 'linear', 'cosine']
     weight_decay: float
     adam_beta1: float
     adam_beta2: float
     adam_epsilon: float
     adam_bias_correction: bool
     max_grad_norm: float
+    layer_lr_decay: float
+    head_learning_rate: float | None
+    freeze: int | Literal['embeddings', 'encoder'] | None
+    reinit_layers: int
+    hidden_dropout_prob: float | None
+    attention_probs_dropout_prob: float | None
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
@@ -562,12 +628,20 @@ class Embedding(CommandJob, of=EMBEDDER):
         num_decay_steps: int | None = None,
         lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd'] = 'linear',
         min_lr_ratio: float = 0.0,
+        lr_power: float = 2.0,
+        lr_decay_type: Literal['1-sqrt', 'linear', 'cosine'] = '1-sqrt',
         weight_decay: float = 0.01,
         adam_beta1: float = 0.9,
         adam_beta2: float = 0.999,
         adam_epsilon: float = 1e-06,
         adam_bias_correction: bool = False,
         max_grad_norm: float = 1.0,
+        layer_lr_decay: float = 1.0,
+        head_learning_rate: float | None = None,
+        freeze: int | Literal['embeddings', 'encoder'] | None = None,
+        reinit_layers: int = 0,
+        hidden_dropout_prob: float | None = None,
+        attention_probs_dropout_prob: float | None = None,
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
@@ -644,12 +718,20 @@ class Pretraining(CommandJob, of=PRETRAINING):
     num_decay_steps: int | None
     lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd']
     min_lr_ratio: float
+    lr_power: float
+    lr_decay_type: Literal['1-sqrt', 'linear', 'cosine']
     weight_decay: float
     adam_beta1: float
     adam_beta2: float
     adam_epsilon: float
     adam_bias_correction: bool
     max_grad_norm: float
+    layer_lr_decay: float
+    head_learning_rate: float | None
+    freeze: int | Literal['embeddings', 'encoder'] | None
+    reinit_layers: int
+    hidden_dropout_prob: float | None
+    attention_probs_dropout_prob: float | None
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
@@ -709,12 +791,20 @@ class Pretraining(CommandJob, of=PRETRAINING):
         num_decay_steps: int | None = None,
         lr_scheduler_type: Literal['linear', 'linear_from_peak', 'cosine', 'constant', 'inverse_sqrt', 'polynomial', 'wsd'] = 'linear',
         min_lr_ratio: float = 0.0,
+        lr_power: float = 2.0,
+        lr_decay_type: Literal['1-sqrt', 'linear', 'cosine'] = '1-sqrt',
         weight_decay: float = 0.01,
         adam_beta1: float = 0.9,
         adam_beta2: float = 0.999,
         adam_epsilon: float = 1e-06,
         adam_bias_correction: bool = False,
         max_grad_norm: float = 1.0,
+        layer_lr_decay: float = 1.0,
+        head_learning_rate: float | None = None,
+        freeze: int | Literal['embeddings', 'encoder'] | None = None,
+        reinit_layers: int = 0,
+        hidden_dropout_prob: float | None = None,
+        attention_probs_dropout_prob: float | None = None,
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,

@@ -1,5 +1,5 @@
-"""Writes tests/goldens/recipes.json: learning rates by transformers' schedules, and steps of
-PyTorch's AdamW. PYTHON has torch and transformers.
+"""Writes tests/goldens/recipes.json: learning rates by transformers' schedules, steps of PyTorch's
+AdamW, and its cross-entropy with smoothed labels. PYTHON has torch and transformers.
 
     PYTHON scripts/torch_recipes.py
 """
@@ -13,11 +13,12 @@ import transformers
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "goldens" / "recipes.json"
 STEPS, WARMUP, DECAY, MIN_RATIO = 40, 8, 10, 0.1
+POWER, SMOOTHING = 0.5, 0.1
 ADAMW = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-7, "weight_decay": 0.05}
 
 
 def schedules(optimizer: torch.optim.Optimizer) -> dict:
-    """By our names; `with a lowest rate` those with MIN_RATIO."""
+    """By our names, and what differs from our defaults."""
     make = transformers.optimization
     steps = {"num_warmup_steps": WARMUP, "num_training_steps": STEPS}
     stable = {"num_stable_steps": STEPS - WARMUP - DECAY, "num_decay_steps": DECAY}
@@ -31,8 +32,11 @@ def schedules(optimizer: torch.optim.Optimizer) -> dict:
         "inverse_sqrt": make.get_inverse_sqrt_schedule(optimizer, WARMUP),
         "polynomial": polynomial(optimizer, **steps, power=2.0, lr_end=0.0),
         "wsd": make.get_wsd_schedule(optimizer, **wsd),
-        "cosine with a lowest rate": cosine(optimizer, **steps, min_lr_rate=MIN_RATIO),
-        "wsd with a lowest rate": make.get_wsd_schedule(optimizer, **wsd, min_lr_ratio=MIN_RATIO),
+        "polynomial power": polynomial(optimizer, **steps, power=POWER, lr_end=0.0),
+        "wsd linear": make.get_wsd_schedule(optimizer, **wsd | {"decay_type": "linear"}),
+        "wsd cosine": make.get_wsd_schedule(optimizer, **wsd | {"decay_type": "cosine"}),
+        "cosine lowest": cosine(optimizer, **steps, min_lr_rate=MIN_RATIO),
+        "wsd lowest": make.get_wsd_schedule(optimizer, **wsd, min_lr_ratio=MIN_RATIO),
     }
 
 
@@ -45,6 +49,19 @@ def rates() -> dict[str, list[float]]:
         multiplier = schedule.lr_lambdas[0]
         found[name] = [float(multiplier(step)) for step in range(STEPS + 3)]
     return found
+
+
+def smoothed_losses() -> dict:
+    """The loss of each row, with and without weights of the labels."""
+    generator = np.random.default_rng(4)
+    scores = generator.normal(size=(6, 3)).astype(np.float32)
+    labels, weights = [0, 1, 2, 2, 1, 0], [0.5, 1.0, 3.0]
+    found = {}
+    for name, weight in (("losses", None), ("weighted", torch.tensor(weights))):
+        function = torch.nn.CrossEntropyLoss(weight, reduction="none", label_smoothing=SMOOTHING)
+        found[name] = function(torch.tensor(scores), torch.tensor(labels)).tolist()
+    facts = {"scores": scores.tolist(), "labels": labels, "weights": weights}
+    return facts | found | {"factor": SMOOTHING}
 
 
 def steps_of_adamw() -> dict:
@@ -69,6 +86,8 @@ if __name__ == "__main__":
         "decay": DECAY,
         "min_ratio": MIN_RATIO,
         "rates": rates(),
+        "power": POWER,
         "adamw": steps_of_adamw(),
+        "smoothing": smoothed_losses(),
     }
     FILE.write_text(json.dumps(facts, indent=1) + "\n")

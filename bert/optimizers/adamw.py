@@ -3,6 +3,7 @@ correction as PyTorch's AdamW."""
 
 import math
 import re
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
@@ -20,8 +21,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         parameter -= rate * (m / (sqrt(v) + epsilon) + weight_decay * parameter)
 
     Variables whose name matches one of the `exclude` patterns (regular-expression search) do not
-    decay. With `bias_correction` m is divided by 1 - beta_1^t and v by 1 - beta_2^t, where t counts
-    the steps from 1 (Kingma and Ba 2015, section 3).
+    decay. The first pattern of `rates`, pairs of a pattern and a factor, that matches gives the
+    factor of the variable's rate; 1 without one. With `bias_correction` m is divided by 1 -
+    beta_1^t and v by 1 - beta_2^t, where t counts the updates from 1 (Kingma and Ba 2015, section
+    3).
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         epsilon: float = 1e-6,
         exclude: tuple[str, ...] = ("LayerNorm", "layer_norm", "bias"),
         bias_correction: bool = False,
+        rates: Sequence[tuple[str, float]] = (),
         **kwargs,
     ):
         super().__init__(learning_rate=learning_rate, **kwargs)
@@ -42,6 +46,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.epsilon = epsilon
         self.exclude = tuple(exclude)
         self.bias_correction = bias_correction
+        self.rates = tuple((pattern, float(factor)) for pattern, factor in rates)
         self._updates: dict = {}  # functions by shape, dtype and decay, freed with this object
 
     def build(self, variables):
@@ -50,6 +55,22 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         super().build(variables)
         self.m = [self.add_variable_from_reference(variable, "adam_m") for variable in variables]
         self.v = [self.add_variable_from_reference(variable, "adam_v") for variable in variables]
+        if self.bias_correction:
+            # updates that the moments have seen, less `iterations`
+            self.earlier = self.add_variable((), "zeros", dtype="int64", name="earlier")
+
+    def begin_at(self, step: int) -> None:
+        """Moves the schedule to this step; bias correction goes on counting updates."""
+        if self.bias_correction:
+            self.earlier.assign_add(self.iterations.value - step)
+        self.iterations.assign(step)
+
+    def rate_factor(self, variable: keras.Variable | tf.Variable) -> float:
+        """The factor of the learning rate of a variable."""
+        for pattern, factor in self.rates:
+            if re.search(pattern, variable.name):
+                return factor
+        return 1.0
 
     def decays(self, variable: keras.Variable | tf.Variable) -> bool:
         return not any(re.search(pattern, variable.name) for pattern in self.exclude)
@@ -60,13 +81,17 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         The product takes no pass over memory of its own. `iterations` stay as they are.
         """
         (dtype,) = {variable.dtype for variable in self._trainable_variables}
-        numbers = self._numbers(scale, rate, dtype)
+        numbers: dict = {}  # by the factor of the rate
         for index, gradient in enumerate(gradients):
-            self._update_variable(index, gradient, numbers)
+            factor = self.rate_factor(self._trainable_variables[index])
+            if factor not in numbers:
+                numbers[factor] = self._numbers(scale, scaled(rate, factor), dtype)
+            self._update_variable(index, gradient, numbers[factor])
 
     def update_step(self, gradient, variable, learning_rate):
         """The step of one variable, for Keras' own `apply`."""
-        numbers = self._numbers(1.0, learning_rate, variable.dtype)
+        rate = scaled(learning_rate, self.rate_factor(variable))
+        numbers = self._numbers(1.0, rate, variable.dtype)
         index = self._get_variable_index(variable)
         self._update_variable(index, gradient, numbers)
 
@@ -83,8 +108,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return ops.stack([ops.stack(row)] * 3)
 
     def _corrections(self, dtype):
-        """The factors of m, and of the root of v, in the step after `iterations` others."""
-        number = ops.cast(self.iterations, "float32") + 1
+        """The factors of m, and of the root of v, in the next update."""
+        number = ops.cast(self.iterations + self.earlier, "float32") + 1
         of_moments = []
         for beta in (self.beta_1, self.beta_2):
             exponent = number * (math.log(beta) if beta else -math.inf)
@@ -157,4 +182,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     def get_config(self):
         names = "weight_decay_rate", "beta_1", "beta_2", "epsilon", "exclude", "bias_correction"
-        return super().get_config() | {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in names}
+        return super().get_config() | values | {"rates": self.rates}
+
+
+def scaled(rate, factor: float):
+    """The rate times the factor; the same tensor for 1."""
+    return rate if factor == 1 else rate * factor

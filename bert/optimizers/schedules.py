@@ -6,6 +6,7 @@ pages) and for Keras (training) by the same lines: `xp` is one of the two.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 GOOGLES_TIMESCALE = 10_000  # steps, of inverse_sqrt without warmup, as in transformers
@@ -19,23 +20,39 @@ class Numbers(NamedTuple):
     decay_steps: Any  # at the end, of wsd
 
 
+class Form(NamedTuple):
+    """How a schedule falls."""
+
+    min_ratio: float = 0.0  # the lowest rate after the warmup, as a part of the peak
+    power: float = 2.0  # of polynomial
+    decay: str = "1-sqrt"  # of wsd: one of DECAYS
+
+
+# the part of the peak that is left when this part of the decay is done
+DECAYS: dict[str, Callable[[Any, Any], Any]] = {
+    "1-sqrt": lambda done, xp: 1 - xp.sqrt(done),
+    "linear": lambda done, xp: 1 - done,
+    "cosine": lambda done, xp: 0.5 * (1 + xp.cos(math.pi * done)),
+}
+
+
 class Schedule(ABC):
     """The rate as a part of the peak: it rises from 0 during the warmup, step / warmup_steps, and
     then is `after_warmup`."""
 
     name: ClassVar[str]
     summary: ClassVar[str]  # for `--help` and the docs
+    reads: ClassVar[tuple[str, ...]] = ("min_lr_ratio",)  # the flags on which it depends
 
     @abstractmethod
-    def after_warmup(self, step: Any, numbers: Numbers, xp: Any) -> Any:
+    def after_warmup(self, step: Any, numbers: Numbers, form: Form, xp: Any) -> Any:
         """From 1, the peak, to 0, the lowest rate; `step` counts from 0."""
 
-    def part(self, step: Any, numbers: Numbers, min_ratio: float, xp: Any) -> Any:
-        """The rate of a step as a part of the peak, with `min_ratio` as the lowest one after the
-        warmup."""
-        part = self.after_warmup(step, numbers, xp)
-        if min_ratio:
-            part = min_ratio + (1 - min_ratio) * part
+    def part(self, step: Any, numbers: Numbers, form: Form, xp: Any) -> Any:
+        """The rate of a step as a part of the peak."""
+        part = self.after_warmup(step, numbers, form, xp)
+        if form.min_ratio:
+            part = form.min_ratio + (1 - form.min_ratio) * part
         warmed = step / xp.maximum(1.0, numbers.warmup_steps)
         return xp.where(step < numbers.warmup_steps, warmed, part)
 
@@ -54,7 +71,7 @@ class Linear(Schedule):
     name = "linear"
     summary = "Google's: to 0, counted from step 0"
 
-    def after_warmup(self, step: Any, numbers: Numbers, xp: Any) -> Any:
+    def after_warmup(self, step: Any, numbers: Numbers, form: Form, xp: Any) -> Any:
         steps_left = numbers.train_steps - xp.minimum(step, numbers.train_steps)
         return steps_left / xp.maximum(1.0, numbers.train_steps)
 
@@ -65,7 +82,7 @@ class LinearFromPeak(Schedule):
     name = "linear_from_peak"
     summary = "to 0 from the end of the warmup, as transformers' linear"
 
-    def after_warmup(self, step: Any, numbers: Numbers, xp: Any) -> Any:
+    def after_warmup(self, step: Any, numbers: Numbers, form: Form, xp: Any) -> Any:
         return 1 - progress(step, numbers, xp)
 
 
@@ -76,7 +93,7 @@ class Cosine(Schedule):
     name = "cosine"
     summary = "half a cosine wave to 0"
 
-    def after_warmup(self, step: Any, numbers: Numbers, xp: Any) -> Any:
+    def after_warmup(self, step: Any, numbers: Numbers, form: Form, xp: Any) -> Any:
         return 0.5 * (1 + xp.cos(math.pi * progress(step, numbers, xp)))
 
 
@@ -85,8 +102,9 @@ class Constant(Schedule):
 
     name = "constant"
     summary = "stays at the peak"
+    reads = ()
 
-    def after_warmup(self, step: Any, numbers: Numbers, xp: Any) -> Any:
+    def after_warmup(self, step: Any, numbers: Numbers, form: Form, xp: Any) -> Any:
         return xp.ones_like(step)
 
 
@@ -96,7 +114,7 @@ class InverseSqrt(Schedule):
     name = "inverse_sqrt"
     summary = "falls as 1 / sqrt(step)"
 
-    def after_warmup(self, step: Any, numbers: Numbers, xp: Any) -> Any:
+    def after_warmup(self, step: Any, numbers: Numbers, form: Form, xp: Any) -> Any:
         has_warmup = numbers.warmup_steps > 0
         timescale = xp.where(has_warmup, numbers.warmup_steps, float(GOOGLES_TIMESCALE))
         shift = timescale - numbers.warmup_steps
@@ -104,27 +122,28 @@ class InverseSqrt(Schedule):
 
 
 class Polynomial(Schedule):
-    """`get_polynomial_decay_schedule_with_warmup` of transformers, of power 2."""
+    """`get_polynomial_decay_schedule_with_warmup` of transformers."""
 
     name = "polynomial"
-    summary = "the square of the part that is left"
+    summary = "the part that is left, to the power of --lr_power"
+    reads = "min_lr_ratio", "lr_power"
 
-    def after_warmup(self, step: Any, numbers: Numbers, xp: Any) -> Any:
-        left = 1 - progress(step, numbers, xp)
-        return left * left
+    def after_warmup(self, step: Any, numbers: Numbers, form: Form, xp: Any) -> Any:
+        return xp.power(1 - progress(step, numbers, xp), form.power)
 
 
 class WarmupStableDecay(Schedule):
-    """Warmup, stable, decay: the peak until the last `decay_steps`, in which the rate falls by 1 -
-    sqrt (Hägele et al. 2024, section 3; ModernBERT)."""
+    """Warmup, stable, decay: the peak until the last `decay_steps`, in which the rate falls (Hägele
+    et al. 2024, section 3; ModernBERT). Until then its rates are those of any longer one."""
 
     name = "wsd"
-    summary = "stays at the peak, and falls in the last --num_decay_steps by 1 - sqrt"
+    summary = "stays at the peak, and falls in the last --num_decay_steps"
+    reads = "min_lr_ratio", "lr_decay_type", "num_decay_steps", "decay_proportion"
 
-    def after_warmup(self, step: Any, numbers: Numbers, xp: Any) -> Any:
+    def after_warmup(self, step: Any, numbers: Numbers, form: Form, xp: Any) -> Any:
         left = numbers.train_steps - xp.minimum(step, numbers.train_steps)
         done = 1 - left / xp.maximum(1.0, numbers.decay_steps)
-        return 1 - xp.sqrt(xp.maximum(done, 0.0))
+        return DECAYS[form.decay](xp.maximum(done, 0.0), xp)
 
 
 _ALL: tuple[Schedule, ...] = (
@@ -137,3 +156,5 @@ _ALL: tuple[Schedule, ...] = (
     WarmupStableDecay(),
 )
 SCHEDULES = {schedule.name: schedule for schedule in _ALL}
+# the flags of which some schedules read only some
+READ_BY_SOME = {flag for schedule in _ALL for flag in schedule.reads}

@@ -1,14 +1,15 @@
 """The settings of optimizers and schedules; defaults are Google's, names those of transformers'
 `TrainingArguments`. Without TensorFlow."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from bert.optimizers import OPTIMIZERS
-from bert.optimizers.schedules import SCHEDULES
+from bert.optimizers.schedules import DECAYS, READ_BY_SOME, SCHEDULES, Form, Numbers
 from ringbase.settings import Settings, setting
 
 OptimizerName = Literal[*OPTIMIZERS]  # type: ignore[valid-type]
 ScheduleName = Literal[*SCHEDULES]  # type: ignore[valid-type]
+DecayName = Literal[*DECAYS]  # type: ignore[valid-type]
 
 
 class OptimizerSettings(Settings):
@@ -81,3 +82,30 @@ class ScheduleSettings(Settings):
         at_most=1,
         changes="training",
     )
+    lr_power: float = setting(
+        2.0,
+        "the power of the schedule polynomial",
+        "optimizer",
+        at_least=0.01,
+        at_most=100,
+        changes="training",
+    )
+    lr_decay_type: DecayName = setting(
+        "1-sqrt",
+        "how the rate of the schedule wsd falls at its end",
+        "optimizer",
+        changes="training",
+    )
+
+    @property
+    def form(self) -> Form:
+        return Form(self.min_lr_ratio, self.lr_power, self.lr_decay_type)
+
+    def rates(self, numbers: Numbers, peak: float, steps: Any, xp: Any) -> Any:
+        """The learning rates of steps, an array of `xp`, NumPy or Keras, which count from 0."""
+        schedule = SCHEDULES[self.lr_scheduler_type]
+        return peak * schedule.part(steps, numbers, self.form, xp)
+
+    def unread(self) -> tuple[str, ...]:
+        """The flags that this schedule does not read."""
+        return tuple(READ_BY_SOME.difference(SCHEDULES[self.lr_scheduler_type].reads))

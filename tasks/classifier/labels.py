@@ -38,6 +38,10 @@ def with_labels(config: ClassifierConfig, start: Start, learned: Learned, say: S
     if labels == () and trains:
         labels = learned()
     kind = "regression" if labels is None else CLASSIFICATION[task.has_several]
+    if config.head.label_smoothing_factor and kind != CLASSIFICATION[False]:
+        raise InputError(
+            f"--label_smoothing_factor is for one label of each text, this command asks for {kind}"
+        )
     trained_kind = start.bert_config.problem_type
     start = with_outputs(start, labels, trains, say)
     if not trains and trained_kind not in (None, kind):

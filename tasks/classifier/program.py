@@ -38,6 +38,7 @@ def run_classifier(config: ClassifierConfig, job: Job) -> Scores:
         config.class_weights,
         saved_settings(config),
         weights,
+        smoothing=config.head.label_smoothing_factor,
         ranks=config.texts.ranking,
     )
     return run_task(task, sets, work, job)

@@ -8,6 +8,7 @@ from ringbase.settings import LONGEST_ROW, Settings, fields_of, setting
 from tasks.runs.commands import Command
 from tasks.runs.settings import (
     ExampleLimits,
+    HeadSettings,
     TaskConfig,
     data_setting,
     folder_setting,
@@ -113,6 +114,7 @@ class ClassifierConfig(TaskConfig):
 
     texts: TextSettings
     examples: ExampleSettings
+    head: HeadSettings
     class_weights: str | None = setting(
         None,
         "weight of each label in the loss: LABEL=WEIGHT,…, a JSON object of labels and weights, or "

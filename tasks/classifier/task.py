@@ -18,7 +18,7 @@ from distributed.run import Run
 from ringbase.errors import InputError
 from ringbase.files import parse_json
 from ringbase.ragged import padded
-from tasks.classifier.losses import losses_of, outputs_of
+from tasks.classifier.losses import Weighing, losses_of, outputs_of
 from tasks.classifier.reader import LabelReader
 from tasks.classifier.reading import Source, Texts
 from tasks.classifier.scoring import metrics, table_of
@@ -46,6 +46,7 @@ class LabelTask(LabelReader, Task[Texts, np.ndarray]):
     settings: Mapping = field(default_factory=dict)
     weight_of_label: np.ndarray | None = None  # float32 [L]; None for equal weights
     thresholds: Mapping[str, float] = field(default_factory=dict)  # of several labels
+    smoothing: float = 0.0  # the flag --label_smoothing_factor
     ranks: bool = False  # scores also how the second texts of each first text are ranked
     head = CLASSIFIER
 
@@ -69,7 +70,8 @@ class LabelTask(LabelReader, Task[Texts, np.ndarray]):
 
     def loss(self, scores_BL: tf.Tensor, batch: Batch) -> Tensors:
         """The sum over rows of the target's loss."""
-        losses_B = losses_of(self.target, scores_BL, batch["label"], self.weight_of_label)
+        weighing = Weighing(self.weight_of_label, self.smoothing)
+        losses_B = losses_of(self.target, scores_BL, batch["label"], weighing)
         return {"loss": tf.reduce_sum(losses_B * batch["is_example"])}
 
     def outputs(self, scores_BL: tf.Tensor) -> Tensors:

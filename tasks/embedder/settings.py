@@ -132,6 +132,7 @@ class EmbedderConfig(TaskConfig):
 
     def void(self) -> Mapping[str, str]:
         reasons = dict(super().void())
+        reasons["head_learning_rate"] = "an embedder has no head"
         if "dev" not in self.wanted_sets:
             reasons["corpus_file"] = "no dev set is read, whose anchors would search in it"
         return reasons

@@ -18,8 +18,7 @@ from tasks.runs.execute.evaluate import write_eval_results
 from tasks.runs.execute.job import Job, run_on_ranks
 from tasks.runs.execute.loading import load_trained, model_of
 from tasks.runs.execute.program import resolved, say_complete
-from tasks.runs.execute.trainer import Trainer, fixed_settings
-from tasks.runs.resolve.command import refuse_changes
+from tasks.runs.execute.trainer import Trainer
 
 # for the masks of held-out examples: the same in every run, so that runs can be compared
 EVALUATION_SEED = 0
@@ -38,8 +37,7 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     source = "--input_file", config.input_file
     if config.do_train:
         trained = open_rows(config.shards, job, start, source, one.seed)
-        fixed = fixed_settings(trained[1], config.training, one.seed)
-        job.world.on_first(refuse_changes, one.spec, fixed)
+        one.check_unchanged(trained[1], config)
     if config.eval_input_file:
         source = "--eval_input_file", config.eval_input_file
     evaluates = settings.do_eval or settings.eval_steps

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal
 
+from bert.optimizers.layers import LayerSettings
 from bert.optimizers.settings import OptimizerName, OptimizerSettings, ScheduleSettings
-from bert.settings import TokenizerSettings
+from bert.settings import DropoutSettings, TokenizerSettings
 from distributed.collectives import CollectiveSettings
 from distributed.devices import DeviceSettings
 from distributed.plan import LoopSettings, PlanSettings
@@ -23,9 +24,17 @@ from ringbase.settings import (
 )
 
 Precision = Literal["fp32", "bf16", "fp16"]
-# settings of trainings that trainings of earlier versions did not have
-LATER = {
-    *(field.name for each in (OptimizerSettings, ScheduleSettings) for field in fields_of(each)),
+# what a training's recipe is, besides Google's flags
+RECIPE = {"decay_proportion", "num_decay_steps"}
+for _settings in (OptimizerSettings, ScheduleSettings, LayerSettings, DropoutSettings):
+    RECIPE |= {field.name for field in fields_of(_settings)}
+# the flags of the length of a training and of its schedule
+OF_LENGTH = {
+    *(field.name for field in fields_of(ScheduleSettings)),
+    "num_train_epochs",
+    "num_train_steps",
+    "warmup_proportion",
+    "num_warmup_steps",
     "decay_proportion",
     "num_decay_steps",
 }
@@ -143,6 +152,8 @@ class TrainingSettings(Settings):
     plan: PlanSettings
     rate: ScheduleSettings
     optimization: OptimizerSettings
+    layers: LayerSettings
+    dropout: DropoutSettings
     optimizer: OptimizerName = setting(
         "adamw",
         "adamw is BERT's AdamWeightDecay; lamb is for global batches of thousands of rows",
@@ -155,32 +166,36 @@ class TrainingSettings(Settings):
 
     def void(self) -> Mapping[str, str]:
         kind = self.rate.lr_scheduler_type
-        reasons = {}
-        if kind != "wsd":
-            names = "decay_proportion", "num_decay_steps"
-            reasons = dict.fromkeys(names, f"--lr_scheduler_type {kind} has no decay at the end")
-        if kind == "constant":
-            reasons["min_lr_ratio"] = "--lr_scheduler_type constant stays at the peak"
+        reasons = dict.fromkeys(self.rate.unread(), f"--lr_scheduler_type {kind} does not read it")
+        if self.layers.freeze == "encoder" and self.layers.layer_lr_decay != 1:
+            reasons["layer_lr_decay"] = "--freeze encoder leaves no layer that trains"
         return reasons
 
+    def check(self) -> None:
+        if self.layers.head_learning_rate is not None and not self.plan.learning_rate:
+            raise ValueError(
+                "--head_learning_rate cannot be scaled by a --learning_rate of 0: to train the head"
+                " alone, give its rate as --learning_rate, and --freeze encoder"
+            )
+
     def fixed(self) -> dict[str, Any]:
-        """Flag -> value for what must stay the same when a run is resumed; of what earlier versions
-        lacked only values that are not the defaults."""
+        """Flag -> value for what must stay the same when a run is resumed."""
         plan = self.plan.resolved()
         batch = None if plan.global_batch_size else plan.batch_size
         values = changing(self, "training") | changing(plan, "training")
-        of_all = {name: value for name, value in values.items() if name not in LATER}
-        return of_all | {"train_batch_size": batch} | self.recipe()
+        return values | {"train_batch_size": batch}
 
     def recipe(self) -> dict[str, Any]:
-        """Flag -> value of optimizer and schedule, where it is not Google's."""
-        values = flat(self)
-        default = {field.name: field.default for field in fields_of(type(self))}
-        return {
-            name: values[name]
-            for name in default
-            if name in LATER and values[name] != default[name]
-        }
+        """Flag -> value of optimizer, schedule and layers, where it is not Google's."""
+        return recipe_in(flat(self))
+
+
+def recipe_in(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of these flags that say how a training differs from Google's."""
+    fields = (field for field in fields_of(TrainingSettings) if field.name in RECIPE)
+    values = {field.name: values.get(field.name, field.default) for field in fields}
+    default = {field.name: field.default for field in fields_of(TrainingSettings)}
+    return {name: value for name, value in values.items() if value != default[name]}
 
 
 class ProgramConfig(Settings):
@@ -379,6 +394,33 @@ class FineTuningConfig(ProgramConfig):
                 f"--seeds must be different numbers up to {MOST_SEED}, such as 1,2, got"
                 f" {self.seeds}"
             )
+
+
+class SmoothingSettings(Settings):
+    """How sure of the labels a model has to become."""
+
+    label_smoothing_factor: float = setting(
+        0.0,
+        "share of a label's weight that all labels get alike (Szegedy et al. 2016)",
+        "layers",
+        at_least=0,
+        at_most=0.999,
+        changes="training",
+    )
+
+
+class HeadSettings(SmoothingSettings):
+    """How a head with labels is trained."""
+
+    classifier_dropout: float | None = setting(
+        None,
+        "dropout before the head's scores, instead of what the model's configuration says",
+        "layers",
+        shown_default="the model's own, else --hidden_dropout_prob",
+        at_least=0,
+        at_most=0.99,
+        changes="training",
+    )
 
 
 class TaskConfig(FineTuningConfig):

@@ -27,6 +27,7 @@ def run_squad(config: SquadConfig, job: Job) -> Scores:
     task = SpanTask(
         windows=settled.windows,
         answers=settled.answers,
+        smoothing=settled.smoothing.label_smoothing_factor,
         scoring=settled.metric,
         settings=saved_settings(settled),
     )

@@ -8,6 +8,7 @@ from tasks.runs.commands import Command
 from tasks.runs.settings import (
     DataSettings,
     FineTuningConfig,
+    SmoothingSettings,
     batch_size,
     data_setting,
     other_file_setting,
@@ -94,6 +95,7 @@ class SquadConfig(FineTuningConfig):
     questions: QuestionSettings
     windows: WindowSettings
     answers: AnswerSettings
+    smoothing: SmoothingSettings
     do_predict: bool = setting(
         False, "predict answers, and score them if the file has answers", "prediction"
     )

@@ -38,6 +38,7 @@ class SpanTask(SpanReader, Task[Examples, Results]):
     """Windows with an answer's first and last token."""
 
     answers: AnswerSettings = field(default_factory=AnswerSettings)
+    smoothing: float = 0.0  # the flag --label_smoothing_factor
     scoring: str = "auto"  # what F1 counts: the flag `--metric`
     settings: Mapping = field(default_factory=dict)
     head = SPAN
@@ -71,7 +72,13 @@ class SpanTask(SpanReader, Task[Examples, Results]):
             # GPUs compute shapes for the gradients of tf.gather with batch_dims and of sums without
             # keepdims, and the host waits for them.
             here_B2T = tf.one_hot(here_B2, length, dtype=scores_BT2.dtype)
-            log_probs_B21 = tf.reduce_sum(log_probs_B2T * here_B2T, -1, keepdims=True)
+            weights_B2T = here_B2T
+            if share := self.smoothing:  # over the tokens of the row
+                tokens_B1T = 1 - padding_B1T
+                num_B11 = tf.reduce_sum(tokens_B1T, -1, keepdims=True)
+                even_B1T = tf.math.divide_no_nan(tokens_B1T, num_B11)
+                weights_B2T = (1 - share) * here_B2T + share * even_B1T
+            log_probs_B21 = tf.reduce_sum(log_probs_B2T * weights_B2T, -1, keepdims=True)
             sums.append(tf.reduce_sum(log_probs_B21 * is_here_B[:, None, None]))
         return {"loss": -tf.add_n(sums) / 2}
 

@@ -21,5 +21,6 @@ def run_tagger(config: TaggerConfig, job: Job) -> Scores:
     work = resolved(PROGRAM, config, job)
     sets = open_sets(PROGRAM, work, job)
     labels = work.start.bert_config.labels
-    task = TagTask(work.config.sentences, labels, saved_settings(work.config))
+    smoothing = work.config.head.label_smoothing_factor
+    task = TagTask(work.config.sentences, labels, saved_settings(work.config), smoothing)
     return run_task(task, sets, work, job)

@@ -4,6 +4,7 @@ from ringbase.settings import LONGEST_ROW, Settings
 from tasks.runs.commands import Command
 from tasks.runs.settings import (
     DataSettings,
+    HeadSettings,
     TaskConfig,
     other_file_setting,
     row_setting,
@@ -51,6 +52,7 @@ class TaggerConfig(TaskConfig):
 
     files: FileSettings
     sentences: SentenceSettings
+    head: HeadSettings
 
     def check(self) -> None:
         super().check()

@@ -28,6 +28,7 @@ Data = DataSet[Sentences]
 class TagTask(TagReader, Task[Sentences, Results]):
     """Rows of tokens with the number of a tag at each."""
 
+    smoothing: float = 0.0  # the flag --label_smoothing_factor
     head = TAGGER
 
     @property
@@ -51,6 +52,9 @@ class TagTask(TagReader, Task[Sentences, Results]):
         """The sum of the cross-entropies of the words' first tokens."""
         tags_R = batch["tags"]
         losses_R = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(tags_R, 0), scores_RL)
+        if share := self.smoothing:
+            of_all_R = -tf.reduce_mean(tf.nn.log_softmax(scores_RL), 1)
+            losses_R = (1 - share) * losses_R + share * of_all_R
         return {"loss": tf.reduce_sum(losses_R * tf.cast(tags_R != NONE, losses_R.dtype))}
 
     def decoder(self, data: Data) -> TagDecoder:

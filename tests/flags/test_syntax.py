@@ -289,6 +289,10 @@ def test_columns_of_a_named_task_cannot_be_given(flag, named, capsys):
         ("bert-tagger", "--seed=1 --seeds=2,3", ["seed"]),
         ("bert-tagger", "--num_decay_steps=9", ["num_decay_steps"]),
         ("bert-tagger", "--num_decay_steps=9 --lr_scheduler_type=wsd", []),
+        ("bert-tagger", "--lr_scheduler_type=polynomial --lr_power=3 --min_lr_ratio=0", []),
+        ("bert-tagger", "--lr_power=3", ["lr_power"]),
+        ("bert-tagger", "--freeze=encoder --layer_lr_decay=0.5", ["layer_lr_decay"]),
+        ("bert-embedder", "--head_learning_rate=1", ["head_learning_rate"]),
         ("bert-pretraining", "--num_warmup_steps=1 --warmup_proportion=0.1", ["warmup_proportion"]),
         ("bert-classifier", "--dev_file=d --do_eval --language=de", ["language"]),
     ],
@@ -298,6 +302,11 @@ def test_flags_that_others_make_void_are_found(command, flags, void):
     config = parse(parsing.named(SETTINGS[command]), argv, prog=command)
     found = [line.split()[1].removeprefix("--") for line in unheeded(config, config.given)]
     assert [name for name in found if f"--{name}" not in " ".join(LEAST[command])] == void
+
+
+def test_a_rate_of_the_head_is_scaled_by_that_of_the_rest(capsys):
+    flags = *LEAST["bert-tagger"], "--learning_rate=0", "--head_learning_rate=1e-3"
+    assert "--freeze encoder" in refusal(capsys, "bert-tagger", *flags)
 
 
 def test_standard_input_is_for_one_model(capsys):

@@ -114,6 +114,7 @@ def test_texts_of_all_ranks_stay_negatives_of_each_other_when_a_rank_dies(tmp_pa
     flags = [*model_flags(data), f"--train_file={data}/train.csv", "--do_train", "--log_steps=1"]
     flags += ["--anchor_column=body", "--positive_column=more", "--lr_scaling=none"]
     flags += ["--global_batch_size=24", "--num_train_steps=150", "--learning_rate=1e-4"]
+    flags += ["--lr_scheduler_type=cosine", "--adam_bias_correction", "--layer_lr_decay=0.5"]
 
     def weights(name):
         tensors = load_file(tmp_path / name / "model/model.safetensors")

@@ -15,6 +15,7 @@ from harness.refusals import refused
 from ringbase.files import read_json, write_json
 from tasks.runs.details import examples
 from tasks.runs.report import page as report
+from tasks.runs.report.files import read_run
 from tasks.runs.report.sections import section
 from tasks.runs.resolve.past import Past
 from tasks.squad.metrics import squad_v2
@@ -152,6 +153,23 @@ def test_curves_are_where_their_points_are(tmp_path):
     last = page.find(".//polyline[@class='raw c0']").get("points").split()[-1]
     assert "best f1" in {text.text for text in page.iter("text")}
     assert mark.get("x1") == last.split(",")[0]
+
+
+def test_the_planned_rate_is_drawn_before_the_run_is_there(tmp_path):
+    """Of a run of an earlier version too, whose plan and flags say less: linear, without warmup."""
+    folder = make_run(tmp_path / "run")
+    planned = dict(read_run(folder, "run").planned_rates())
+    assert planned == {step: pytest.approx(1e-3 * (41 - step) / 40) for step in range(1, 41)}
+    plan = read_json(folder / "run.json")["plan"] | {"warmup_steps": 4, "decay_steps": 4}
+    change_run(folder, plan=plan, config={"lr_scheduler_type": "wsd", "lr_decay_type": "linear"})
+    rates = [rate / 1e-3 for _, rate in read_run(folder, "run").planned_rates()]
+    assert rates == pytest.approx([0, 0.25, 0.5, 0.75, *[1] * 33, 0.75, 0.5, 0.25])
+    page = page_of(folder)
+    assert "planned" in page
+    facts = dict(row for row in rows_of(page) if len(row) == 2)
+    assert facts["recipe"] == "--lr_scheduler_type wsd, --lr_decay_type linear"
+    other = make_run(tmp_path / "other")
+    assert "planned" not in page_of(other, folder)  # in whose chart each run has its colour
 
 
 def test_a_chart_shows_its_values_and_whole_labels(tmp_path):

@@ -1,6 +1,8 @@
 """A run that is started again: what is complete stays as it is, and what is asked for besides is
 added; runs of seeds are runs like others. On a tiny classifier."""
 
+import json
+import re
 import shutil
 import sys
 from functools import partial
@@ -21,6 +23,7 @@ from safetensors.numpy import load_file
 
 from distributed.run import Run
 from distributed.world import World
+from ringbase import manifest
 from ringbase.files import read_json
 
 refused = partial(refusal, prog="bert-classifier")
@@ -203,6 +206,13 @@ RECIPE = (
     "--adam_beta2=0.98",
     "--adam_bias_correction",
     "--max_grad_norm=0.5",
+    "--layer_lr_decay=0.8",
+    "--head_learning_rate=2e-3",
+    "--freeze=embeddings",
+    "--hidden_dropout_prob=0.2",
+    "--attention_probs_dropout_prob=0",
+    "--classifier_dropout=0.3",
+    "--label_smoothing_factor=0.1",
 )
 
 
@@ -219,7 +229,19 @@ def test_a_recipe_is_said_resumed_to_the_bit_and_refused_when_it_changes(flags, 
     without_newest_checkpoint(tmp_path / "whole", tmp_path / "broken")
     classify(tmp_path / "broken", *trains)
     assert weights_in(tmp_path / "broken/model") == weights_in(tmp_path / "whole/model")
-    for changed in ("--weight_decay=0.01", "--lr_scheduler_type=linear", "--max_grad_norm=1"):
+    config = read_json(tmp_path / "whole/model/config.json")
+    dropouts = "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"
+    assert [config[name] for name in dropouts] == [0.2, 0, 0.3]
+    for changed in (
+        "--weight_decay=0.01",
+        "--lr_scheduler_type=linear",
+        "--max_grad_norm=1",
+        "--layer_lr_decay=0.9",
+        "--freeze=1",
+        "--hidden_dropout_prob=0.1",
+        "--label_smoothing_factor=0",
+        "--reinit_layers=1",
+    ):
         call = partial(classify, tmp_path / "broken", *trains, changed)
         name = changed.partition("=")[0]
         assert name in refused(capsys=capsys, call=call)
@@ -236,3 +258,123 @@ def test_a_gradient_that_is_not_clipped_moves_further(flags, tmp_path):
         moments = load_file(next((out / "checkpoints").glob("rows-*")) / "optimizer.safetensors")
         norms.append(sum(float(abs(value).sum()) for value in moments.values() if value.size > 1))
     assert norms[0] > 100 * norms[1]
+
+
+def test_a_training_of_an_earlier_version_goes_on(flags, tmp_path):
+    """Whose settings lack the flags that came later, which all have their defaults."""
+    trains = *flags, "--num_train_steps=4", "--save_checkpoints_steps=2"
+    classify(tmp_path / "whole", *trains)
+    without_newest_checkpoint(tmp_path / "whole", tmp_path / "broken")
+    (state_file,) = (tmp_path / "broken/checkpoints").glob("*/state.json")
+    state = read_json(state_file)
+    for name in ("--weight_decay", "--lr_scheduler_type", "--freeze", "--label_smoothing_factor"):
+        assert name in state["settings"]
+        del state["settings"][name]
+    state_file.write_text(json.dumps(state))
+    (state_file.parent / manifest.NAME).unlink()
+    manifest.seal(state_file.parent, state["position"])
+    classify(tmp_path / "broken", *trains)
+    assert weights_in(tmp_path / "broken/model") == weights_in(tmp_path / "whole/model")
+
+
+def tensors_in(folder):
+    return load_file(folder / "model/model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def pretrained(flags, tmp_path_factory):
+    """A model to start from, of two layers."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    (config,) = (flag for flag in flags if flag.startswith("--bert_config_file="))
+    values = read_json(Path(config.partition("=")[2])) | {"num_hidden_layers": 2}
+    (folder / "config.json").write_text(json.dumps(values))
+    own = [flag for flag in flags if flag != config]
+    own += [f"--bert_config_file={folder}/config.json", "--num_train_steps=2", "--seed=5"]
+    classify(folder / "out", *own)
+    return folder / "out", (*own, f"--init_checkpoint={folder}/out/model")
+
+
+@pytest.mark.parametrize(
+    ("freeze", "frozen"),
+    [("embeddings", ("embeddings",)), ("1", ("embeddings", "layer.0")), ("encoder", ("bert.e",))],
+)
+def test_what_is_frozen_keeps_its_bits_and_has_no_moments(pretrained, tmp_path, freeze, frozen):
+    folder, own = pretrained
+    out = tmp_path / "out"
+    classify(out, *own, "--num_train_steps=3", f"--freeze={freeze}")
+    before, after = tensors_in(folder), tensors_in(out)
+    trained = {name for name in before if not any(part in name for part in frozen)}
+    assert trained == {name for name in before if (before[name] != after[name]).any()}
+    moments = load_file(next((out / "checkpoints").glob("rows-*")) / "optimizer.safetensors")
+    assert sum(value.ndim > 0 for value in moments.values()) == 2 * len(trained)
+
+
+def test_top_layers_get_initial_values(pretrained, tmp_path):
+    folder, own = pretrained
+    out = tmp_path / "out"
+    more = "--num_train_steps=2", "--learning_rate=0", "--reinit_layers=1"
+    classify(out, *own, *more)
+    before, after = tensors_in(folder), tensors_in(out)
+    changed = {name for name in before if (before[name] != after[name]).any()}
+    assert all(re.search(r"layer\.1\.|pooler", name) for name in changed)
+    assert sum("layer.1." in name for name in changed) == 16
+    kernel = after["bert.encoder.layer.1.output.dense.weight"]
+    assert abs(kernel).max() <= 2.01 * 0.12 < 3 * kernel.std()  # cut at two deviations
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("--freeze=3", "--freeze 3: the model has 2 layers"),
+        ("--reinit_layers=3", "--reinit_layers 3: the model has 2 layers"),
+        ("--freeze=2 --reinit_layers=1", "--freeze 2 would keep initial values"),
+    ],
+)
+def test_parts_that_a_model_has_not(pretrained, tmp_path, capsys, wrong, named):
+    call = partial(classify, tmp_path / "out", *pretrained[1], *wrong.split())
+    assert named in refused(capsys=capsys, call=call)
+
+
+STABLE = (
+    "--lr_scheduler_type=wsd",
+    "--num_warmup_steps=2",
+    "--save_checkpoints_steps=3",
+    "--keep_checkpoints=1",
+)
+
+
+def test_a_stable_rate_goes_on_or_falls_from_its_checkpoint(flags, tmp_path, capsys):
+    """As one training of that length has it, to the bit; what has fallen does not go on."""
+    stable, out = (*flags, *STABLE), tmp_path / "out"
+    classify(out, *stable, "--num_train_steps=10", "--num_decay_steps=3")
+    kept = sorted(path.name for path in (out / "checkpoints").glob("rows-*"))
+    assert [int(name.partition("-")[2]) // 32 for name in kept] == [7, 10]
+    before_decay = out / "checkpoints" / kept[0]
+    for number, length in enumerate(
+        (
+            ["--num_train_steps=14", "--num_decay_steps=4"],
+            ["--num_train_steps=9", "--num_decay_steps=2", "--lr_decay_type=cosine"],
+            ["--num_train_steps=9", "--lr_scheduler_type=constant"],
+        )
+    ):
+        ends = []
+        for name, more in (("whole", []), ("part", [f"--resume={before_decay}"])):
+            own = tmp_path / f"{name}-{number}"
+            capsys.readouterr()
+            classify(own, *stable, *length, *more)
+            ends.append(weights_in(own / "model"))
+        assert ends[0] == ends[1], length
+        assert "the steps so far had the same rates" in capsys.readouterr().err
+    call = partial(classify, tmp_path / "late", *stable, "--num_train_steps=14")
+    late = f"--resume={out / 'checkpoints' / kept[1]}"
+    message = refused(capsys=capsys, call=partial(call, late, "--num_decay_steps=3"))
+    assert "--num_train_steps = 10, this command has 14" in message
+
+
+def test_a_constant_rate_goes_on_after_its_end(flags, tmp_path):
+    own = *flags, "--lr_scheduler_type=constant", "--num_warmup_steps=2"
+    classify(tmp_path / "short", *own, "--num_train_steps=4")
+    classify(tmp_path / "whole", *own, "--num_train_steps=7")
+    more = "--num_train_steps=7", f"--resume={tmp_path / 'short'}"
+    classify(tmp_path / "longer", *own, *more)
+    assert weights_in(tmp_path / "longer/model") == weights_in(tmp_path / "whole/model")

@@ -197,6 +197,8 @@ def compare_training(program, config, world, data, folder):
 def test_a_recipe_is_one_rank_s(world, data, folder):
     flags = (*TRAIN, "--lr_scheduler_type=cosine", "--min_lr_ratio=0.1", "--weight_decay=0.05")
     flags += ("--adam_bias_correction", "--adam_beta1=0.8", "--max_grad_norm=0.5")
+    flags += ("--layer_lr_decay=0.7", "--head_learning_rate=3e-3", "--label_smoothing_factor=0.1")
+    flags += ("--freeze=embeddings",)
     run("classifier", world, data, folder / "many", *flags)
     world.on_first(lambda: run("classifier", ALONE, data, folder / "one", *flags))
     world.on_first(lambda: assert_same_training(folder / "many", folder / "one"))

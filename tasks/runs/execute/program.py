@@ -6,9 +6,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from distributed.plan import make_plan
 from distributed.run import Run
 from ringbase.files import read_object
 from ringbase.settings import changing
@@ -58,6 +60,16 @@ class SeedRun(NamedTuple):
     def trains(self) -> bool:
         """Whether there is something left to train."""
         return "train" in self.spec.does and not self.start.is_complete
+
+    def check_unchanged(self, data: TrainingData, config: ProgramConfig) -> None:
+        """Raises InputError, on every rank, if a training that goes on has other settings than
+        before."""
+        world = self.job.world
+        settings = fixed_settings(data, config.training, self.seed)
+        plan_of = partial(make_plan, rows=len(data.rows), size=world.ranks.launched_size)
+        note = world.on_first(refuse_changes, self.spec, settings, config, plan_of)
+        if note:
+            self.job.run.say(note)
 
 
 @dataclass(frozen=True)
@@ -134,8 +146,7 @@ def run_task(task: Task, sets: Sets, work: Work[FineTuningConfig], job: Job) -> 
         commit = data.source.commit
         training_data = TrainingData(rows, data.prepared.key, settings=fixed, commit=commit)
         for one in runs:
-            settings = fixed_settings(training_data, config.training, one.seed)
-            job.world.on_first(refuse_changes, one.spec, settings)
+            one.check_unchanged(training_data, config)
         if any(one.trains for one in runs):
             trainer = Trainer(model, task, training_data, config.training, job)
     predictor = Predictor(model, task, job)

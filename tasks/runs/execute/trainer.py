@@ -16,6 +16,7 @@ from bert import weights
 from bert.batch import Layouts, by_length, in_one_group, rounded_up, with_checked_ids
 from bert.model import Bert, Tracing
 from bert.optimizers.choose import make_optimizer
+from bert.optimizers.layers import PartRate
 from bert.optimizers.rate import RateSchedule
 from bert.trained_words import AllWords, TrainedWords
 from distributed.checkpoint import Checkpoints, SavedOptimizer
@@ -46,7 +47,7 @@ from tasks.runs.environment import result_file
 from tasks.runs.execute.job import Job
 from tasks.runs.execute.loading import SavedModel, load_on_all
 from tasks.runs.history import TRAINING, History, began_here, files_of
-from tasks.runs.resolve.command import DATA, schedule_of
+from tasks.runs.resolve.command import DATA, is_lengthened, schedule_of
 from tasks.runs.resolve.past import MODEL, RUN_FILE, TASK_FILE
 from tasks.runs.resolve.spec import RunSpec, Start, digest_of
 from tasks.runs.resolve.start import WEIGHTS
@@ -132,9 +133,18 @@ class Trainer:
         self._layouts = self._few_shapes() if has_fixed_shapes else None
         is_optimized = world.device.is_gpu or self._plan.steps >= OPTIMIZED_FROM
         tracing = Tracing(recomputes=config.step.recompute, copies_layers=is_optimized)
-        self.words = AllWords(model, tracing)
+        num_layers = model.config.num_hidden_layers
+        frozen = {
+            name for name in model.named_tensors() if config.layers.is_frozen(name, num_layers)
+        }
+        self.words = AllWords(model, tracing, frozen)
+        if not self.words.variables:
+            raise InputError(
+                f"--freeze {config.layers.freeze} leaves nothing to train: this model has no"
+                " tensors above its encoder"
+            )
         # where neither the head's scores need all words, nor LAMB their norm
-        may_be_few = not model.head.reads_words and config.optimizer != "lamb"
+        may_be_few = not (frozen or model.head.reads_words or config.optimizer == "lamb")
         if may_be_few and isinstance(data.rows, Rows):  # rows in memory
             self.words = TrainedWords(model, data.rows.column("input_ids")[0], tracing)
         self._optimizer = self._all_reduce_optimizer(job)
@@ -187,7 +197,8 @@ class Trainer:
         feed = self.feed(seed)
         saved_model = SavedModel(self.model, start, run.say)
         parts = saved_model, SavedOptimizer(self.step.optimizer)
-        with closing(Checkpoints(folder, world, parts, loop, run.publish)) as checkpoints:
+        keeps = self._stable_until()
+        with closing(Checkpoints(folder, world, parts, loop, run.publish, keeps)) as checkpoints:
             self._take_values(start, run, seed, checkpoints, state)
             if is_at_end:
                 history.begin("evaluation", start.reason, state.step)
@@ -220,7 +231,8 @@ class Trainer:
     ) -> State:
         """Where the training begins. Scores of other held-out data, or of another metric, say
         nothing about which model is the best."""
-        state = first_state(self.plan, dict(fixed), start.state, continues)
+        longer = start.state is not None and is_lengthened(start, self._config)
+        state = first_state(self.plan, dict(fixed), start.state, continues, longer)
         if held_out is None:
             return state
         before = state.evaluations
@@ -238,6 +250,17 @@ class Trainer:
         recipe = [f"--{name} {value}" for name, value in self._config.recipe().items()]
         if recipe:
             job.run.say(f"recipe: {', '.join(recipe)}")
+        rates = self._rates_of_parts()
+        if rates:
+            peaks = [f"{rate.part} {rate.factor * plan.learning_rate:.3g}" for rate in rates]
+            job.run.say(f"peak learning rates: {', '.join(peaks)}")
+        if self.words.read and self._config.layers.freeze:
+            numbers = [math.prod(each.shape) for each in self.words.variables]
+            of_all = sum(math.prod(each.shape) for each in self.model.trainable_variables)
+            job.run.say(
+                f"--freeze {self._config.layers.freeze}: {sum(numbers):,} of {of_all:,} numbers are"
+                " trained"
+            )
         if step:
             job.run.say(f"continues at step {step:,} of {plan.steps:,}")
         self._say_warnings(job, plan, held_out)
@@ -252,14 +275,16 @@ class Trainer:
     ) -> None:
         """Gives model and optimizer the values that a training begins with."""
         self.step.begin(seed)
-        self.model.initialize(seed, is_loaded=start.weights is not None)
+        self.model.initialize(
+            seed, needs=lambda name: start.weights is None or self._is_new(name, start)
+        )
         self._world.on_first(self._load, start, run, seed, checkpoints)
         # those that the run only reads; `TrainingStep.synchronize` sends the others
         broadcast_variables(self.words.read, self._world)
         self.words.take()
         # the schedule follows the progress
         if start.state is None or state.step != start.state.step:
-            self._optimizer.optimizer.iterations.assign(state.step)
+            self._optimizer.optimizer.begin_at(state.step)
 
     def _few_shapes(self) -> Layouts:
         """The few shapes of micro-batches that XLA compiles, chosen from a sample of the steps. A
@@ -300,10 +325,11 @@ class Trainer:
             plan.warmup_steps,
             config.rate.lr_scheduler_type,
             plan.decay_steps,
-            config.rate.min_lr_ratio,
+            config.rate.form,
         )
+        rates = self._rates_of_parts()
         return AllreduceOptimizer(
-            make_optimizer(config.optimizer, schedule, config.optimization),
+            make_optimizer(config.optimizer, schedule, config.optimization, rates),
             self.words.variables,
             job.world,
             job.collectives,
@@ -311,6 +337,24 @@ class Trainer:
             compression=config.step.compression,
             clip_norm=config.optimization.max_grad_norm,
         )
+
+    def _rates_of_parts(self) -> tuple[PartRate, ...]:
+        """Which factor of the schedule's rate each part has; none if all have the same."""
+        layers, num_layers = self._config.layers, self.model.config.num_hidden_layers
+        return layers.rates(num_layers, self._config.plan.learning_rate)
+
+    def _is_new(self, name: str, start: Start) -> bool:
+        """Whether a tensor keeps its initial values, although the weights of the start have it."""
+        num_layers = self.model.config.num_hidden_layers
+        is_again = start.state is None and self._config.layers.is_new(name, num_layers)
+        return is_again or name in start.fresh_tensors
+
+    def _stable_until(self) -> int | None:
+        """The position before the rate falls at the end, from which a longer training can go on."""
+        plan = self.plan
+        if self._config.rate.lr_scheduler_type != "wsd":
+            return None
+        return (plan.steps - plan.decay_steps) * plan.global_batch_size
 
     def _training_step(self, job: Job, is_optimized: bool) -> TrainingStep:
         """The step, compiled as the device and the length of the training need it."""
@@ -379,13 +423,16 @@ class Trainer:
             return
         # a model that has been trained already has all tensors of its head
         is_new = start.state is None
-        names = start.fresh_tensors if is_new else ()
+        names = [name for name in tensors if is_new and self._is_new(name, start)]
         fresh = {name: tensors[name].numpy() for name in names}
         new = model.head.shapes(model.config) if is_new else ()
         loaded = weights.load(model, start.weights, new=new)
         run.say(f"weights: {loaded} ({start.reason})")
         for name, value in fresh.items():
             tensors[name].assign(value)
+        if is_new and self._config.layers.reinit_layers:
+            count = sum(self._is_new(name, start) for name in tensors)
+            run.say(f"initial values: {count} tensors of pooler and top layers")
         if start.moments:
             SavedOptimizer(self._optimizer).restore(start.moments)
             run.say(f"moments: {start.moments}")

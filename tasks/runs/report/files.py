@@ -9,14 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from bert.optimizers.schedules import Numbers
+from bert.optimizers.settings import ScheduleSettings
 from ringbase.errors import InputError
 from ringbase.files import read_json, read_object
 from ringbase.secrets import masked
+from ringbase.settings import fields_of, made
 from tasks.runs import history
 from tasks.runs.details import REPORT, Section
 from tasks.runs.environment import result_file
 
 FILES = ("run.json", "metrics.jsonl", "step_times.json")
+PLANNED_POINTS = 200  # of a curve that is drawn from a plan
 NO_SCORES = ("step", "time", "rows")  # of a line in metrics.jsonl
 
 Scores = Mapping[str, float]
@@ -73,6 +79,17 @@ class RunFiles(NamedTuple):
         values = [*filter(math.isfinite, logged)]
         # The first line holds the compilation, unless it is the only one.
         return statistics.median(values[1:] or values) if values else 0.0
+
+    def planned_rates(self) -> list[tuple[float, float]]:
+        """Steps, and the learning rates that the plan has for them."""
+        known = {field.name for field in fields_of(ScheduleSettings)}
+        schedule = made(ScheduleSettings, {n: self.config[n] for n in known & self.config.keys()})
+        names = "steps", "warmup_steps", "decay_steps"
+        numbers = Numbers(*(self.plan.get(name, 0) for name in names))
+        # the first update is step 1 of the page, and has the rate of step 0
+        steps = np.unique(np.linspace(0, numbers.train_steps - 1, PLANNED_POINTS).astype(int))
+        rates = schedule.rates(numbers, self.plan["learning_rate"], steps.astype(float), np)
+        return [*zip((steps + 1).tolist(), rates.tolist(), strict=True)]
 
     def best(self) -> list[tuple[float, str]]:
         """The best evaluation, if its model is kept."""

@@ -26,6 +26,7 @@ from tasks.runs.history import DAMAGED, NEW, duration
 from tasks.runs.report.charts import Curve, Points, chart, key, smoothed
 from tasks.runs.report.files import Lines, RunFiles, Scores, date, is_score, read_runs
 from tasks.runs.report.sections import Best, section, table
+from tasks.runs.settings import recipe_in
 
 COMPARISON = "comparison.html"  # of several places
 PAGE, STYLE = "report.html", Path(__file__).with_name("style.css")
@@ -247,7 +248,10 @@ def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
     yield chart(f"loss{', smoothed' * several}", losses, [*marks, *breaks])
     yield chart("scores on held-out data", scores, marks, from_zero=False)
     yield chart("examples per second of the whole job", curves("examples_per_s"), breaks)
-    yield chart("learning rate", curves("learning_rate"), from_zero=False)
+    rates = [*curves("learning_rate")]
+    if not several:
+        rates = [Curve("planned", runs[0].planned_rates(), style="raw"), *rates]
+    yield chart("learning rate", rates, from_zero=False)
     yield chart("gradient norm before clipping", curves("gradient_norm"))
 
 
@@ -341,6 +345,7 @@ def facts_of(run: RunFiles) -> dict[str, str]:
         "global batch": f"{plan['global_batch_size']:.0f}",
         "learning rate": f"{plan['learning_rate']:.3g}",
         "warmup steps": f"{plan.get('warmup_steps', 0):,.0f}",
+        "recipe": ", ".join(f"--{name} {value}" for name, value in recipe_in(run.config).items()),
         "last loss": shown("loss", last),
         "examples/s (median)": f"{run.median('examples_per_s'):.1f}",
         "precision": run.config.get("precision", ""),

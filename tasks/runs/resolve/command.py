@@ -9,8 +9,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
+from bert.configuration import BertConfig
+from bert.optimizers.layers import LayerSettings
+from bert.optimizers.schedules import Numbers
 from bert.text import tokenizer
 from distributed.found import CHECKPOINTS
+from distributed.plan import Plan, PlanSettings
 from ringbase.errors import InputError
 from ringbase.secrets import masked
 from ringbase.settings import changing, check_settled, fields_of, flat, made, of_type, unheeded
@@ -20,11 +26,15 @@ from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.resolve.start import Needs, check_length, find_start, past_of
 from tasks.runs.rows.cache import cached_rows
 from tasks.runs.rows.reader import Reader, Readings, rows_key
-from tasks.runs.settings import ProgramConfig, TrainingSettings
+from tasks.runs.settings import OF_LENGTH, ProgramConfig, TrainingSettings
 
 DATA = "training data (digest)"  # among what must not change
+# flags with the name of the configuration's value that they replace in a training
+DROPOUTS = "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"
+MOST_COMPARED = 1_000_000  # steps whose rates are compared
 Config = TypeVar("Config", bound=ProgramConfig)
 Say = Callable[[str], None]
+PlanOf = Callable[[PlanSettings], Plan] | None
 Learned = Callable[[], tuple[str, ...]]  # gives the names of outputs in the training file
 
 
@@ -126,10 +136,15 @@ def resolve(
         else:  # what is said and learned is the same for all seeds
             for note in (*notes, *unheeded(own, config.given)):
                 say(note)
+            if own.do_train and start.weights is None and own.training.layers.reinit_layers:
+                say("note: --reinit_layers changes nothing: all weights are initial values")
             own = program.settled(own, start, say)
             learned = cache(partial(program.learned, own, readings, say))
         check_length(program.length(own), start.bert_config)
         start = program.outputs(own, start, learned, say)
+        if own.do_train:
+            start = with_dropouts(own, start)
+            check_layers(own.training.layers, start.bert_config)
         flags = {**flat(own), **written}
         if config.has_seeds:
             flags |= {"output_dir": str(place), "seed": seed, "seeds": None}
@@ -149,6 +164,30 @@ def resolve(
         specs.append(spec)
         _refuse_other_model(specs, configs)
     return Resolved(configs[0], tuple(specs))
+
+
+def with_dropouts(config: ProgramConfig, start: Start) -> Start:
+    """The start of a training with the dropouts of the flags. Raises InputError: the model has
+    none."""
+    flags = flat(config)
+    given = {name: flags[name] for name in DROPOUTS if flags.get(name) is not None}
+    is_modern = start.bert_config.architecture.encoder == "modern"
+    for name in given.keys() & {"hidden_dropout_prob", "attention_probs_dropout_prob"}:
+        if is_modern and given[name]:
+            kind = start.bert_config.model_type
+            raise InputError(
+                f"--{name} {given[name]}: {kind} has no dropout in its layers here, as its"
+                " published models were trained: leave it out"
+            )
+    return replace(start, bert_config=replace(start.bert_config, **given))
+
+
+def check_layers(layers: LayerSettings, model: BertConfig) -> None:
+    """Raises InputError: settings name more layers than the model has."""
+    try:
+        layers.check_model(model.num_hidden_layers)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def folder_of_seed(folder: Path, seed: int) -> Path:
@@ -202,29 +241,78 @@ def schedule_of(config: TrainingSettings, seed: int) -> dict[str, Any]:
     return settings | {"--seed": seed}
 
 
-def refuse_changes(spec: RunSpec, settings: Mapping[str, Any]) -> None:
+def refuse_changes(
+    spec: RunSpec, settings: Mapping[str, Any], config: ProgramConfig, plan_of: PlanOf
+) -> str | None:
     """Raises InputError for the first of these settings, by name, that is not as the training which
-    goes on began with, with both values; and how to train on."""
+    goes on began with, with both values; and how to train on.
+
+    Length and schedule may change as long as the steps so far had the rates that the new ones give
+    them. Returns what to say then. `plan_of` makes the plan of settings, None where nobody knows
+    the rows.
+    """
     start = spec.start
     before = start.fixed if start.fixed is not None else settings
+    # trainings of earlier versions lack the flags that came later
+    defaults = {f"--{field.name}": field.default for field in fields_of(type(config))}
+    differing = {}
     for name in dict.fromkeys([*before, *settings]):
-        old, new = before.get(name), settings.get(name)
-        if old == new:
-            continue
-        difference = f"{name} = {old}, this command has {new}"
-        if name == DATA:
-            difference = f"other training data: {_change_of_data(spec)}"
-        moments = ""
-        if "init_moments" in spec.config:  # which some programs have
-            moments = ", and --init_moments to keep the optimizer's moments"
-        weights, kind = start.checkpoint, "checkpoint"
-        if weights is None:
-            weights, kind = start.weights, "model"
-        raise InputError(
-            f"{weights} holds a run with {difference}: give the same value, or --resume"
-            " never to start from the beginning; to train on from its weights, give another"
-            f" --output_dir and this {kind} as --init_checkpoint{moments}"
-        )
+        default = defaults.get(name)
+        old, new = before.get(name, default), settings.get(name, default)
+        if old != new:
+            differing[name] = old, new
+    if not differing:
+        return None
+    only_length = differing.keys() <= {f"--{name}" for name in OF_LENGTH}
+    if only_length and not start.is_complete:
+        changed = ", ".join(f"{name} was {old}" for name, (old, _) in differing.items())
+        if plan_of is None:
+            return f"note: {changed}: accepted if the steps so far had the same rates"
+        if has_same_past(start, config.training, plan_of):
+            return f"note: {changed}: the steps so far had the same rates"
+    name, (old, new) = next(iter(differing.items()))
+    difference = f"{name} = {old}, this command has {new}"
+    if name == DATA:
+        difference = f"other training data: {_change_of_data(spec)}"
+    moments = ""
+    if "init_moments" in spec.config:  # which some programs have
+        moments = ", and --init_moments to keep the optimizer's moments"
+    weights, kind = start.checkpoint, "checkpoint"
+    if weights is None:
+        weights, kind = start.weights, "model"
+    raise InputError(
+        f"{weights} holds a run with {difference}: give the same value, or --resume"
+        " never to start from the beginning; to train on from its weights, give another"
+        f" --output_dir and this {kind} as --init_checkpoint{moments}"
+    )
+
+
+def has_same_past(
+    start: Start, training: TrainingSettings, plan_of: Callable[[PlanSettings], Plan]
+) -> bool:
+    """Whether the steps up to a checkpoint had the rates that these settings give them."""
+    assert start.fixed is not None
+    assert start.state is not None
+    known = {field.name for field in fields_of(TrainingSettings)}
+    values = {name.removeprefix("--"): value for name, value in start.fixed.items()}
+    before = made(TrainingSettings, {name: values[name] for name in values.keys() & known})
+    rates = []
+    for settings in (before, training):
+        try:
+            plan = plan_of(settings.plan.resolved())
+        except InputError:  # on these ranks the training of before has no step
+            return False
+        steps_so_far = -(-start.state.position // plan.global_batch_size)
+        steps = np.linspace(0, steps_so_far, min(steps_so_far, MOST_COMPARED), endpoint=False)
+        numbers = Numbers(plan.steps, plan.warmup_steps, plan.decay_steps)
+        rates.append(settings.rate.rates(numbers, plan.learning_rate, np.floor(steps), np))
+    return np.array_equal(*rates)
+
+
+def is_lengthened(start: Start, training: TrainingSettings) -> bool:
+    """Whether a training that goes on has another length or schedule than it began with."""
+    values, before = training.fixed(), start.fixed or {}
+    return any(before.get(f"--{name}", values[name]) != values[name] for name in OF_LENGTH)
 
 
 def _change_of_data(spec: RunSpec) -> str:

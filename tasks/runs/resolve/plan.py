@@ -5,6 +5,7 @@ Nothing is written but the cache of remote inputs, and no model is downloaded.
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from distributed.plan import Plan, make_plan
@@ -46,15 +47,19 @@ def planned(
     for spec in found.specs:
         say(f"{spec.folder}: {_origin(spec)}")
         plan = None
+        if "train" in spec.does and not spec.start.is_complete and count is None:
+            # the same for all seeds
+            count = program.train_rows(found.config, spec.start, readings)
         if "train" in spec.does and spec.start.fixed is not None:
             # what is known without the data
-            now = dict(spec.start.fixed)
-            schedule = schedule_of(found.config.training, spec.seed)
-            now |= {name: value for name, value in schedule.items() if name in now}
-            refuse_changes(spec, now)
+            now = dict(spec.start.fixed) | schedule_of(found.config.training, spec.seed)
+            plan_of = None
+            if count and count.number is not None:
+                plan_of = partial(make_plan, rows=count.number, size=num_ranks)
+            if note := refuse_changes(spec, now, found.config, plan_of):
+                say(note)
         if "train" in spec.does and not spec.start.is_complete:
-            if count is None:  # the same for all seeds
-                count = program.train_rows(found.config, spec.start, readings)
+            assert count is not None
             plan = _plan_of(found.config, count, num_ranks, say)
         is_exact = count is not None and count.is_exact
         runs.append(
