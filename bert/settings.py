@@ -1,6 +1,7 @@
 """Settings of tokenizers and vocabularies, without their libraries: programs read their flags
 first."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from ringbase.settings import Settings, setting
@@ -56,6 +57,11 @@ class VocabularySettings(Settings):
         at_least=1e-9,
         at_most=1,
     )
+
+    def void(self) -> Mapping[str, str]:
+        if self.kind == "wordpiece":
+            return {}
+        return {"min_frequency": f"--kind {self.kind} has no such limit"}
 
     @property
     def lower_case(self) -> bool:

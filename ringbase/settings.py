@@ -175,14 +175,25 @@ def check_settled(settings: Settings) -> None:
 
 
 def unheeded(settings: Settings, given: Container[str]) -> Iterator[str]:
-    """What to say of flags that are `given` and change nothing, in settings and their parts."""
-    for name, reason in settings.void().items():
+    """What to say of flags that are `given` and change nothing, in settings and their parts: a line
+    for each reason."""
+    flags: dict[str, list[str]] = {}
+    for name, reason in _void(settings).items():
         if name in given:
-            yield f"note: --{name} changes nothing: {reason}"
+            flags.setdefault(reason, []).append(f"--{name}")
+    for reason, names in flags.items():
+        change = "change" if len(names) > 1 else "changes"
+        yield f"note: {', '.join(names)} {change} nothing: {reason}"
+
+
+def _void(settings: Settings) -> dict[str, str]:
+    """The void flags of settings and their parts; of several reasons that of the whole."""
+    reasons: dict[str, str] = {}
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]
         part = getattr(settings, field.name)
         if isinstance(part, Settings):
-            yield from unheeded(part, given)
+            reasons |= _void(part)
+    return reasons | dict(settings.void())
 
 
 def flat(settings: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The settings of a corpus: its text, its examples and its files."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from ringbase.settings import LONGEST_ROW, MOST_SEED, Settings, flat, setting
@@ -65,6 +66,9 @@ class TextSettings(Settings):
             raise ValueError("give either --input_file or --dataset_name")
         if self.dataset_revision and not self.dataset_name:
             raise ValueError("--dataset_revision needs --dataset_name")
+
+    def void(self) -> Mapping[str, str]:
+        return {} if self.dataset_name else {"dataset_config": "--input_file is read"}
 
     @property
     def source(self) -> str:
@@ -142,6 +146,11 @@ class ExampleSettings(Settings):
         """How many times examples are made from the whole text."""
         default = 10 if self.has_static_masks else 1
         return self.dupe_factor or default
+
+    def void(self) -> Mapping[str, str]:
+        if self.next_sentence:
+            return {}
+        return {"short_seq_prob": "with --nonext_sentence rows are filled to the last token"}
 
     @property
     def masks(self) -> dict[str, Any]:

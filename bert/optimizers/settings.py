@@ -108,4 +108,4 @@ class ScheduleSettings(Settings):
 
     def unread(self) -> tuple[str, ...]:
         """The flags that this schedule does not read."""
-        return tuple(READ_BY_SOME.difference(SCHEDULES[self.lr_scheduler_type].reads))
+        return tuple(sorted(READ_BY_SOME.difference(SCHEDULES[self.lr_scheduler_type].reads)))

@@ -9,7 +9,9 @@ Under mpirun the ranks share the work; --output_dir must be on a file system tha
 """
 
 import importlib
+import sys
 
+from ringbase.settings import unheeded
 from tasks.corpus.settings import BuildConfig, VerifyConfig, VocabConfig
 from tasks.runs import flags
 from tasks.runs.environment import set_environment
@@ -19,6 +21,8 @@ COMMANDS = {"build": BuildConfig, "verify": VerifyConfig, "vocab": VocabConfig}
 
 def main(argv: list[str] | None = None) -> None:
     name, config = flags.parse_command(COMMANDS, argv, prog="bert-corpus", description=str(__doc__))
+    for note in unheeded(config, config.given):
+        print(note, file=sys.stderr)
     set_environment()
     importlib.import_module("tasks.corpus.program").run(name, config)
 

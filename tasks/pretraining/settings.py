@@ -152,6 +152,15 @@ class PretrainingConfig(ProgramConfig):
     def does_eval(self) -> bool:
         return self.evaluation.do_eval
 
+    def void(self) -> Mapping[str, str]:
+        reasons = dict(super().void())
+        if not self.do_train:
+            reasons["eval_steps"] = "--do_train does not ask for a training"
+        if not (self.evaluation.do_eval or (self.do_train and self.evaluation.eval_steps)):
+            names = "eval_input_file", "eval_batch_size", "max_eval_steps"
+            reasons |= dict.fromkeys(names, "neither --do_eval nor --eval_steps asks for it")
+        return reasons
+
     def check(self) -> None:
         if not (self.do_train or self.evaluation.do_eval):
             raise ValueError("nothing to do: give --do_train, --do_eval or both")

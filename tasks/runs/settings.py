@@ -212,6 +212,16 @@ class ProgramConfig(Settings):
         False, "print what the command would do, as JSON and in words, and stop", "data"
     )
 
+    def void(self) -> Mapping[str, str]:
+        if self.do_train:
+            return {}
+        of_training = [field.name for field in fields_of(type(self.training))]
+        of_training.remove("resume")  # which names what to predict with, too
+        for field in fields_of(type(self)):
+            if field.changes == "training" and not field.is_saved:
+                of_training.append(field.name)
+        return dict.fromkeys(of_training, "--do_train does not ask for a training")
+
     @property
     def has_seeds(self) -> bool:
         """Whether there is a run for each of several seeds, in a folder of its own."""
@@ -347,7 +357,7 @@ class FineTuningConfig(ProgramConfig):
         values, wanted = flat(self), set(self.wanted_sets)
         if self.dev in ("train", "predict") and "dev" in wanted:
             wanted.add(self.dev)
-        reasons = {}
+        reasons = dict(super().void())
         for kind, asks in (
             ("train", "--do_train does not ask"),
             ("dev", "neither --do_eval nor an evaluation while training asks"),
@@ -355,14 +365,19 @@ class FineTuningConfig(ProgramConfig):
         ):
             if kind not in wanted:
                 reasons[f"{kind}_file"] = f"{asks} for it"
+                if kind != "train":
+                    reasons[f"{kind}_batch_size"] = f"{asks} for it"
         files = [values.get(f"{kind}_file") for kind in wanted if f"{kind}_file" in values]
         if all(files):
             reasons |= dict.fromkeys(("dataset_name", "dataset_revision"), "the files are read")
         if self.has_seeds:
             reasons["seed"] = "--seeds has the seeds"
         if not self.do_train:
-            of_training = (field.name for field in fields_of(SelectionSettings))
+            of_training = [field.name for field in fields_of(SelectionSettings)]
+            of_training.append("max_train_examples")
             reasons |= dict.fromkeys(of_training, "--do_train does not ask for a training")
+        if wanted == {"train"}:
+            reasons["max_predict_examples"] = "nothing is evaluated or predicted"
         return reasons
 
     def check_parts(self) -> None:
@@ -427,6 +442,12 @@ class TaskConfig(FineTuningConfig):
     """Of programs with a dev set of its own."""
 
     evaluation: DevSettings
+
+    def void(self) -> Mapping[str, str]:
+        reasons = dict(super().void())
+        if "dev" not in self.wanted_sets:
+            reasons["eval_batch_size"] = reasons["dev_file"]
+        return reasons
 
     @property
     def does_eval(self) -> bool:
