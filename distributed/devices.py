@@ -1,8 +1,11 @@
 """Chooses the GPU and the cores of each rank, and sets up TensorFlow for them."""
 
 import contextlib
+import math
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,10 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from distributed.cores import THREADS, quota, wanted_threads
 from distributed.messages import Messages
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
 
+# values by which variables hide all GPUs; Slurm and Grid Engine say NoDevFiles
+HIDING = {
+    "CUDA_VISIBLE_DEVICES": ("", "-1", "nodevfiles", "none", "void"),
+    "NVIDIA_VISIBLE_DEVICES": ("none", "void"),
+}
+GPU_FILE = re.compile(r"nvidia(\d+|ctl)")
 NOTICES = "oneDNN custom operations are on|log messages before absl::InitializeLog"
 
 
@@ -49,11 +59,20 @@ class Device:
 
 def own_cores(world: Messages) -> Device:
     """The cores of this rank: its share of those that the ranks of its machine may use."""
-    masks = world.on_node(os.sched_getaffinity(0))
+    limit, group = quota()
+    everyone = world.on_node((os.sched_getaffinity(0), limit, group))
+    masks = [mask for mask, _, _ in everyone]
     mine = masks[world.local_rank]
     total = os.cpu_count() or 1
     num_sharing = sum(bool(mask & mine) for mask in masks)
     threads = max(1, len(mine) // num_sharing)
+    if wanted := wanted_threads():
+        return Device("cpu", wanted, notes=(f"{THREADS}={wanted}: so many threads for each rank",))
+    in_group = sum(other == group for _, _, other in everyone)
+    share = max(1, int(limit / in_group)) if limit < math.inf else threads
+    if share < threads:
+        note = f"a control group ({group}) limits its processes to {limit:g} cores of {total}"
+        return Device("cpu", share, notes=(note,))
     advice = "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
     note = f"each rank is bound to {len(mine)} of {total} cores; {advice}"
     cores_of_all = set().union(*masks)
@@ -74,12 +93,18 @@ def use_device(world: Messages, settings: DeviceSettings) -> Device:
     )
     if not gpus:
         tf.config.set_visible_devices([], "GPU")
+        hidden = hidden_gpus()
+        if hidden and settings.device == "auto" and gpu_file():
+            return replace(
+                device, notes=(*device.notes, f"{hidden} hides the GPUs of this machine")
+            )
         return device
-    index = world.local_rank % len(gpus)
+    index = number_on_machine(world) % len(gpus)
     tf.config.set_visible_devices([gpus[index]], "GPU")
     tf.config.experimental.set_memory_growth(gpus[index], True)
     name, bus_id = _name_and_bus_id()
-    num_sharing = world.on_node(bus_id).count(bus_id)
+    card = machine_id(), bus_id
+    num_sharing = world.all_gather(card).count(card)
     if num_sharing > 1 and not settings.share_gpus:
         raise InputError(
             f"{num_sharing} ranks on this machine would share the GPU {bus_id}: start fewer ranks,"
@@ -93,24 +118,55 @@ def use_device(world: Messages, settings: DeviceSettings) -> Device:
     )
 
 
+def machine_id() -> str:
+    """The same for all containers of a machine, of which some share no memory."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()
+
+
+def number_on_machine(world: Messages) -> int:
+    """How many ranks before this one are on its machine, also in other containers."""
+    machines = world.all_gather(machine_id())
+    return machines[: world.rank].count(machines[world.rank])
+
+
 def visible_gpus(device: str = "auto") -> list:
     """The GPUs that TensorFlow can compute on here; none for "cpu". Raises InputError when a GPU is
     required but there is none, or when there is one that TensorFlow cannot use."""
     tf = imported_tensorflow()
     gpus = [] if device == "cpu" else tf.config.list_physical_devices("GPU")
-    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # the user hides all GPUs
-    is_unusable = not is_hidden and Path("/dev/nvidia0").exists()
-    if not gpus and (device == "gpu" or (device == "auto" and is_unusable)):
-        reason = "sees no GPU"
-        if is_unusable:
+    hidden = hidden_gpus()
+    there = None if hidden else gpu_file()
+    if not gpus and (device == "gpu" or (device == "auto" and there)):
+        reason = f"sees no GPU{f': {hidden} hides them' if hidden else ''}"
+        if there:
             is_silent = tf.test.is_built_with_cuda()
             why = "its driver or CUDA's libraries do not answer" if is_silent else "a CPU build"
-            reason = f"cannot use the GPU /dev/nvidia0 ({why})"
+            reason = f"cannot use the GPU {there} ({why})"
         raise InputError(
             f"--device {device}: TensorFlow {tf.__version__} {reason}; pip install '.[gpu]' in the"
             " checkout, or give --device cpu"
         )
     return gpus
+
+
+def hidden_gpus() -> str:
+    """The variable, with its value, by which a user or a batch system hides all GPUs; "" if none
+    does."""
+    for name, values in HIDING.items():
+        value = os.environ.get(name)
+        # CUDA takes those before the first one that it cannot read
+        if value is not None and value.partition(",")[0].strip().lower() in values:
+            return f"{name}={value}"
+    return ""
+
+
+def gpu_file() -> str | None:
+    """A device file of an NVIDIA GPU: whichever a container was given, or WSL's."""
+    found = [path for path in Path("/dev").glob("nvidia*") if GPU_FILE.fullmatch(path.name)]
+    wsl = Path("/dev/dxg")
+    return str(min(found, default=wsl)) if found or wsl.exists() else None
 
 
 def _name_and_bus_id():
@@ -144,7 +200,10 @@ def imported_tensorflow():
 @contextlib.contextmanager
 def without_notices() -> Iterator[None]:
     """Standard error without TensorFlow's notice, at any TF_CPP_MIN_LOG_LEVEL, that oneDNN is on.
-    Another process filters it, which passes on why this one aborts."""
+    Another process filters it, which passes on why this one aborts; none where there is no grep."""
+    if shutil.which("grep", path=f"{os.environ.get('PATH', '')}:{os.defpath}") is None:
+        yield
+        return
     variables = {"PATH": f"{os.environ.get('PATH', '')}:{os.defpath}", "LC_ALL": "C"}
     command: Any = ["grep", "-avE", NOTICES]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=variables) as filtering:

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from distributed import network
 from distributed.launcher import RANK_VARIABLES, START_TIMEOUT, launched_size
 
-TRANSPORTS = "OMPI_MCA_btl"  # Open MPI's, by its names
 START_TIMEOUT_S = 600  # for all ranks to join, from the first one that waits for the others
 
 
@@ -44,17 +44,27 @@ def started():
     """
     if "mpi4py.MPI" in sys.modules:
         return sys.modules["mpi4py.MPI"]
-    is_alone = not any(os.environ.get(name) for name in (*RANK_VARIABLES, TRANSPORTS))
-    # Open MPI 5 would leave a file of 16 MiB in /dev/shm for other ranks, which never come
-    if is_alone:
-        os.environ[TRANSPORTS] = "self"
-    try:
-        with contextlib.nullcontext() if is_alone else starting():
-            from mpi4py import MPI
-    finally:
-        if is_alone:
-            del os.environ[TRANSPORTS]
+    is_alone = not any(map(os.environ.get, RANK_VARIABLES))
+    if not is_alone:
+        network.tell_mpi()
+    with alone() if is_alone else starting():
+        from mpi4py import MPI
     return MPI
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """A `with` block in which Open MPI starts for one process. What a site says of its own Open MPI
+    does not keep this one from starting, which may lack what is named there; and Open MPI 5 leaves
+    no file of 16 MiB in /dev/shm for other ranks, which never come."""
+    site = {name: os.environ.pop(name) for name in network.OF_A_SITE if name in os.environ}
+    btl, *_ = network.OF_A_SITE
+    os.environ[btl] = "self"
+    try:
+        yield
+    finally:
+        del os.environ[btl]
+        os.environ.update(site)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,16 @@ from itertools import pairwise
 from typing import NoReturn
 
 from distributed import launcher
-from distributed.mpirun import ALLOCATIONS, Mpi, build_command, find_mpi, is_local, obstacle
+from distributed.hosts import READ_BY_MPIRUN
+from distributed.mpirun import (
+    Mpi,
+    build_command,
+    find_mpi,
+    foreign_transports,
+    is_local,
+    obstacle,
+    with_hosts,
+)
 from ringbase.errors import InputError, Preempted, one_line
 from ringbase.secrets import masked
 
@@ -92,6 +101,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         needs_mpi = options.num_proc > 1 or options.elastic or options.mpi_args or options.hosts
         mpi = find_mpi() if needs_mpi else None  # one rank on this machine needs none
+        if mpi:
+            options = with_hosts(mpi, options, os.environ)
+            for name, component in foreign_transports(mpi, os.environ).items():
+                value = os.environ.pop(name)
+                say(f"{name}={value} is left out: {mpi} has no {component}")
+        if mpi and mpi.is_open_mpi_5 and reads_standard_input(options.command):
+            raise InputError(
+                "standard input has no end under the mpirun of Open MPI 5: name a file instead of"
+                " -, or give -np 1"
+            )
         if mpi and options.elastic and not mpi.is_open_mpi_5:
             raise InputError(
                 f"--elastic needs Open MPI 5 or newer, found {mpi}; --restarts works with all"
@@ -142,7 +161,7 @@ def _on_ready_hosts(options):
 
     No host is asked where mpirun reaches them in a way that is not known here.
     """
-    if any(map(os.environ.get, ALLOCATIONS)) or any(map(SHELLS.fullmatch, os.environ)):
+    if any(map(os.environ.get, READ_BY_MPIRUN)) or any(map(SHELLS.fullmatch, os.environ)):
         return options
     pairs = list(pairwise(options.mpi_args))
     agents = [value for name, value in pairs if AGENT.fullmatch(name)]
@@ -196,7 +215,10 @@ class MpirunProcess:
         self._timers: list[threading.Timer] = []  # that end what does not end by itself
         self._has_killed = False
         self._hearing = threading.Lock()
-        stdin = subprocess.DEVNULL if os.isatty(0) else None  # a terminal belongs to our own group
+        # A terminal belongs to our own group. mpirun would read what others wait for, such as the
+        # lines of a loop around this job, also where no rank reads it.
+        takes = not os.isatty(0) and (reads_standard_input(argv) or not is_mpirun)
+        stdin = None if takes else subprocess.DEVNULL
         # In a group of its own, so that Ctrl-C reaches this process alone.
         self._process = subprocess.Popen(
             argv,
@@ -344,6 +366,11 @@ class MpirunProcess:
         self._timers.clear()
 
 
+def reads_standard_input(command: Sequence[str]) -> bool:
+    """Whether a word of a command stands for the file of standard input, by the usual sign."""
+    return any(word == "-" or word.endswith("=-") for word in command)
+
+
 def _end_with_parent():
     """This process gets SIGTERM when the one that started it ends, however that ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -428,6 +455,11 @@ def positive(text: str) -> int:
 def hosts_in(text: str) -> dict[str, int]:
     """``"a:4,b"`` as {"a": 4, "b": 1}."""
     matches = [HOST.fullmatch(part) for part in text.split(",")]
+    if (":" in text and "::" in text) or "[" in text:
+        raise argparse.ArgumentTypeError(
+            f"addresses of IPv6 need a name, which /etc/hosts can give them: mpirun reads {text!r}"
+            " as names and slots"
+        )
     hosts = {match[1]: int(match[2] or 1) for match in matches if match}
     if len(hosts) < len(matches):
         raise argparse.ArgumentTypeError(

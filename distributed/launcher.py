@@ -21,6 +21,8 @@ import sys
 import time
 from typing import BinaryIO
 
+from distributed.cores import quota, wanted_threads
+
 RECORDS = r"joined|stops|runs|error [^\n]*|ended \d+"
 LONGEST_BYTES = 3000  # of a message, so that a record is one write to a pipe
 MARK = "\x1e"  # begins a record: the record separator of RFC 7464, "JSON text sequences"
@@ -67,6 +69,8 @@ SIZE_VARIABLES = (
     "FLUX_JOB_SIZE",
     "SLURM_STEP_NUM_TASKS",
 )
+# of `srun --pty`, whose shell is one process, however many tasks its step has
+OF_A_SHELL = "SLURM_PTY_PORT"
 
 
 class Requests:
@@ -184,6 +188,8 @@ def launched_size() -> tuple[str, int]:
     """The variable, with its value, by which a launcher says that it started several processes, and
     their number, or the least that it can be; else "" and 1."""
     for name in (*SIZE_VARIABLES, *RANKS_WITHOUT_SIZE):
+        if name == "SLURM_STEP_NUM_TASKS" and OF_A_SHELL in os.environ:
+            continue
         value = os.environ.get(name, "")
         if value.isdigit():
             size = int(value) + (name in RANKS_WITHOUT_SIZE)
@@ -195,9 +201,13 @@ def launched_size() -> tuple[str, int]:
 def share_of_cores() -> int:
     """How many cores this process may use before its rank has its own: the machine's, divided
     among the ranks here, or those that the launcher has bound it to."""
+    if wanted := wanted_threads():
+        return wanted
     own = len(os.sched_getaffinity(0))
     if own < (os.cpu_count() or own):
         return own
+    limit, _ = quota()
+    own = max(1, int(min(own, limit)))
     sizes = [os.environ.get(name, "") for name in LOCAL_SIZE_VARIABLES]
     num_ranks = next((int(size) for size in sizes if size.isdigit()), 1)
     return max(1, own // max(1, num_ranks))

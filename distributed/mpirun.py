@@ -8,15 +8,15 @@ import socket
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from distributed import launcher
+from distributed import launcher, network
+from distributed.hosts import INTEL_MPI, MPICH, OPEN_MPI, READ_BY_MPIRUN, hosts_named
 from ringbase.errors import InputError
 
-OPEN_MPI, MPICH, INTEL_MPI = "Open MPI", "MPICH", "Intel MPI"
 VERSIONS = {  # in the output of mpirun --version
     OPEN_MPI: r"\((?:Open MPI|OpenRTE)\) v?(\d+)\.(\d+)",
     INTEL_MPI: r"(?s)Intel\(R\) MPI Library.*?Version (\d+)\.(\d+)",
@@ -36,9 +36,6 @@ SSH_ARGS = {MPICH: "HYDRA_LAUNCHER_EXTRA_ARGS", INTEL_MPI: "I_MPI_HYDRA_BOOTSTRA
 FORWARDED = re.compile(
     r"PATH|PYTHONPATH|LD_LIBRARY_PATH|VIRTUAL_ENV|(TF|CUDA|NCCL|HF|XLA|KERAS|OMP|RINGBERT)_.*"
 )
-# Variables that Slurm, PBS, LSF and Grid Engine set in a job; mpirun then gets hosts and slots from
-# them.
-ALLOCATIONS = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 HOST_OPTION = re.compile(r"--?(H|f|host|hosts|hostfile|machinefile)")
 OUTPUT_OPTION = re.compile(r"--((tag-|timestamp-)?output|stream-buffering)")  # of Open MPI
 # Of Open MPI 5.0's collectives han, its choice for several hosts, hides deaths: it returns success
@@ -46,6 +43,10 @@ OUTPUT_OPTION = re.compile(r"--((tag-|timestamp-)?output|stream-buffering)")  # 
 SAFE_SUMS = "^han,hcoll,portals4"
 NO_PROGRAM = "{program} cannot be started on {host}: is its name right, and is it installed there?"
 FULL = "TMPDIR, the folder for temporary files, is full: set it to one that has some megabytes left"
+UNREACHABLE = (
+    "ranks on two hosts cannot reach each other at {address}: set RINGBERT_NETWORK to the network"
+    " that joins them, such as 10.0.0.0/24"
+)
 # What Open MPI and Hydra print when they cannot start the ranks, and what that means.
 OBSTACLES = {
     r"not enough space for (?P<folder>/\S+)/\S+ \(the shared-memory backing\s+file\)"
@@ -64,6 +65,12 @@ OBSTACLES = {
     r"Local host: +(?P<host>\S+)\s+Working dir: .+\s+Application name: +(?P<program>\S+)": (
         NO_PROGRAM
     ),
+    r"No components were able to be opened in the (?P<framework>\S+) framework": (
+        "this Open MPI can open nothing that OMPI_MCA_{framework} (or --mca {framework}) names:"
+        " unset OMPI_MCA_{framework}"
+    ),
+    r"Unable to connect to the peer (?P<address>[\d.]+) on port": UNREACHABLE,
+    r"connect\(\) to (?P<address>[\d.]+):\d+ failed": UNREACHABLE,
     r"proxy:\S+@(?P<host>[^\]\s]+)\].*execvp error on file (?P<program>\S+)": NO_PROGRAM,
 }
 
@@ -107,6 +114,46 @@ def find_mpi(mpirun: str | None = None) -> Mpi:
     )
 
 
+def foreign_transports(mpi: Mpi, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables by which a site chooses how ranks of its own Open MPI exchange messages, and the
+    first component that each names and this one lacks: all ranks would end, or warn."""
+    info = Path(mpi.mpirun).with_name("ompi_info")
+    chosen = {name: environment[name] for name in network.OF_A_SITE if environment.get(name)}
+    if not chosen or mpi.implementation != OPEN_MPI or not info.exists():
+        return {}
+    text = subprocess.run([info, "--parsable"], capture_output=True, text=True).stdout
+    found = {}
+    for name, value in chosen.items():
+        framework = name.removeprefix("OMPI_MCA_")
+        present = set(re.findall(rf"^mca:{framework}:([^:]+):", text, re.MULTILINE))
+        wanted = [] if value.startswith("^") else value.split(",")  # ^: all others
+        lacking = [component for component in wanted if component not in present]
+        if present and lacking:
+            found[name] = lacking[0]
+    return found
+
+
+def names_hosts(mpi_args: Sequence[str]) -> bool:
+    """Whether arguments of mpirun name hosts."""
+    return any(map(HOST_OPTION.fullmatch, mpi_args))
+
+
+def with_hosts(mpi: Mpi, options: Namespace, environment: Mapping[str, str]) -> Namespace:
+    """bert-launch's options with the hosts that variables name, if the user names none. Raises
+    InputError as `hosts_named`, and if there are fewer slots than ranks."""
+    if options.hosts or names_hosts(options.mpi_args):
+        return options
+    named = hosts_named(mpi.implementation, environment)
+    slots = sum(named.hosts.values())
+    if named.hosts and options.num_proc > slots:
+        raise InputError(
+            f"-np {options.num_proc}: the batch system has given this job {slots} slots, on"
+            f" {', '.join(named.hosts)}: lower -np, or name hosts by -H"
+        )
+    given = {"hosts": dict(named.hosts), "mpi_args": [*named.mpi_args, *options.mpi_args]}
+    return Namespace(**vars(options) | given)
+
+
 def build_command(
     mpi: Mpi | None, options: Namespace, environment: Mapping[str, str] = os.environ
 ) -> list[str]:
@@ -119,8 +166,8 @@ def build_command(
     if mpi is not None:
         names = sorted(filter(FORWARDED.fullmatch, {**environment, **variables}))
         hosts = options.hosts
-        are_named = any(map(environment.get, ALLOCATIONS))
-        if not (hosts or are_named or any(map(HOST_OPTION.fullmatch, options.mpi_args))):
+        are_named = names_hosts(options.mpi_args) or any(map(environment.get, READ_BY_MPIRUN))
+        if not (hosts or are_named):
             hosts = {"localhost": options.num_proc}
         local_slots = sum(slots for name, slots in hosts.items() if is_local(name))
         if mpi.implementation == OPEN_MPI:
@@ -131,6 +178,13 @@ def build_command(
             if options.ssh_port is not None:
                 variables[SSH_ARGS[mpi.implementation]] = f"-p {options.ssh_port}"
         is_one_host = 0 < local_slots == sum(hosts.values())
+        if mpi.implementation == OPEN_MPI and not is_one_host:
+            chosen = " ".join(options.mpi_args)
+            variables |= network.variables_of_daemons(environment)
+            if "btl_tcp_if_" not in chosen:
+                variables |= network.variables_of_ranks(environment)
+                prefix = Path(mpi.mpirun).resolve().parents[1]
+                variables |= network.without_own_networks(environment, prefix)
         if is_one_host and not any(map(environment.get, TRANSPORTS)):
             variables |= MEMORY[mpi.implementation]
             if mpi.implementation == OPEN_MPI and not mpi.is_open_mpi_5:

@@ -20,16 +20,15 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 # There is no public name for this; the public MultiWorkerMirroredStrategy calls the same functions.
 from tensorflow.python.eager import context
 
-from distributed import socket_filter
+from distributed import network, socket_filter
 from distributed.collectives import Collectives, own_gpus
 from distributed.world import World
 from ringbase.errors import InputError
 
 OPEN_VARIABLE = "RINGBERT_OPEN_PORTS"  # 1: whoever reaches a job's servers may connect
 # unlike an address, the same for all machines; bert-launch forwards it
-NETWORK_VARIABLE = "RINGBERT_NETWORK"
 ADVICE = (
-    f"set {NETWORK_VARIABLE} to a network that joins all machines, such as 10.0.0.0/24, or use"
+    f"set {network.VARIABLE} to a network that joins all machines, such as 10.0.0.0/24, or use"
     " --backend mpi"
 )
 JOB = "worker"
@@ -151,22 +150,17 @@ def host_address(world: World) -> str:
     interface that routes to another machine (by its name) or to the Internet. Raises InputError
     when there is none."""
     names = world.all_gather((world.node, socket.gethostname()))
-    wanted = os.environ.get(NETWORK_VARIABLE)
+    wanted = network.network()
     if not wanted and world.ranks.num_nodes == 1:
         return "127.0.0.1"
-    try:
-        network = ipaddress.IPv4Network(wanted or "0.0.0.0/0", strict=False)
-    except ValueError as error:
-        raise InputError(
-            f"{NETWORK_VARIABLE}={wanted} is not a network such as 10.0.0.0/24 ({error})"
-        ) from None
+    allowed = wanted or ipaddress.IPv4Network("0.0.0.0/0")
     others = [*(name for node, name in names if node != world.node), "192.0.2.1"]
-    for target in [str(next(iter(network.hosts())))] if wanted else others:
+    for target in [str(next(iter(wanted.hosts())))] if wanted else others:
         # Suppressed: the name is not known, or there is no route.
         with contextlib.suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as probe:
             probe.connect((target, 9))  # sends nothing, only chooses the interface
             address = ipaddress.IPv4Address(probe.getsockname()[0])
-            if address in network and (wanted or not address.is_loopback):
+            if address in allowed and (wanted or not address.is_loopback):
                 return str(address)
     where = wanted or "a network with the other machines"
     raise InputError(f"{socket.gethostname()} has no address in {where}: {ADVICE}")

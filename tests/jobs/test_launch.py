@@ -70,9 +70,33 @@ def command_lines():
         there = "-np 6 -H node1:2,node2:4 -p 2222 --mpi-args '--tag-output -x A'"
         has = [*TWO_HOSTS[mpi], "-np 6", "--tag-output -x A"]
         yield mpi, there, variables, has, [memory, "--oversubscribe", "secret", "EDITOR", "HOME"]
-    for batch in "SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE":
-        has_not = ["--oversubscribe", "yield", "OMPI_MCA"]
-        yield "Open MPI 5", "-np 64", {batch: "nodes"}, ["-np 64"], has_not
+    alone = ["--oversubscribe", "yield", "OMPI_MCA_pml"]
+    for batch in "SLURM_JOB_NODELIST", "PBS_NODEFILE":
+        yield "Open MPI 5", "-np 64", {batch: "nodes"}, ["-np 64"], [*alone, "-H", "-hosts"]
+    for lsf in (
+        {"LSB_HOSTS": "node1 node2 node2 node1 node2 node2"},
+        {"LSB_JOBID": "7", "LSB_HOSTS": "", "LSB_MCPU_HOSTS": "node1 2 node2 4"},
+    ):
+        yield "Open MPI 5", "-np 6", lsf, ["-H node1:2,node2:4"], alone
+        yield "MPICH", "-np 6", lsf, ["-hosts node1:2,node2:4"], []
+        yield "Open MPI 5", "-np 2 -H a:2", lsf, ["-H a:2"], ["node1"]  # the user's come first
+    for mpi, name in (
+        ("Open MPI 4", "OMPI_MCA_orte_default_hostfile"),
+        ("Open MPI 5", "OMPI_MCA_orte_default_hostfile"),
+        ("Open MPI 5", "PRTE_MCA_prte_default_hostfile"),
+    ):
+        yield mpi, "-np 4", {name: __file__}, [f"--hostfile {__file__}"], alone
+        own = "-np 4 --mpi-args '--hostfile hosts'"
+        yield mpi, own, {name: __file__}, ["--hostfile hosts"], [__file__]
+    for mpi, name in ("MPICH", "HYDRA_HOST_FILE"), ("Intel MPI", "I_MPI_HYDRA_HOST_FILE"):
+        yield mpi, "-np 4", {name: __file__}, [f"-f {__file__}"], [ONE_HOST[mpi]]
+    for mpi in OPEN_MPI:  # between hosts
+        there = "-np 2 -H a:1,b:1"
+        named = {"RINGBERT_NETWORK": "10.0.0.0/24"}
+        has = ["OMPI_MCA_btl_tcp_if_include=10.0.0.0/24", "PRTE_MCA_prte_if_include=10.0.0.0/24"]
+        yield mpi, there, named, has, ["if_exclude"]
+        yield mpi, there, {"OMPI_MCA_btl_tcp_if_include": "ib0"}, [], ["if_exclude", "include="]
+        yield mpi, f"{there} --mpi-args '--mca btl_tcp_if_include ib0'", {}, [], ["if_exclude"]
     for mpi in OPEN_MPI:
         yield mpi, "-np 9", {}, ["--oversubscribe --mca mpi_yield_when_idle 1"], []
         yield mpi, "-np 9 -H localhost:9", {}, ["--mca mpi_yield_when_idle 1"], ["--oversubscribe"]
@@ -103,6 +127,51 @@ def test_the_command_for_each_mpi(machine, capsys, mpi, arguments, environment, 
         assert words not in line.replace(str(path), "")
 
 
+@pytest.mark.parametrize(
+    ("mpi", "arguments", "environment", "named"),
+    [
+        ("Open MPI 5", "-np 4", {"PE_HOSTFILE": "f"}, "Grid Engine (PE_HOSTFILE is set)"),
+        ("Open MPI 5", "-np 4", {"OAR_NODEFILE": "f"}, "-H $(sort $OAR_NODEFILE | uniq -c"),
+        ("MPICH", "-np 4", {"COBALT_NODEFILE": "f"}, "Cobalt"),
+        ("Open MPI 4", "-np 4", {"FLUX_URI": "local:///run/flux"}, "flux run"),
+        ("Open MPI 5", "-np 4", {"LSB_JOBID": "7", "LSB_HOSTS": ""}, "LSB_MCPU_HOSTS"),
+        ("Open MPI 5", "-np 4", {"LSB_MCPU_HOSTS": "a", "LSB_JOBID": "7"}, "number of slots"),
+        ("Open MPI 5", "-np 4", {"LSB_HOSTS": "a b"}, "has given this job 2 slots, on a, b"),
+        ("MPICH", "-np 4", {"OMPI_MCA_orte_default_hostfile": "f"}, "this is MPICH"),
+        ("Open MPI 5", "-np 4", {"PRTE_MCA_prte_default_hostfile": "/none"}, "/none cannot be"),
+        ("Open MPI 5", "-np 2 -H a:1,b:1", {"RINGBERT_NETWORK": "eth0"}, "10.0.0.0/24"),
+    ],
+)
+def test_lists_of_hosts_that_nobody_reads_are_refused(
+    machine, capsys, mpi, arguments, environment, named
+):
+    """Never are all ranks of such a job on this machine. With -H they are where it says."""
+    machine(VERSIONS[mpi], **environment)
+    argv = [*shlex.split(arguments), "--dry-run", "--", "bert-squad"]
+    refusal(capsys, "bert-launch", lambda: sys.exit(main(argv)), named, is_alone=True)
+    if "-H" not in argv:
+        assert main(["-H", "localhost:4", *argv]) == 0
+        assert main(["-np", "1", *argv[2:]]) == 0
+
+
+def test_a_way_to_exchange_messages_that_this_mpi_lacks_is_left_out(
+    machine, tmp_path, monkeypatch, capfd
+):
+    site = {"OMPI_MCA_btl": "openib,self", "OMPI_MCA_mtl": "ofi", "OMPI_MCA_pml": "^ucx"}
+    machine(VERSIONS["Open MPI 5"], **site)
+    info = tmp_path / "ompi_info"
+    info.write_text(
+        "#!/bin/sh\nprintf 'mca:btl:self:version:a\\nmca:btl:tcp:version:a\\n"
+        "mca:mtl:ofi:version:a\\nmca:pml:ob1:version:a\\n'\n"
+    )
+    info.chmod(0o755)
+    assert main(["-np", "2", "-H", "a:1,b:1", "--dry-run", "--", "bert-squad"]) == 0
+    said = capfd.readouterr().err
+    assert said.startswith("bert-launch: OMPI_MCA_btl=openib,self is left out: Open MPI 5.0")
+    assert said.endswith("has no openib\n")
+    assert {name for name in site if name in os.environ} == {"OMPI_MCA_mtl", "OMPI_MCA_pml"}
+
+
 @pytest.mark.parametrize("in_venv", [True, False])
 def test_a_virtual_environments_own_mpirun_goes_first(
     machine, tmp_path, monkeypatch, capsys, in_venv
@@ -126,6 +195,8 @@ REFUSED = {
     "-np 2 -H node1:0 -- bert-squad": "-H",
     "-np 2 -H -oProxyCommand=x:2 -- bert-squad": "-H",  # ssh would take it for an option
     "-np 2 -H node1:1,node1:1 -- bert-squad": "node1",
+    "-np 2 -H ::1:2 -- bert-squad": "IPv6 need a name",
+    "-np 2 -H [fe80::1%eth0]:1,[fe80::2%eth0]:1 -- bert-squad": "IPv6 need a name",
     "-np 5 -H node1:2,node2:2 -- bert-squad": "-np",
     "-np 2 -p 0 -- bert-squad": "-p",
     '-np 2 --mpi-args "\'" -- bert-squad': "--mpi-args",
@@ -146,9 +217,10 @@ def test_an_mpirun_that_will_not_do_is_one_line_and_status_1_and_one_rank_needs_
         (None, (), "pip install"),
         ("something else", (), "something else"),
         (VERSIONS["Open MPI 4"], ("--elastic",), "--elastic"),
+        (VERSIONS["Open MPI 5"], ("--", "cat", "-"), "standard input has no end"),
     ):
         machine(version)
-        argv = ("-np", "2", *flags, "--", "bert-squad")
+        argv = ("-np", "2", *flags, *(() if "--" in flags else ("--", "bert-squad")))
         refusal(capsys, "bert-launch", lambda argv=argv: sys.exit(main(argv)), named, is_alone=True)
         assert main(["-np", "1", "--dry-run", "--", "bert-squad", "--x=a b"]) == 0
         assert capsys.readouterr().out == "bert-squad '--x=a b'\n"
@@ -164,6 +236,19 @@ def test_output_and_exit_status_pass_through():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_loop_over_lines_keeps_them(tmp_path):
+    (tmp_path / "seeds").write_text("1\n2\n3\n")
+    job = shlex.join(launch(2, "echo", "job"))
+    loop = f"while read -r seed; do {job} $seed; done < {tmp_path}/seeds"
+    assert sorted(run(["sh", "-c", loop]).stdout.split("\n")) == [
+        "",
+        *(f"job {seed}" for seed in (1, 1, 2, 2, 3, 3)),
+    ]
+    alone = shlex.join(launch(1, "cat", "-"))
+    assert run(["sh", "-c", f"{alone} < {tmp_path}/seeds"]).stdout == "1\n2\n3\n"
+
+
 def test_ctrl_c_ends_a_job_that_has_nothing_to_save(tmp_path):
     with started(launch(2, "sh", "-c", f"touch {tmp_path}/$$; exec sleep 1000")) as job:
         job.wait_for(lambda: len(os.listdir(tmp_path)) == 2)

@@ -12,6 +12,7 @@ from harness import texts
 from harness.classifier_runs import COLUMNS, model_flags, write_rows
 from harness.hosts import available, simulated_hosts
 from harness.jobs import launch, program, run
+from harness.mpi import ENVIRONMENT
 
 pytestmark = pytest.mark.slow
 RESTARTS = ("--restarts=2",)
@@ -137,3 +138,75 @@ def test_the_doctor_finds_them(tmp_path):
     lost = run(doctor, PATH="/usr/bin:/bin")
     assert lost.status == 0
     assert "bert-squad" in lost.stdout.partition("!! MPI ")[2], lost
+
+
+JOINS = """
+from distributed.devices import visible_gpus
+from ringbase.errors import InputError
+try:
+    print(visible_gpus("auto"))
+except InputError as error:
+    print(error)
+"""
+
+
+def test_a_gpu_that_does_not_answer_is_no_cpu(tmp_path):
+    """Whichever device file a container was given, or WSL's; unless somebody hides it."""
+    files = "null", "zero", "urandom", "random"
+
+    def found(*names, **variables):
+        script = "mount -t tmpfs tmpfs /mnt"
+        for name in files:
+            script += f" && touch /mnt/{name} && mount --bind /dev/{name} /mnt/{name}"
+        script += f" && touch {' '.join(f'/mnt/{name}' for name in ('x', *names))}"
+        script += ' && ln -s /proc/self/fd /mnt/fd && mount --move /mnt /dev && exec "$@"'
+        python = [sys.executable, "-c", JOINS]
+        return run(["unshare", "--mount", "sh", "-c", script, "sh", *python], **variables).stdout
+
+    for names in ["nvidia3"], ["nvidia0", "nvidiactl"], ["nvidiactl"], ["dxg"]:
+        assert f"cannot use the GPU /dev/{names[0]}" in found(*names, CUDA_VISIBLE_DEVICES="0")
+    for value in "", "-1", "NoDevFiles", "none", "void":
+        assert found("nvidia0", CUDA_VISIBLE_DEVICES=value) == "[]\n"
+    assert found("nvidia-uvm", CUDA_VISIBLE_DEVICES="0") == "[]\n"  # of no GPU
+
+
+def test_an_image_without_grep(tmp_path):
+    script = 'for file in $(which -a grep); do mount --bind /dev/null $file; done; exec "$@"'
+    join = "from distributed.devices import imported_tensorflow as tf; print(tf().__name__)"
+    done = run(["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", join])
+    assert (done.status, done.stdout) == (0, "tensorflow\n"), done
+
+
+@pytest.mark.skipif(available() is not None, reason=available() or "")
+@pytest.mark.parametrize("kind", ["docker", "same network"])
+def test_networks_that_each_host_has_for_itself(tmp_path, kind):
+    """Docker's bridge has the same address on all machines. Another such network is not known by
+    its name: one line says what to do."""
+    link, address = {
+        "docker": ("docker0", "172.17.0.1"),
+        "same network": ("eth1", "192.168.7.{n}"),
+    }[kind]
+    named = {"RINGBERT_NETWORK": "10.99.0.0/24"}
+    sums = [sys.executable, "-c", SUM]
+    with simulated_hosts(2) as hosts:
+        for number in range(2):
+            own = address.format(n=number + 1)
+            made = f"ip link add {link} type bridge && ip address add {own}/24 dev {link}"
+            assert hosts.run(number, ["sh", "-c", f"{made} && ip link set {link} up"]).status == 0
+        for variables in named, {"RINGBERT_NETWORK": ""}:
+            done = hosts.run(0, hosts.launch(1, *sums), env={**ENVIRONMENT, **variables})
+            if kind == "docker" or variables is named:
+                assert (done.status, done.stdout) == (0, "3.0\n3.0\n"), done
+            else:
+                assert done.status != 0
+                assert "set RINGBERT_NETWORK to the network that joins them" in done.stderr, done
+
+
+# without our code in the ranks: what bert-launch sets is enough
+SUM = """
+import numpy as np
+from mpi4py import MPI
+total = np.empty(300_000)
+MPI.COMM_WORLD.Allreduce(np.full(300_000, MPI.COMM_WORLD.rank + 1.0), total)
+print(total[0], flush=True)
+"""
