@@ -1,6 +1,7 @@
 """Joins MPI."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -10,6 +11,11 @@ from typing import Any
 from distributed import network
 from distributed.launcher import RANK_VARIABLES, START_TIMEOUT, launched_size
 
+DEBIANS_MPICH = "libmpich.so.12"
+BUILD_MPI4PY = (
+    "build mpi4py for it: pip install --no-binary mpi4py --force-reinstall --no-deps mpi4py (needs"
+    " gcc and Debian's libmpich-dev)"
+)
 START_TIMEOUT_S = 600  # for all ranks to join, from the first one that waits for the others
 
 
@@ -17,23 +23,35 @@ def communicator() -> tuple[Any, str]:
     """MPI's communicator of all ranks, or None for one process, and an error if a launcher started
     several."""
     reason = "MPI sees one process"
-    try:
-        comm = started().COMM_WORLD
-        if comm.size > 1:
-            return comm, ""
-    except ImportError as error:
-        reason = f"mpi4py is not installed ({error})"
-    except RuntimeError as error:
-        reason = f"no MPI library was found ({str(error).splitlines()[0]})"
-    setting, size = launched_size()
-    if size == 1:
-        return None, ""
     advice = (
         "use the mpirun that belongs to mpi4py's MPI library (bert-launch finds it), or srun"
         " --mpi=pmix"
     )
+    try:
+        comm = started().COMM_WORLD
+        if comm.size > 1:
+            return comm, ""
+    except (ImportError, RuntimeError) as error:
+        reason, own_advice = what_is_missing(error)
+        advice = own_advice or advice
+    setting, size = launched_size()
+    if size == 1:
+        return None, ""
     fault = "the launcher started several processes, but each is alone"
     return None, f"{setting}: {fault}: {reason}; {advice}"
+
+
+def what_is_missing(error: ImportError | RuntimeError) -> tuple[str, str]:
+    """Why mpi4py.MPI cannot be imported, and what helps; "" if that is not known."""
+    first_line = str(error).partition("\n")[0]
+    if "No module named" in first_line:
+        return f"mpi4py is not installed ({first_line})", ""
+    reason = f"no MPI library was found for mpi4py ({first_line})"
+    # Debian's and Ubuntu's MPICH has its library under another name than mpi4py's wheels look for.
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(DEBIANS_MPICH)
+        return f"{reason}; there is {DEBIANS_MPICH}", BUILD_MPI4PY
+    return reason, ""
 
 
 def started():

@@ -27,7 +27,7 @@ import tensorflow as tf
 from distributed.collectives import Collectives, open_collectives
 from distributed.collectives.tensorflow import host_address
 from distributed.found import CHECKPOINTS, newest_intact
-from distributed.joining import started
+from distributed.joining import started, what_is_missing
 from distributed.mpirun import OPEN_MPI, find_mpi
 from distributed.run import Run
 from distributed.versions import versions
@@ -119,10 +119,15 @@ def check_mpi(world: World) -> Finding:
     """The MPI library of mpi4py, and on one rank whether bert-launch would find its mpirun."""
     try:
         ours, version = started().get_vendor()
-    except (ImportError, RuntimeError):
+    except (ImportError, RuntimeError) as error:
+        reason, advice = what_is_missing(error)
+        with contextlib.suppress(InputError):  # no mpirun, so nobody meant to start several
+            mpi = find_mpi()
+            advice = advice or "load the MPI module that it was built for"
+            return Finding(f"bert-launch finds {mpi}, but {reason}: {advice}", "failed")
         text = (
-            "one rank only: there is no mpi4py or no MPI library; for several ranks pip install"
-            " '.[mpi]' in ringbert's checkout, or load the cluster's MPI module"
+            f"one rank only: {reason}; for several ranks pip install '.[mpi]' in ringbert's"
+            " checkout, or load the cluster's MPI module"
         )
         return Finding(text, "warning")
     text = f"mpi4py uses {ours} {'.'.join(map(str, version))}"

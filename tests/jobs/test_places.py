@@ -177,8 +177,11 @@ def test_an_image_without_grep(tmp_path):
     assert (done.status, done.stdout) == (0, "tensorflow\n"), done
 
 
+OWN_NETWORKS = {"docker": ("docker0", "172.17.0.1"), "same network": ("eth1", "192.168.7.{n}")}
+
+
 @pytest.mark.skipif(available() is not None, reason=available() or "")
-@pytest.mark.parametrize("kind", ["docker", "same network"])
+@pytest.mark.parametrize("kind", OWN_NETWORKS)
 def test_networks_that_each_host_has_for_itself(tmp_path, kind):
     """Docker's bridge has the same address on all machines. Another such network is not known by
     its name: one line says what to do."""
