@@ -15,6 +15,12 @@ def wanted_threads() -> int | None:
     return int(first) if first.isdecimal() and int(first) > 0 else None
 
 
+def slurm_cores() -> float:
+    """How many cores Slurm gives to each task; infinity where it does not say."""
+    cores = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(cores) if cores.isdecimal() and int(cores) > 0 else math.inf
+
+
 def quota() -> tuple[float, str]:
     """How many cores' time this process and all others of its control group may use together, and
     the path of the group; infinity without a limit (docker --cpus, Kubernetes' limits.cpu)."""

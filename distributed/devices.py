@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distributed.cores import THREADS, quota, wanted_threads
+from distributed.cores import THREADS, quota, slurm_cores, wanted_threads
 from distributed.messages import Messages
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
@@ -65,7 +65,7 @@ def own_cores(world: Messages) -> Device:
     mine = masks[world.local_rank]
     total = os.cpu_count() or 1
     num_sharing = sum(bool(mask & mine) for mask in masks)
-    threads = max(1, len(mine) // num_sharing)
+    threads = int(min(max(1, len(mine) // num_sharing), slurm_cores()))
     if wanted := wanted_threads():
         return Device("cpu", wanted, notes=(f"{THREADS}={wanted}: so many threads for each rank",))
     in_group = sum(other == group for _, _, other in everyone)

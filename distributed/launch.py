@@ -21,6 +21,7 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import NoReturn
 
 from distributed import launcher
@@ -97,7 +98,11 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the mpirun command for ``argv`` and runs it. Returns the job's exit status."""
-    options = parse_args(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["--print-slurm"] and arguments[1:] in (["gpu"], ["cpu"]):
+        print(slurm_script(*arguments[1:]), end="")
+        return 0
+    options = parse_args(arguments)
     try:
         needs_mpi = options.num_proc > 1 or options.elastic or options.mpi_args or options.hosts
         mpi = find_mpi() if needs_mpi else None  # one rank on this machine needs none
@@ -124,6 +129,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (InputError, OSError) as error:
         fail(one_line(error))
         return 1
+
+
+def slurm_script(kind: str) -> str:
+    """The script for sbatch, which asks for a GPU for each task unless `kind` is cpu: on clusters
+    without GPUs sbatch refuses that."""
+    text = Path(__file__).with_name("slurm.sh").read_text()
+    return text if kind == "gpu" else text.replace("#SBATCH --gpus-per-task=1\n", "")
 
 
 def run(mpi: Mpi | None, options: Namespace) -> int:
@@ -427,6 +439,8 @@ def parse_args(argv: Sequence[str]) -> Namespace:
     add("--start-timeout", type=positive, metavar="SECONDS", help=timeout)
     mpi_args = "further arguments of mpirun, quoted as in a shell"
     add("--mpi-args", type=shlex.split, default=[], metavar="ARGS", help=mpi_args)
+    slurm = "print a script for sbatch, for nodes with GPUs or without them, and stop"
+    add("--print-slurm", choices=["gpu", "cpu"], metavar="gpu|cpu", help=slurm)
     add("--dry-run", action="store_true", help="print the mpirun command and do not run it")
 
     separator = argv.index("--") if "--" in argv else len(argv)

@@ -95,6 +95,9 @@ def test_one_process_starts_whatever_a_site_has_chosen_for_its_own_mpi(site):
 def test_the_user_says_how_many_threads():
     for value, threads in ("3", 3), ("5,2", 5):
         assert run([sys.executable, "-c", JOIN], OMP_NUM_THREADS=value).json()["threads"] == threads
+    for value, threads in ("1", 1), ("64", len(os.sched_getaffinity(0))):
+        of_slurm = run([sys.executable, "-c", JOIN], SLURM_CPUS_PER_TASK=value).json()
+        assert of_slurm["threads"] == threads
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ import pytest
 from harness.mpi import HANGS_S
 from harness.parsing import ROOT
 
+from distributed.launch import main
+
 SCRIPT = ROOT / "scripts" / "slurm.sh"
 SRUN = """#!/bin/bash
 # Which stream this goes to depends on Slurm's version.
@@ -92,6 +94,32 @@ def test_the_signal_reaches_the_ranks_and_the_shell_waits_for_their_end(
     job.communicate(timeout=HANGS_S)
     assert (job.returncode, done.exists()) == (status, True)
     assert stubs.calls("scontrol") == ["requeue 17"] * requeued
+
+
+def test_ranks_that_broke_off_start_again_within_the_job(stubs, tmp_path):
+    """As often as the user says; not after an error of one line, nor after the signal."""
+    show = f'echo "$RINGBERT_RESTART $RINGBERT_JOB_ID $PMIX_MCA_psec" >> {tmp_path}/starts'
+    twice = f"{show}; [ $(wc -l < {tmp_path}/starts) = 3 ] && exit 0; exit 137"
+    status, error = stubs.run("sh", "-c", twice, RINGBERT_RESTARTS="5", SLURM_RESTART_COUNT="4")
+    assert status == 0
+    assert error.count("broke off with status 137: restart") == 2
+    starts = (tmp_path / "starts").read_text().splitlines()
+    assert starts == [f"{number} slurm-17 native" for number in (4, 5, 6)]
+    status, error = stubs.run("sh", "-c", "exit 137")
+    assert (status, len(stubs.calls("scontrol"))) == (137, 0)
+    assert "status 137: one was killed" in error.splitlines()[-1]
+    for final in (1, 2):
+        status, error = stubs.run("sh", "-c", f"exit {final}", RINGBERT_RESTARTS="5")
+        assert (status, error.count("start 1"), "restart" in error) == (final, 1, False)
+
+
+def test_the_launcher_prints_the_script(capsys):
+    assert main(["--print-slurm", "gpu"]) == 0
+    assert capsys.readouterr().out == SCRIPT.read_text()
+    assert main(["--print-slurm", "cpu"]) == 0
+    cpu = capsys.readouterr().out
+    assert "#SBATCH --gpus" not in cpu
+    assert len(SCRIPT.read_text().splitlines()) - len(cpu.splitlines()) == 1
 
 
 def test_the_mpi_that_srun_offers_or_that_is_given_or_mpirun(stubs):

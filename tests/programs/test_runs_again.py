@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from harness import classifier_runs as own
 from harness.classifier_runs import classify, table_in, write_rows
+from harness.jobs import run
 from harness.program_runs import (
     files_in,
     metrics_in,
@@ -378,3 +379,30 @@ def test_a_constant_rate_goes_on_after_its_end(flags, tmp_path):
     more = "--num_train_steps=7", f"--resume={tmp_path / 'short'}"
     classify(tmp_path / "longer", *own, *more)
     assert weights_in(tmp_path / "longer/model") == weights_in(tmp_path / "whole/model")
+
+
+EARLY = """
+import sys
+from ringbase.errors import Stopped
+from ringbase.settings import made
+from tasks.bench.settings import LoadSettings
+from tasks.runs.execute.job import run_on_ranks
+
+def work(config, job):
+    raise Stopped("while it read the data")
+
+run_on_ranks("prog", made(LoadSettings, {}), sys.argv[1], work)
+"""
+
+
+def test_a_job_that_is_requeued_without_a_step_ends(tmp_path):
+    """After two starts in a row that were stopped before they trained; a preemption now and then
+    is none of these, nor is the user's own Ctrl-C."""
+    statuses = []
+    for count in (0, 3, 4, 6):
+        own = {"SLURM_RESTART_COUNT": str(count), "RINGBERT_JOB_ID": "slurm-17"}
+        done = run([sys.executable, "-c", EARLY, tmp_path], **own)
+        statuses.append(done.status)
+        assert ("two starts of this job in a row" in done.stderr) == (count == 4), done
+    assert statuses == [75, 75, 1, 75]
+    assert run([sys.executable, "-c", EARLY, tmp_path]).status == 75

@@ -1,8 +1,10 @@
 """What every program sets up before its own work: ranks, backend, run folder."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,6 +17,7 @@ from distributed.run import Run
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, Preempted, Stopped, one_line
+from ringbase.files import write_text
 from ringbase.settings import fields_of, flat, made
 from tasks.runs.card import CARD, card_of, is_card_edited
 from tasks.runs.environment import result_file
@@ -34,6 +37,7 @@ ADVICE = {
         " --max_predictions_per_seq)"
     ),
 }
+STOPPED_EARLY = ".stopped-early"  # in a run's folder
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
 
@@ -99,12 +103,31 @@ def run_on_ranks(
         try:
             elastic.surviving(world, "", attempt)
         except Stopped as stopped:
+            world.on_first(refuse_standstill, Path(local_folder(folder)))
             world.say(f"stopped on request: {stopped}; to continue, run the same command")
             raise Preempted(Preempted.STATUS) from None
         except tf.errors.ResourceExhaustedError as error:
             raise InputError(OUT_OF_MEMORY) from error
         except (NotFinite, NoTargets) as error:
             raise InputError(f"{error}: {ADVICE[type(error)]}") from error
+
+
+def refuse_standstill(folder: Path) -> None:
+    """Notes in a run's folder that this start of a job was stopped before it trained a step. Raises
+    InputError if so was the one before: a job that puts itself into the queue again would go on so
+    for ever."""
+    job, count = os.environ.get(launcher.JOB_ID), os.environ.get("SLURM_RESTART_COUNT", "0")
+    if not (job and count.isdecimal() and folder.is_dir()):
+        return
+    note = folder / STOPPED_EARLY
+    before = note.read_text().split() if note.is_file() else []
+    write_text(note, f"{job} {count}\n")
+    if before == [job, str(int(count) - 1)]:
+        raise InputError(
+            "two starts of this job in a row were stopped before they could train a step: the time"
+            " limit, or the time from the signal to it (sbatch --signal), is too short; it is not"
+            " put into the queue again"
+        )
 
 
 @contextlib.contextmanager
