@@ -28,7 +28,7 @@ OTHERS_FLAGS = """every minutes rehearse image_size batch_sizes no_index find_li
     mca read_only tmpfs changed seconds
     require_hashes no_deps no_build_isolation upgrade strict dist tags target only
     output output_filename hostfile network_interfaces min_np max_np host_discovery_script
-    reset_limit check_build
+    reset_limit check_build batch cpus signal force_reinstall no_binary
     autotune stall_check_warning_time_seconds stall_check_shutdown_time_seconds fusion_threshold_mb
     cycle_time_ms
     hierarchical_allreduce timeline_filename gloo
