@@ -176,6 +176,8 @@ def test_a_chart_shows_its_values_and_whole_labels(tmp_path):
     """Wherever the pointer is, it finds the values at the end of that step. A digit of 12 pixels'
     height is up to 7.5 wide."""
     folder = make_run(tmp_path / "run", evaluations=EVALUATIONS)
+    plan = read_json(folder / "run.json")["plan"] | {"learning_rate": 1.5e-4}
+    change_run(folder, plan=plan)
     charts = {
         figure.findtext("figcaption"): figure for figure in tree_of(page_of(folder)).iter("figure")
     }
