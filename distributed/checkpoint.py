@@ -30,7 +30,7 @@ from distributed.plan import LoopSettings, State
 from distributed.run import replaced
 from distributed.world import World
 from ringbase import manifest
-from ringbase.errors import InputError
+from ringbase.errors import InputError, one_line
 from ringbase.files import remove_folder, replace_folder, write_json
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -99,6 +99,7 @@ class Checkpoints:
         # the last one written, or the one that training goes on from
         self._newest: Path | None = None
         self._saved_s = time.monotonic()
+        self._stay = set[Path]()  # old ones that could not be removed
 
     def save(self, state: State) -> None:
         """Starts a checkpoint on rank 0, unless there is one of this position. Raises InputError on
@@ -160,6 +161,13 @@ class Checkpoints:
         writes = [part.copied() for part in self.parts]
         self._written = self._thread.submit(self._write, writes, state)
 
+    def _remove(self, path: Path) -> None:
+        """Removes an old checkpoint, or warns once of one that stays."""
+        error = remove_folder(path)
+        if error and path not in self._stay:
+            self.world.say(f"warning: {path} cannot be removed and stays: {one_line(error)}")
+            self._stay.add(path)
+
     def _wait(self) -> None:
         written, self._written = self._written, None
         if written is not None:
@@ -180,5 +188,5 @@ class Checkpoints:
         best = state.best and state.best[0]
         for path in complete_checkpoints(self.folder)[: -self.settings.keep_checkpoints]:
             if path != final and manifest.position_of(path) not in (best, self.keeps):
-                remove_folder(path)
+                self._remove(path)
         self.publish()

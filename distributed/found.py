@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from distributed.plan import State
 from ringbase import manifest
-from ringbase.errors import InputError
+from ringbase.errors import InputError, Unreadable
 from ringbase.files import read_object
 
 CHECKPOINTS = "checkpoints"  # the folder of a run that has them
@@ -45,7 +45,7 @@ def read_checkpoint(path: Path) -> State:
     try:
         manifest.check_intact(path)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
     file = path / "state.json"
     values = read_object(file)
     names = {field.name for field in fields(State)}
@@ -60,11 +60,14 @@ def read_checkpoint(path: Path) -> State:
 def newest_intact(folder: Path, say: Callable[[str], None]) -> Found | None:
     """The newest checkpoint whose bytes match its manifest, and its state; None if there are no
     checkpoints. Calls `say` with a warning for each newer one. `folder` holds checkpoints, or is
-    one. Raises InputError, with the reasons, if there are checkpoints but none is intact."""
+    one. Raises InputError, with the reasons, if there are checkpoints but none is intact, and
+    Unreadable for one that cannot be read: nothing is done without it, as it may be the best."""
     reasons: list = []
     for path in [folder] if (folder / manifest.NAME).exists() else reversed(checkpoints_in(folder)):
         try:
             state = read_checkpoint(path)
+        except Unreadable:
+            raise
         except InputError as error:
             reasons.append(str(error))
             continue

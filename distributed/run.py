@@ -275,8 +275,10 @@ class Run:
             part.close()
         if self._lock is not None:
             if [path.name for path in self.folder.iterdir()] == [LOCK]:
-                (self.folder / LOCK).unlink()
-                self.folder.rmdir()
+                # a mount point stays, such as an empty volume
+                with contextlib.suppress(OSError):
+                    (self.folder / LOCK).unlink()
+                    self.folder.rmdir()
             self._lock.close()
         self._lock = None
 

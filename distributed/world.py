@@ -20,7 +20,7 @@ from distributed.messages import FirstRankError, Messages
 from distributed.ranks import Ranks
 from distributed.stops import Stops
 from distributed.watchdog import StallError, StallSettings, Watchdog
-from ringbase.errors import InputError, Preempted, one_line
+from ringbase.errors import InputError, Preempted, Unavailable, one_line
 
 FAULT = 70  # exit status after a fault that is not the user's: EX_SOFTWARE of <sysexits.h>
 
@@ -102,14 +102,15 @@ class World(Messages):
         elif self._is_of_user(error):
             # Under another MPI's launcher each process is alone and fails in the same way, and one
             # is enough: the launcher ends the others meanwhile. Else only this host has the error.
+            status = 1
             if launcher.reports():
-                self._report(error)
+                status = self._report(error)
             elif launcher.is_of_mpirun():
                 time.sleep(launcher.FIRST_RANK_S)
-                self._report(error, f" on {socket.gethostname()}")
+                status = self._report(error, f" on {socket.gethostname()}")
             else:
                 time.sleep(1)
-            raise SystemExit(1) from None
+            raise SystemExit(status) from None
         return False
 
     def leave(self, status: int = 0) -> None:
@@ -163,7 +164,7 @@ class World(Messages):
         if isinstance(error, StallError) or self._is_of_user(error):
             message = one_line(error)
             text = f"error{place}: {message}"
-            if not isinstance(error, StallError):
+            if not isinstance(error, StallError | Unavailable):
                 status = 1
         elif isinstance(error, SystemExit):
             status = error.code if isinstance(error.code, int) else 1

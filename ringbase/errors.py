@@ -25,6 +25,15 @@ class InputError(ValueError):
     """
 
 
+class Unreadable(InputError):
+    """What is there cannot be read, which says nothing about what it holds: rights, a file server
+    that does not answer, a disk's fault. It is neither damaged nor missing."""
+
+
+class Unavailable(InputError):
+    """A server does not answer, or refuses for now: another start of the job may find it again."""
+
+
 class Preempted(SystemExit):
     """The job was stopped on request, and what it had done is saved; the process exits with
     `STATUS`."""

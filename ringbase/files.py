@@ -6,6 +6,7 @@ does, with NaN and infinities, which it writes; only half a surrogate pair is re
 """
 
 import contextlib
+import errno
 import glob
 import gzip
 import hashlib
@@ -39,6 +40,8 @@ MOST_BYTES = 4 << 30  # of a text that is read into memory
 SMALL_BYTES = 1 << 26  # of a file that is not data: a configuration, a tokenizer
 READ_BYTES = 1 << 20
 Fill = Callable[[Path], None]  # writes the files of a folder
+# by which a file system says that it does not sync, lock or rename folders
+UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # half of a pair, for characters beyond U+FFFF
 
 
@@ -208,16 +211,52 @@ def replace_folder(final: Path, fill: Fill) -> None:
     with filled_beside(final, fill) as new:
         if final.exists():
             remove_folder(old)  # left by a kill between the two renames
-            final.rename(old)
+            try:
+                final.rename(old)
+            except OSError as error:
+                if error.errno != errno.EXDEV:  # overlayfs: a folder of an image's lower layer
+                    raise
+                shutil.move(final, old)
         new.rename(final)
     remove_folder(old)
 
 
-def remove_folder(folder: Path) -> None:
+def remove_folder(folder: Path) -> OSError | None:
     """Renames a folder, if there is one, and then removes it: a kill leaves no half of it under its
-    own name."""
-    if folder.exists():
-        shutil.rmtree(folder.rename(_temporary_name(folder)))
+    own name. Of a link only the link goes. Returns what kept it from being removed, whole or in
+    part: that is no reason to end."""
+    try:
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.exists():
+            gone = folder
+            with contextlib.suppress(OSError):  # overlayfs renames no folder of an image
+                gone = folder.rename(_temporary_name(folder))
+            shutil.rmtree(gone)
+    except OSError as error:  # a file that is open over NFS, a mount, another user's
+        return error
+    return None
+
+
+def check_renames(folder: Path) -> None:
+    """Raises InputError if the file system of a folder cannot rename folders, by which checkpoints
+    and models appear as a whole."""
+    probe = _temporary_name(folder / "probe")
+    moved = probe.with_suffix(".moved")
+    try:
+        probe.mkdir()
+        probe.rename(moved)
+    except OSError as error:
+        if error.errno in (*UNSUPPORTED, errno.EXDEV):
+            raise InputError(
+                f"{folder}: its file system cannot rename folders ({error.strerror}), which"
+                " checkpoints and models need: give a folder of another one, or a store's URL"
+            ) from error
+        raise
+    finally:
+        for each in (probe, moved):
+            if each.is_dir():
+                each.rmdir()
 
 
 def build_folder(final: Path, build: Fill) -> bool:
@@ -245,7 +284,8 @@ def filled_beside(final: Path, fill: Fill) -> Iterator[Path]:
         # some libraries create files that only the owner may read
         permissions = temporary.stat().st_mode & 0o666
         for path in filter(Path.is_file, sorted(temporary.rglob("*"))):
-            path.chmod(permissions)
+            with contextlib.suppress(OSError):  # of SMB, of mounts of stores
+                path.chmod(permissions)
             _sync(path)
         _sync(temporary)
         yield temporary
@@ -276,5 +316,8 @@ def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:  # as some say of folders
+            raise
     finally:
         os.close(descriptor)

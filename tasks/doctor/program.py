@@ -33,6 +33,7 @@ from distributed.run import Run
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, shortened
+from ringbase.files import check_renames
 from ringbase.settings import flat, made
 from tasks.bench.settings import LoadSettings
 from tasks.bench.step import model_config, random_training, step_figures
@@ -199,6 +200,10 @@ def check_disk(folder: Path, advice: str, num_bytes: int = WRITTEN_BYTES) -> Fin
     except OSError as error:
         return Finding(f"{place}: {error.strerror}; {advice}", "failed")
     speed = num_bytes / (time.perf_counter() - start_s)
+    try:
+        check_renames(folder)
+    except InputError as error:
+        return Finding(f"{error} ({socket.gethostname()})", "failed")
     free_bytes = shutil.disk_usage(folder).free
     text = f"{place}: {free_bytes / 1e9:.3g} GB free, {speed / 1e6:.0f} MB/s written"
     is_little = free_bytes < FEW_BYTES or speed < SLOW_BYTES_PER_S

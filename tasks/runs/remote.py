@@ -5,36 +5,54 @@ run's folder is uploaded after each checkpoint and at its end. Most stores need 
 
 import contextlib
 import glob
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from distributed.found import CHECKPOINTS
 from distributed.world import World
 from ringbase import manifest
-from ringbase.errors import InputError, one_line
+from ringbase.errors import InputError, Unavailable, one_line
 from ringbase.files import build_folder, digest, read_json, write_json
 from ringbase.settings import Field
 from tasks.runs.environment import cache_folder, writing_cache
 
+T = TypeVar("T")
 # what says that the others are complete
 LAST = (manifest.NAME, "result.json", "predict_result.json")
-# a list of the files that the store has had: those that it lacks now were removed there
+# The files that the store has had, and what it said of their content (`ukey`): those that it lacks
+# now were removed there.
 UPLOADED = ".uploaded"
+WAITS_S = (1.0, 4.0, 15.0)  # before another try of what a store has refused
+# errors that another try would meet again
+LASTING = (FileNotFoundError, PermissionError, NotADirectoryError, ImportError, ValueError)
 SMALL_BYTES = 1 << 20  # a file of so many bytes is fetched again even if its size is the same
 
 
 @contextlib.contextmanager
 def store_of(flag: str, url: str) -> Iterator[tuple[Any, str]]:
     """The file system of a URL, and the path in it. What goes wrong in the `with` block is an
-    InputError."""
+    InputError, Unavailable if another try may go well."""
     from fsspec.core import url_to_fs  # takes 0.1 s, and few runs need it
 
     try:
         yield url_to_fs(url)
     except Exception as error:  # each store has its own
-        raise InputError(f"--{flag} {url}: {one_line(error)}") from error
+        kind = InputError if isinstance(error, LASTING) else Unavailable
+        raise kind(f"--{flag} {url}: {one_line(error)}") from error
+
+
+def again(call: Callable[..., T], *arguments: Any) -> T:
+    """What the call returns. A store that is not available (503, no connection) is asked again some
+    times."""
+    for wait_s in WAITS_S:
+        try:
+            return call(*arguments)
+        except Unavailable:
+            time.sleep(wait_s)
+    return call(*arguments)
 
 
 def is_remote(value: object) -> bool:
@@ -49,7 +67,7 @@ def local_inputs(fields: Sequence[Field], values: Mapping, world: World) -> dict
         value = values.get(each.name)
         if each.reads and is_remote(value):
             call = world.on_first if each.reads == "first" else world.on_each_machine
-            copies[each.name] = call(fetched, each.name, value)
+            copies[each.name] = call(again, fetched, each.name, value)
     return copies
 
 
@@ -65,8 +83,8 @@ def fetched(flag: str, url: str) -> str:
         base = PurePosixPath(path) if is_folder else PurePosixPath(path).parent
 
         def fill(into):
-            copies = [str(into / PurePosixPath(name).relative_to(base)) for name in names]
-            store.get(names, copies)
+            copies = [into / PurePosixPath(name).relative_to(base) for name in names]
+            get(store, names, copies)
 
         if not names:
             raise InputError("no such file")
@@ -80,7 +98,14 @@ def fetched_model(url: str) -> str:
     with store_of("model", url) as (store, path):
         if store.exists(f"{path}/model/config.json"):
             url = f"{url.rstrip('/')}/model"
-    return fetched("model", url)
+    return again(fetched, "model", url)
+
+
+def get(store: Any, names: Sequence[str], copies: Sequence[Path]) -> None:
+    """Copies files of a store, into folders that it need not make itself (file://)."""
+    for folder in {copy.parent for copy in copies}:
+        folder.mkdir(parents=True, exist_ok=True)
+    store.get([*names], [*map(str, copies)])
 
 
 def local_folder(url: str) -> Path:
@@ -100,20 +125,28 @@ class Mirror:
     url: str
     # size and time of what is the same there
     _versions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _keys: dict[str, str] = field(default_factory=dict)  # what the store says of its content
 
     def download(self, folder: Path) -> list[str]:
         """Makes the local folder like the remote one, which another machine may have written.
         Returns the names of the checkpoints that only this machine has, because an upload had
         failed: they are kept."""
+        return again(self._download, folder)
+
+    def _download(self, folder: Path) -> list[str]:
         with store_of("output_dir", self.url) as (store, path):
             sizes = {}
+            self._keys = {}
             for remote, facts in store.find(path, detail=True).items():
                 name = str(PurePosixPath(remote).relative_to(path))
                 sizes[name] = facts["size"]
+                self._keys[name] = store.ukey(remote)
             files = visible_files(folder)
             changed = sizes.copy()
             record = folder / UPLOADED
-            uploaded = read_json(record) if record.is_file() else []
+            uploaded = read_json(record) if record.is_file() else {}
+            if isinstance(uploaded, list):  # of an earlier version, which asked for no keys
+                uploaded = dict.fromkeys(uploaded)
             kept = []
             for name, file in files.items():
                 if name not in sizes:
@@ -122,13 +155,15 @@ class Mirror:
                         kept.append(str(parent))
                     else:
                         file.unlink()
-                elif file.stat().st_size == sizes[name] >= SMALL_BYTES:
+                    continue
+                is_large = file.stat().st_size == sizes[name] >= SMALL_BYTES
+                if is_large and uploaded.get(name) == self._keys[name]:
                     del changed[name]
             sources = [f"{path}/{name}" for name in changed]
-            store.get(sources, [str(folder / name) for name in changed])
+            get(store, sources, [folder / name for name in changed])
             self._versions = {name: version_of(folder / name) for name in sizes}
             if sizes or record.is_file():
-                write_json(record, list(sizes))
+                write_json(record, self._keys)
             for checkpoint in folder.rglob(f"{CHECKPOINTS}/*"):
                 if not any(checkpoint.iterdir()):
                     checkpoint.rmdir()
@@ -137,6 +172,9 @@ class Mirror:
     def upload(self, folder: Path) -> None:
         """Uploads what has changed in the local folder, those files last that say that others are
         complete, and removes what is gone. Raises InputError."""
+        again(self._upload, folder)
+
+    def _upload(self, folder: Path) -> None:
         with store_of("output_dir", self.url) as (store, path):
             files = visible_files(folder)
             # first what says that others are complete, which they are not while they are removed
@@ -151,10 +189,12 @@ class Mirror:
                     store.makedirs(str(PurePosixPath(path, name).parent), exist_ok=True)
                     store.put_file(str(file), f"{path}/{name}")
                     self._versions[name] = version
+                    self._keys[name] = store.ukey(f"{path}/{name}")
             for name in self._versions.keys() - files.keys():
                 store.rm_file(f"{path}/{name}")
                 del self._versions[name]
-            write_json(folder / UPLOADED, list(self._versions))
+            keys = {name: self._keys[name] for name in self._versions}
+            write_json(folder / UPLOADED, keys)
 
 
 def visible_files(folder: Path) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 server."""
 
 import errno
+import shutil
 from pathlib import Path
 
 import fsspec
@@ -12,10 +13,17 @@ from harness.refusals import refused
 from distributed.run import Run
 from distributed.world import World
 from ringbase import manifest
+from ringbase.errors import Unavailable
 from ringbase.settings import fields_of
+from tasks.runs import remote
 from tasks.runs.remote import Mirror, local_folder, local_inputs
 
 URL = "memory://bucket"
+
+
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch):
+    monkeypatch.setattr(remote, "WAITS_S", (0.0, 0.0))
 
 
 @pytest.fixture
@@ -155,3 +163,62 @@ def test_an_upload_that_fails_is_told_and_fails_the_last_time(tmp_path, capsys):
     run.publish()
     assert "warning: --output_dir nowhere://bucket/run" in capsys.readouterr().err
     refused(lambda: run.publish(is_last=True), "--output_dir nowhere://bucket/run")
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_file_of_the_same_size_that_another_machine_changed_is_fetched(store, tmp_path, kind):
+    """Large ones, which are fetched only if the store says that they have changed; also from a
+    folder that is given as file://, in which nobody makes folders."""
+    url = f"{URL}/run" if kind == "memory" else f"file://{tmp_path}/store/run"
+    machines = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        (folder / "model").mkdir(parents=True)
+        machines.append((Mirror(url), folder))
+    (first, of_first), (second, of_second) = machines
+    weights = "model/model.safetensors"
+    (of_first / weights).write_bytes(b"1" * remote.SMALL_BYTES)
+    first.upload(of_first)
+    shutil.rmtree(of_second)
+    of_second.mkdir()
+    second.download(of_second)
+    assert (of_second / weights).read_bytes() == (of_first / weights).read_bytes()
+    (of_second / weights).write_bytes(b"2" * remote.SMALL_BYTES)
+    second.upload(of_second)
+    fetched = []
+    own_get = remote.get
+
+    def counted(store, names, copies):
+        fetched.append(len(names))
+        own_get(store, names, copies)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote, "get", counted)
+        Mirror(url).download(of_first)
+        Mirror(url).download(of_first)
+    assert (of_first / weights).read_bytes() == (of_second / weights).read_bytes()
+    assert fetched == [1, 0]
+
+
+def test_a_store_that_refuses_for_now_is_asked_again(store, tmp_path, monkeypatch):
+    """And what still fails ends a job so that it is started again; what is not there, at once."""
+    calls = []
+    own_put = type(store).put_file
+
+    def refuse(self, source, target, **options):
+        calls.append(target)
+        if len(calls) < 3:
+            raise OSError("503 Slow Down")
+        own_put(self, source, target, **options)
+
+    (tmp_path / "file").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store), "put_file", refuse)
+        Mirror(f"{URL}/run").upload(tmp_path)
+    assert len(calls) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store), "find", lambda *_, **__: (_ for _ in ()).throw(OSError("503")))
+        with pytest.raises(Unavailable):
+            Mirror(f"{URL}/run").download(tmp_path)
+        with pytest.raises(SystemExit, match="70"), World(program="prog"):
+            Mirror(f"{URL}/run").download(tmp_path)

@@ -213,3 +213,21 @@ total = np.empty(300_000)
 MPI.COMM_WORLD.Allreduce(np.full(300_000, MPI.COMM_WORLD.rank + 1.0), total)
 print(total[0], flush=True)
 """
+
+
+PLACES = """
+from distributed.devices import number_on_machine
+from distributed.world import World
+with World.join(device=None, program="prog") as world:
+    found = world.gather((world.local_rank, number_on_machine(world)))
+    if world.rank == 0:
+        print(found)
+"""
+
+
+@pytest.mark.skipif(available() is not None, reason=available() or "")
+def test_containers_of_a_machine_that_share_no_memory_count_its_ranks_together():
+    """Each would take GPU 0."""
+    with simulated_hosts(2) as hosts:
+        done = hosts.run(0, hosts.launch(2, sys.executable, "-c", PLACES))
+    assert done.stdout == "[(0, 0), (1, 1), (0, 2), (1, 3)]\n", done

@@ -4,7 +4,6 @@
 import signal
 import sys
 import threading
-from pathlib import Path
 from unittest import mock
 
 import keras
@@ -13,6 +12,7 @@ import tensorflow as tf
 from harness.fake_gpus import machine
 from harness.jobs import shell
 
+from distributed import devices
 from distributed.devices import DeviceSettings
 from distributed.world import World
 from tasks.runs.execute.job import set_precision
@@ -52,10 +52,8 @@ def test_the_device_of_one_rank(gpus, settings, expected):
 def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(
     device, is_present, capsys, monkeypatch
 ):
-    exists = Path.exists
-    monkeypatch.setattr(
-        Path, "exists", lambda path: is_present if str(path) == "/dev/nvidia0" else exists(path)
-    )
+    # tests/jobs/test_places.py has device files
+    monkeypatch.setattr(devices, "gpu_file", lambda: "/dev/nvidia0" if is_present else None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(SystemExit) as stop:
         joined([], device=device)

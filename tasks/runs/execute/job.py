@@ -17,7 +17,7 @@ from distributed.run import Run
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, Preempted, Stopped, one_line
-from ringbase.files import write_text
+from ringbase.files import check_renames, write_text
 from ringbase.settings import fields_of, flat, made
 from tasks.runs.card import CARD, card_of, is_card_edited
 from tasks.runs.environment import result_file
@@ -147,6 +147,7 @@ def opened(world: World, config: Any, folder: str) -> Iterator[tuple[Any, Job]]:
     with contextlib.closing(Run(local_folder(folder), world, upload)) as run:
         if "output_dir" in values:  # the folder belongs to this run alone
             world.on_first(run.lock)
+            world.on_first(check_renames, run.folder)
             world.watchdog.stacks = run.folder / "stacks"
         kept = world.on_first(mirror.download, run.folder) if mirror else []
         if kept:

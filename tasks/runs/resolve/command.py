@@ -34,7 +34,7 @@ DROPOUTS = "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dr
 MOST_COMPARED = 1_000_000  # steps whose rates are compared
 Config = TypeVar("Config", bound=ProgramConfig)
 Say = Callable[[str], None]
-PlanOf = Callable[[PlanSettings], Plan] | None
+PlanOf = Callable[[PlanSettings], Plan | None]  # None where nobody knows the number of rows
 Learned = Callable[[], tuple[str, ...]]  # gives the names of outputs in the training file
 
 
@@ -248,8 +248,7 @@ def refuse_changes(
     goes on began with, with both values; and how to train on.
 
     Length and schedule may change as long as the steps so far had the rates that the new ones give
-    them. Returns what to say then. `plan_of` makes the plan of settings, None where nobody knows
-    the rows.
+    them. Returns what to say then. `plan_of` makes the plan of settings.
     """
     start = spec.start
     before = start.fixed if start.fixed is not None else settings
@@ -266,9 +265,10 @@ def refuse_changes(
     only_length = differing.keys() <= {f"--{name}" for name in OF_LENGTH}
     if only_length and not start.is_complete:
         changed = ", ".join(f"{name} was {old}" for name, (old, _) in differing.items())
-        if plan_of is None:
+        has_same = has_same_past(start, config.training, plan_of)
+        if has_same is None:
             return f"note: {changed}: accepted if the steps so far had the same rates"
-        if has_same_past(start, config.training, plan_of):
+        if has_same:
             return f"note: {changed}: the steps so far had the same rates"
     name, (old, new) = next(iter(differing.items()))
     difference = f"{name} = {old}, this command has {new}"
@@ -287,10 +287,9 @@ def refuse_changes(
     )
 
 
-def has_same_past(
-    start: Start, training: TrainingSettings, plan_of: Callable[[PlanSettings], Plan]
-) -> bool:
-    """Whether the steps up to a checkpoint had the rates that these settings give them."""
+def has_same_past(start: Start, training: TrainingSettings, plan_of: PlanOf) -> bool | None:
+    """Whether the steps up to a checkpoint had the rates that these settings give them; None if
+    nobody knows."""
     assert start.fixed is not None
     assert start.state is not None
     known = {field.name for field in fields_of(TrainingSettings)}
@@ -302,6 +301,8 @@ def has_same_past(
             plan = plan_of(settings.plan.resolved())
         except InputError:  # on these ranks the training of before has no step
             return False
+        if plan is None:
+            return None
         steps_so_far = -(-start.state.position // plan.global_batch_size)
         steps = np.linspace(0, steps_so_far, min(steps_so_far, MOST_COMPARED), endpoint=False)
         numbers = Numbers(plan.steps, plan.warmup_steps, plan.decay_steps)

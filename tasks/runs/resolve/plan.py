@@ -5,10 +5,10 @@ Nothing is written but the cache of remote inputs, and no model is downloaded.
 
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from distributed.plan import Plan, make_plan
+from distributed.plan import Plan, PlanSettings, make_plan
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import fields_of, flat, made
@@ -16,7 +16,7 @@ from tasks.runs.remote import is_remote, local_folder, local_inputs
 from tasks.runs.resolve.command import Count, Program, refuse_changes, resolve, schedule_of
 from tasks.runs.resolve.spec import RunSpec, as_json, digest_of
 from tasks.runs.rows.reader import Readings
-from tasks.runs.settings import ProgramConfig
+from tasks.runs.settings import RECIPE, ProgramConfig
 
 Say = Callable[[str], None]
 
@@ -47,19 +47,23 @@ def planned(
     for spec in found.specs:
         say(f"{spec.folder}: {_origin(spec)}")
         plan = None
-        if "train" in spec.does and not spec.start.is_complete and count is None:
-            # the same for all seeds
-            count = program.train_rows(found.config, spec.start, readings)
+        # the same for all seeds
+        counted = cache(partial(program.train_rows, found.config, spec.start, readings))
         if "train" in spec.does and spec.start.fixed is not None:
-            # what is known without the data
-            now = dict(spec.start.fixed) | schedule_of(found.config.training, spec.seed)
-            plan_of = None
-            if count and count.number is not None:
-                plan_of = partial(make_plan, rows=count.number, size=num_ranks)
+            # what is known without the data; earlier versions had no recipes
+            now = dict(spec.start.fixed)
+            for name, value in schedule_of(found.config.training, spec.seed).items():
+                if name in now or name.removeprefix("--") in RECIPE:
+                    now[name] = value
+
+            def plan_of(settings: PlanSettings, counted: Callable[[], Count] = counted):
+                number = counted().number
+                return None if number is None else make_plan(settings, number, num_ranks)
+
             if note := refuse_changes(spec, now, found.config, plan_of):
                 say(note)
         if "train" in spec.does and not spec.start.is_complete:
-            assert count is not None
+            count = count or counted()
             plan = _plan_of(found.config, count, num_ranks, say)
         is_exact = count is not None and count.is_exact
         runs.append(

@@ -16,7 +16,7 @@ from distributed.rows import Rows, write_rows
 from distributed.run import Run
 from distributed.world import World
 from ringbase import manifest
-from ringbase.errors import InputError
+from ringbase.errors import InputError, Unreadable
 from ringbase.files import build_folder, remove_folder
 from tasks.runs.environment import cache_folder, writing_cache
 
@@ -68,6 +68,11 @@ def build(recipe: Callable[[], Recipe], run: Run) -> tuple[Path, bool]:
         try:
             manifest.check_intact(folder)
             return folder, False
+        except Unreadable as error:
+            raise InputError(
+                f"{folder} in the cache {error}: another user's? Their umask, or the file system,"
+                " keeps it from you: set RINGBERT_CACHE to a folder of your own"
+            ) from None
         except InputError as error:
             run.say(f"warning: {folder} in the cache is damaged ({error}): it is built again")
             remove_folder(folder)

@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import tarfile
 import venv
+import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -99,6 +100,15 @@ def test_the_sdist_holds_what_its_tests_need(built, tmp_path):
         path=folder,
         cwd=folder,
     )
+
+
+def test_the_wheel_holds_what_its_docs_name(built):
+    with zipfile.ZipFile(*built.glob("*.whl")) as archive:
+        names = {name.partition(".data/data/")[2] or name for name in archive.namelist()}
+    assert "distributed/slurm.sh" in names  # bert-launch --print-slurm
+    for folder, pattern in ("configs", "*.toml"), ("examples", "*.py"):
+        own = {f"share/ringbert/{folder}/{path.name}" for path in (ROOT / folder).glob(pattern)}
+        assert own <= names
 
 
 def test_an_installed_wheel_has_types_for_a_users_script(built, tmp_path):
