@@ -23,7 +23,8 @@ class AllWords:
         self._model = model
         self._tracing = tracing
         tensors = model.named_tensors()
-        self._frozen = {name: tensors[name] for name in frozen}
+        # in the model's order, on all ranks, whatever that of `frozen`
+        self._frozen = {name: each for name, each in tensors.items() if name in frozen}
         self.read = tuple(self._frozen.values())
         self.variables = [tensors[name] for name in tensors if name not in self._frozen]
 

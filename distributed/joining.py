@@ -44,7 +44,7 @@ def communicator() -> tuple[Any, str]:
 def what_is_missing(error: ImportError | RuntimeError) -> tuple[str, str]:
     """Why mpi4py.MPI cannot be imported, and what helps; "" if that is not known."""
     first_line = str(error).partition("\n")[0]
-    if "No module named" in first_line:
+    if isinstance(error, ImportError) and ".so" not in first_line:
         return f"mpi4py is not installed ({first_line})", ""
     reason = f"no MPI library was found for mpi4py ({first_line})"
     # Debian's and Ubuntu's MPICH has its library under another name than mpi4py's wheels look for.

@@ -10,9 +10,11 @@ FOLDER/.lock           the job that writes the folder
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -34,6 +36,17 @@ from ringbase.secrets import masked
 LOCK = ".lock"
 LEASE_S = 150.0  # NFS: 90 s by default until a lost client's locks are free
 LINE_INTERVAL_S = 30.0
+# what to do about a folder that cannot be written
+ELSEWHERE = ": give an --output_dir that this user can write"
+MAKE_ROOM = ": make room in --output_dir; the same command then continues"
+ADVICE = {
+    errno.ENOSPC: MAKE_ROOM,
+    errno.EDQUOT: MAKE_ROOM,
+    errno.EROFS: ELSEWHERE,
+    errno.EACCES: ELSEWHERE,
+    errno.EPERM: ELSEWHERE,
+}
+OF_LIBRARY = re.compile(r"\(os error (\d+)\)")  # in messages of safetensors
 WIDTH = 110  # columns of a bar, where there are so many
 
 
@@ -124,8 +137,12 @@ class Run:
 
     def _locked(self, path: Path) -> TextIO | None:
         """The open file of a lock that is now this job's; None if it is another's."""
-        path.parent.mkdir(parents=True, exist_ok=True)  # another job may have just removed it
-        lock = path.open("a+")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)  # another job may have just removed it
+            lock = path.open("a+")
+        except OSError as error:
+            advice = advice_on(error)
+            raise InputError(f"{path} cannot be written: {error.strerror}{advice}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -297,4 +314,12 @@ def replaced(path: Path, replace: Callable[[Path, Any], None], content) -> None:
         replace(path, content)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path} cannot be written: {reason}") from error
+        raise InputError(f"{path} cannot be written: {reason}{advice_on(error)}") from error
+
+
+def advice_on(error: Exception) -> str:
+    """What to do about a folder that cannot be written; "" if that is not known."""
+    number = getattr(error, "errno", None)
+    if number is None and (match := OF_LIBRARY.search(str(error))):
+        number = int(match[1])
+    return ADVICE.get(number or 0, "")

@@ -147,6 +147,21 @@ print(sorted(path.name for path in merged.iterdir()), (merged / "model/file").re
     assert done.stdout == "['model'] new\n", done
 
 
+@pytest.mark.parametrize(
+    ("options", "named"), [("ro", "give an --output_dir that"), ("size=64k", "make room in --outp")]
+)
+def test_a_folder_that_is_read_only_or_full_is_one_line_that_says_what_to_do(
+    train, tmp_path, options, named
+):
+    if not mounts():
+        pytest.skip("mounts of its own need root")
+    (tmp_path / "out").mkdir()
+    script = f'mount -t tmpfs -o {options} none {tmp_path}/out; exec "$@"'
+    done = train(enter=["unshare", "--mount", "sh", "-c", script, "sh"])
+    assert done.status == 1, done
+    assert named in done.stderr.splitlines()[-1], done
+
+
 def test_an_empty_volume_does_not_hide_why_a_run_is_refused(train, tmp_path):
     """A mount point cannot be removed at the end."""
     if not mounts():

@@ -45,6 +45,7 @@ def test_an_installed_wheel_has_all_modules_and_programs_and_they_are_imported_f
     assert names == modules | {f"{name}/py.typed" for name in PACKAGES} | {
         "tasks/runs/report/style.css",
         "ringbert/jobs.pyi",
+        "distributed/slurm.sh",
     }
 
     site = tmp_path / "site"
