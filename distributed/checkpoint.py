@@ -10,6 +10,8 @@ FOLDER/rows-000000032000/             named by rows, because the number of ranks
     manifest.json                     sizes and SHA-256 of all other files
 """
 
+import math
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from distributed import launcher
 from distributed.arrays import host_view
 from distributed.found import checkpoints_in, complete_checkpoints, folder_name
 from distributed.loss_scale import LOSS_SCALE
@@ -99,6 +102,7 @@ class Checkpoints:
         # the last one written, or the one that training goes on from
         self._newest: Path | None = None
         self._saved_s = time.monotonic()
+        self._has_warned = False
         self._stay = set[Path]()  # old ones that could not be removed
 
     def save(self, state: State) -> None:
@@ -161,6 +165,18 @@ class Checkpoints:
         writes = [part.copied() for part in self.parts]
         self._written = self._thread.submit(self._write, writes, state)
 
+    def _warn_of_time(self, took_s: float) -> None:
+        """Warns once if a checkpoint takes longer than a batch system leaves for it: a run that is
+        asked to stop would be killed while it saves."""
+        left = os.environ.get(launcher.STOP_S, "")
+        if left.isdecimal() and took_s > int(left) and not self._has_warned:
+            self._has_warned = True
+            self.world.say(
+                f"warning: a checkpoint took {took_s:.0f} s to write, and the batch system ends the"
+                f" job {left} s after its signal ({launcher.STOP_S}): give sbatch"
+                f" --signal=B:USR1@{2 * math.ceil(took_s)}, and set {launcher.STOP_S} to that"
+            )
+
     def _remove(self, path: Path) -> None:
         """Removes an old checkpoint, or warns once of one that stays."""
         error = remove_folder(path)
@@ -174,6 +190,8 @@ class Checkpoints:
             written.result()
 
     def _write(self, writes: Sequence[Write], state: State) -> None:
+        began_s = time.monotonic()
+
         def fill(folder):
             for write in writes:
                 write(folder)
@@ -185,6 +203,7 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
         replaced(final, replace_folder, fill)
         self._newest = final
+        self._warn_of_time(time.monotonic() - began_s)
         best = state.best and state.best[0]
         for path in complete_checkpoints(self.folder)[: -self.settings.keep_checkpoints]:
             if path != final and manifest.position_of(path) not in (best, self.keeps):

@@ -39,6 +39,8 @@ TERMINAL = "RINGBERT_TERMINAL"
 RESTART = "RINGBERT_RESTART"  # how many times the job was started again; "0" at first
 START_TIMEOUT = "RINGBERT_START_TIMEOUT"  # seconds for all ranks to join
 ELASTIC = "RINGBERT_ELASTIC"  # "1": the ranks go on without those that die
+# seconds from a batch system's signal to the end of the job, as slurm.sh asks for them
+STOP_S = "RINGBERT_STOP_S"
 COMMAND = "RINGBERT_COMMAND"  # what the user typed, for run.json
 # the pipe of a program that has started bert-launch, which tells it the job's error
 CALLER = "RINGBERT_CALLER"

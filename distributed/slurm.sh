@@ -16,6 +16,7 @@
 #   RINGBERT_VENV      virtual environment to run in; otherwise the program must be on PATH
 #   RINGBERT_RESTARTS  how many times ranks that broke off (a killed rank, a lost node) start again within the
 #                      job (default: 0); a training continues from its newest checkpoint
+#   RINGBERT_STOP_S    seconds from the signal to the end, if you give sbatch another --signal (default: 120)
 #   RINGBERT_LAUNCHER  srun (the default) or mpirun, for an MPI that srun cannot start
 #   RINGBERT_MPI       the --mpi of srun (default: pmix; pmi2 for MPICH and Intel MPI)
 #   RINGBERT_CACHE     prepared data: one folder that all nodes share (the default, below the home folder: made
@@ -28,6 +29,7 @@
 #SBATCH --cpus-per-task=8
 # Two minutes before the time limit (and when the job is preempted) this shell gets SIGUSR1. This time must be
 # longer than a step and a checkpoint take together; an evaluation is broken off, and done by the next start.
+# RINGBERT_STOP_S, below, is that time: a checkpoint that takes longer is a warning.
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
@@ -55,6 +57,7 @@ choose_mpi() {
 set -- "${@//%a/${SLURM_ARRAY_TASK_ID:-%a}}"
 command -v "$1" > /dev/null || fail "$1 is not on PATH: set RINGBERT_VENV to the virtual environment that has it"
 # A job that is requeued or restarted goes on with what it has begun, also with --resume never.
+export RINGBERT_STOP_S="${RINGBERT_STOP_S:-120}"
 export RINGBERT_JOB_ID="slurm-$SLURM_JOB_ID"
 # else the PMIx in pip's Open MPI warns six times a rank that it cannot use Slurm's munge
 export PMIX_MCA_psec="${PMIX_MCA_psec:-native}"

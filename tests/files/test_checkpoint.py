@@ -261,3 +261,13 @@ def test_a_training_that_stopped_before_a_skipped_last_step_can_be_finished(tmp_
     is_last = True
     _, state = train(num_train_steps=4, **flags)
     assert state.step == 4
+
+
+def test_a_checkpoint_that_takes_longer_than_a_batch_system_leaves_is_a_warning(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("RINGBERT_STOP_S", "0")
+    toy.train(WORLD, COLLECTIVES, tmp_path, num_train_steps=6, save_checkpoints_steps=2)
+    said = capsys.readouterr().err
+    assert said.count("a checkpoint took") == 1
+    assert "sbatch --signal=B:USR1@" in said
