@@ -4,6 +4,7 @@
 import signal
 import sys
 import threading
+from pathlib import Path
 from unittest import mock
 
 import keras
@@ -12,7 +13,6 @@ import tensorflow as tf
 from harness.fake_gpus import machine
 from harness.jobs import shell
 
-from distributed import devices
 from distributed.devices import DeviceSettings
 from distributed.world import World
 from tasks.runs.execute.job import set_precision
@@ -52,8 +52,12 @@ def test_the_device_of_one_rank(gpus, settings, expected):
 def test_a_gpu_that_cannot_be_used_is_an_error_and_not_a_cpu(
     device, is_present, capsys, monkeypatch
 ):
-    # tests/jobs/test_places.py has device files
-    monkeypatch.setattr(devices, "gpu_file", lambda: "/dev/nvidia0" if is_present else None)
+    # tests/jobs/test_places.py has real device files
+    files = [Path("/dev/nvidia0")] if is_present else []
+    glob = Path.glob
+    monkeypatch.setattr(
+        Path, "glob", lambda path, *of: files if str(path) == "/dev" else glob(path, *of)
+    )
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(SystemExit) as stop:
         joined([], device=device)
