@@ -1,5 +1,5 @@
-"""Settings of tokenizers and vocabularies, without their libraries: programs read their flags
-first."""
+"""Settings of tokenizers, vocabularies and dropout, without their libraries: programs read their
+flags first."""
 
 from collections.abc import Mapping
 from typing import Literal

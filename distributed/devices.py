@@ -66,18 +66,19 @@ def own_cores(world: Messages) -> Device:
     total = os.cpu_count() or 1
     num_sharing = sum(bool(mask & mine) for mask in masks)
     threads = int(min(max(1, len(mine) // num_sharing), slurm_cores()))
-    if wanted := wanted_threads():
-        return Device("cpu", wanted, notes=(f"{THREADS}={wanted}: so many threads for each rank",))
     in_group = sum(other == group for _, _, other in everyone)
     share = max(1, int(limit / in_group)) if limit < math.inf else threads
-    if share < threads:
-        note = f"a control group ({group}) limits its processes to {limit:g} cores of {total}"
-        return Device("cpu", share, notes=(note,))
+    wanted = wanted_threads()
+    notes = []
+    if wanted:
+        notes.append(f"{THREADS}={wanted}: so many threads for each rank")
+    elif share < threads:
+        cores = f"{limit:g} cores of {total}"
+        notes.append(f"a control group ({group}) limits its processes to {cores}")
     advice = "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
-    note = f"each rank is bound to {len(mine)} of {total} cores; {advice}"
-    cores_of_all = set().union(*masks)
-    notes = (note,) if len(cores_of_all) < total else ()
-    return Device("cpu", threads, notes=notes)
+    if len(set().union(*masks)) < total:
+        notes.append(f"each rank is bound to {len(mine)} of {total} cores; {advice}")
+    return Device("cpu", wanted or min(threads, share), notes=tuple(notes))
 
 
 def use_device(world: Messages, settings: DeviceSettings) -> Device:

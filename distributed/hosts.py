@@ -58,17 +58,17 @@ class Named(NamedTuple):
 
     hosts: Mapping[str, int] = {}  # with their slots, as of -H
     mpi_args: tuple[str, ...] = ()  # that tell mpirun
-    by_mpirun: bool = False  # it finds them itself
 
 
 def hosts_named(implementation: str, environment: Environment = os.environ) -> Named:
-    """The hosts of a job for which the user names none; those of this machine alone have no name.
-    Raises InputError: a list that this MPI does not read, or that cannot be read."""
+    """The hosts of a job for which the user names none; nothing where that is this machine alone,
+    or where mpirun finds them itself. Raises InputError: a list that this MPI does not read, or
+    that cannot be read."""
     for variable, reader in HOST_FILES.items():
         if path := environment.get(variable):
             return _host_file(variable, path, reader, implementation)
     if any(map(environment.get, READ_BY_MPIRUN)):
-        return Named(by_mpirun=True)
+        return Named()
     if environment.get("LSB_JOBID") or environment.get("LSB_HOSTS"):
         return Named(hosts=_of_lsf(environment))
     for batch in REFUSED:

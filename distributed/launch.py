@@ -98,11 +98,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the mpirun command for ``argv`` and runs it. Returns the job's exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == ["--print-slurm"] and arguments[1:] in (["gpu"], ["cpu"]):
-        print(slurm_script(*arguments[1:]), end="")
-        return 0
-    options = parse_args(arguments)
+    options = parse_args(sys.argv[1:] if argv is None else argv)
     try:
         needs_mpi = options.num_proc > 1 or options.elastic or options.mpi_args or options.hosts
         mpi = find_mpi() if needs_mpi else None  # one rank on this machine needs none
@@ -111,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for name, component in foreign_transports(mpi, os.environ).items():
                 value = os.environ.pop(name)
                 say(f"{name}={value} is left out: {mpi} has no {component}")
-        if mpi and mpi.is_open_mpi_5 and reads_standard_input(options.command):
+        is_ours = os.path.basename(options.command[0]).startswith("bert-")
+        if mpi and mpi.is_open_mpi_5 and is_ours and reads_standard_input(options.command):
             raise InputError(
                 "standard input has no end under the mpirun of Open MPI 5: name a file instead of"
                 " -, or give -np 1"
@@ -145,7 +142,9 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
     terminal = os.environ.get(launcher.TERMINAL) or str(launcher.columns(2))
     os.environ.setdefault(launcher.COMMAND, shlex.join(["bert-launch", *sys.argv[1:]]))
     os.environ |= {launcher.TERMINAL: terminal, launcher.RESTART: "0"}
-    os.environ[launcher.JOB_ID] = f"{socket.gethostname()}-{os.getpid()}-{time.time():.0f}"
+    if not os.environ.get(launcher.JOB_ID, "").startswith(launcher.SLURM_JOB):
+        own_id = f"{socket.gethostname()}-{os.getpid()}-{time.time():.0f}"
+        os.environ[launcher.JOB_ID] = own_id
     while True:
         # of this start alone: a rank that is left of an earlier one must not speak for it
         pipe, end_of_ranks = os.pipe2(os.O_NONBLOCK)
@@ -406,6 +405,14 @@ def write(data: bytes) -> None:
             data = data[os.write(2, data) :]
 
 
+class PrintSlurm(argparse.Action):
+    """Prints the script for sbatch, and ends."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        print(slurm_script(values), end="")
+        parser.exit(0)
+
+
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         fail(message)
@@ -440,7 +447,8 @@ def parse_args(argv: Sequence[str]) -> Namespace:
     mpi_args = "further arguments of mpirun, quoted as in a shell"
     add("--mpi-args", type=shlex.split, default=[], metavar="ARGS", help=mpi_args)
     slurm = "print a script for sbatch, for nodes with GPUs or without them, and stop"
-    add("--print-slurm", choices=["gpu", "cpu"], metavar="gpu|cpu", help=slurm)
+    kinds = ["gpu", "cpu"]
+    add("--print-slurm", action=PrintSlurm, choices=kinds, metavar="gpu|cpu", help=slurm)
     add("--dry-run", action="store_true", help="print the mpirun command and do not run it")
 
     separator = argv.index("--") if "--" in argv else len(argv)
@@ -451,7 +459,7 @@ def parse_args(argv: Sequence[str]) -> Namespace:
     for flag in (word.partition("=")[0] for word in ours):
         if flag in SUBSTITUTES:
             parser.error(f"{flag} is a flag of horovodrun: use {SUBSTITUTES[flag]}")
-    if not command and not {"-h", "--help"} & set(ours):
+    if not command and not {"-h", "--help", "--print-slurm"} & set(ours):
         parser.error("no -- with a command after it: write bert-launch -np 4 -- bert-squad …")
     options = parser.parse_args(ours, Namespace(command=command))
     slots = sum(options.hosts.values())
@@ -469,7 +477,7 @@ def positive(text: str) -> int:
 def hosts_in(text: str) -> dict[str, int]:
     """``"a:4,b"`` as {"a": 4, "b": 1}."""
     matches = [HOST.fullmatch(part) for part in text.split(",")]
-    if (":" in text and "::" in text) or "[" in text:
+    if "::" in text or "[" in text:
         raise argparse.ArgumentTypeError(
             f"addresses of IPv6 need a name, which /etc/hosts can give them: mpirun reads {text!r}"
             " as names and slots"

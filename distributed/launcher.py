@@ -33,6 +33,7 @@ SECOND_S = 5.0  # after the first request to stop, before which another is its r
 # The ranks tell records: bert-launch's machine, its pipe there, and what that is called.
 JOB = "RINGBERT_JOB"
 JOB_ID = "RINGBERT_JOB_ID"  # tells a job, with all its restarts, from others
+SLURM_JOB = "slurm-"  # begins that of slurm.sh, which stays the same when Slurm requeues the job
 # The columns of the terminal that reads standard error and moves progress bars, "1" if it does not
 # say, "0" without one; also set for bert-launch.
 TERMINAL = "RINGBERT_TERMINAL"

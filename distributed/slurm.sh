@@ -56,8 +56,8 @@ choose_mpi() {
 [[ -z ${RINGBERT_VENV:-} ]] || PATH=$RINGBERT_VENV/bin:$PATH
 set -- "${@//%a/${SLURM_ARRAY_TASK_ID:-%a}}"
 command -v "$1" > /dev/null || fail "$1 is not on PATH: set RINGBERT_VENV to the virtual environment that has it"
-# A job that is requeued or restarted goes on with what it has begun, also with --resume never.
 export RINGBERT_STOP_S="${RINGBERT_STOP_S:-120}"
+# A job that is requeued or restarted goes on with what it has begun, also with --resume never.
 export RINGBERT_JOB_ID="slurm-$SLURM_JOB_ID"
 # else the PMIx in pip's Open MPI warns six times a rank that it cannot use Slurm's munge
 export PMIX_MCA_psec="${PMIX_MCA_psec:-native}"

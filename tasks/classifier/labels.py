@@ -38,7 +38,7 @@ def with_labels(config: ClassifierConfig, start: Start, learned: Learned, say: S
     if labels == () and trains:
         labels = learned()
     kind = "regression" if labels is None else CLASSIFICATION[task.has_several]
-    if config.head.label_smoothing_factor and kind != CLASSIFICATION[False]:
+    if trains and config.head.label_smoothing_factor and kind != CLASSIFICATION[False]:
         raise InputError(
             f"--label_smoothing_factor is for one label of each text, this command asks for {kind}"
         )

@@ -87,6 +87,14 @@ def test_what_cannot_be_read_is_neither_damaged_nor_missing(train, odd, tmp_path
         assert "cannot be read" in last, done
         assert "Input/output error" in last, done
         assert files_in(tmp_path / place) == before
+    given = train(
+        "--num_train_steps=2",
+        f"--output_dir={tmp_path}/other",
+        f"--init_checkpoint={next((tmp_path / 'out/checkpoints').iterdir())}",
+        **odd("read", tmp_path / "out/checkpoints"),
+    )
+    assert "cannot be read" in given.stderr.splitlines()[-1], given
+    assert "damaged" not in given.stderr, given
     assert train("--num_train_steps=2").status == 0
 
 

@@ -114,10 +114,13 @@ def test_ranks_that_broke_off_start_again_within_the_job(stubs, tmp_path):
 
 
 def test_the_launcher_prints_the_script(capsys):
-    assert main(["--print-slurm", "gpu"]) == 0
-    assert capsys.readouterr().out == SCRIPT.read_text()
-    assert main(["--print-slurm", "cpu"]) == 0
-    cpu = capsys.readouterr().out
+    def printed(*argv):
+        with pytest.raises(SystemExit, match="0"):
+            main([*argv])
+        return capsys.readouterr().out
+
+    assert printed("--print-slurm", "gpu") == SCRIPT.read_text()
+    cpu = printed("-np", "2", "--print-slurm=cpu", "--", "bert-squad")
     assert "#SBATCH --gpus" not in cpu
     assert len(SCRIPT.read_text().splitlines()) - len(cpu.splitlines()) == 1
 

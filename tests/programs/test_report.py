@@ -155,7 +155,7 @@ def test_curves_are_where_their_points_are(tmp_path):
     assert mark.get("x1") == last.split(",")[0]
 
 
-def test_the_planned_rate_is_drawn_before_the_run_is_there(tmp_path):
+def test_the_planned_rate_is_drawn_before_the_run_is_there(tmp_path, monkeypatch):
     """Of a run of an earlier version too, whose plan and flags say less: linear, without warmup."""
     folder = make_run(tmp_path / "run")
     planned = dict(read_run(folder, "run").planned_rates())
@@ -169,6 +169,7 @@ def test_the_planned_rate_is_drawn_before_the_run_is_there(tmp_path):
     facts = dict(row for row in rows_of(page) if len(row) == 2)
     assert facts["recipe"] == "--lr_scheduler_type wsd, --lr_decay_type linear"
     other = make_run(tmp_path / "other")
+    monkeypatch.chdir(tmp_path)  # for the page of several runs
     assert "planned" not in page_of(other, folder)  # in whose chart each run has its colour
 
 

@@ -147,7 +147,8 @@ def opened(world: World, config: Any, folder: str) -> Iterator[tuple[Any, Job]]:
     with contextlib.closing(Run(local_folder(folder), world, upload)) as run:
         if "output_dir" in values:  # the folder belongs to this run alone
             world.on_first(run.lock)
-            world.on_first(check_renames, run.folder)
+            if values.get("do_train"):  # predictions are files, which every system can rename
+                world.on_first(check_renames, run.folder)
             world.watchdog.stacks = run.folder / "stacks"
         kept = world.on_first(mirror.download, run.folder) if mirror else []
         if kept:

@@ -42,30 +42,28 @@ def planned(
     resume = config.training.resume
     readings = Readings()
     found = resolve(program, local, written, folder, resume, readings, say, downloads=False)
-    count = None
+    # the same for all seeds
+    counted = cache(partial(program.train_rows, found.config, found.specs[0].start, readings))
+
+    def plan_of(settings: PlanSettings) -> Plan | None:
+        number = counted().number
+        return None if number is None else make_plan(settings, number, num_ranks)
+
     runs = []
     for spec in found.specs:
         say(f"{spec.folder}: {_origin(spec)}")
         plan = None
-        # the same for all seeds
-        counted = cache(partial(program.train_rows, found.config, spec.start, readings))
         if "train" in spec.does and spec.start.fixed is not None:
             # what is known without the data; earlier versions had no recipes
             now = dict(spec.start.fixed)
             for name, value in schedule_of(found.config.training, spec.seed).items():
                 if name in now or name.removeprefix("--") in RECIPE:
                     now[name] = value
-
-            def plan_of(settings: PlanSettings, counted: Callable[[], Count] = counted):
-                number = counted().number
-                return None if number is None else make_plan(settings, number, num_ranks)
-
             if note := refuse_changes(spec, now, found.config, plan_of):
                 say(note)
         if "train" in spec.does and not spec.start.is_complete:
-            count = count or counted()
-            plan = _plan_of(found.config, count, num_ranks, say)
-        is_exact = count is not None and count.is_exact
+            plan = _plan_of(found.config, counted(), num_ranks, say)
+        is_exact = plan is not None and counted().is_exact
         runs.append(
             {
                 **as_json(spec),

@@ -13,7 +13,7 @@ from bert.text import tokenizer
 from bert.text.tokenizer import Tokenizer
 from distributed.found import Found, checkpoint_at, checkpoints_in, newest_intact
 from ringbase import manifest
-from ringbase.errors import InputError
+from ringbase.errors import InputError, Unreadable
 from ringbase.files import sha256
 from tasks.runs.history import Entry, began_here, starts_in
 from tasks.runs.resolve.past import (
@@ -210,6 +210,8 @@ def start_of_model(config: ModelSettings, say: Say, needs: Needs) -> Start:
     if source is not None and (source / manifest.NAME).exists():  # a run's checkpoint
         try:
             manifest.check_intact(source)
+        except Unreadable as error:
+            raise InputError(f"--{flag} {named} {error}") from None
         except InputError as error:
             raise InputError(f"--{flag} {named} is damaged: {error}") from None
     commit = hub.commit_of(source) if source is not None else None
