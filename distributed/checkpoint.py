@@ -102,12 +102,15 @@ class Checkpoints:
         # the last one written, or the one that training goes on from
         self._newest: Path | None = None
         self._saved_s = time.monotonic()
+        self._step_s = 0.0
         self._has_warned = False
         self._stay = set[Path]()  # old ones that could not be removed
 
-    def save(self, state: State) -> None:
-        """Starts a checkpoint on rank 0, unless there is one of this position. Raises InputError on
-        every rank if the previous checkpoint could not be written."""
+    def save(self, state: State, step_s: float = 0.0) -> None:
+        """Starts a checkpoint on rank 0, unless there is one of this position. `step_s` is how long
+        a step takes. Raises InputError on every rank if the previous checkpoint could not be
+        written."""
+        self._step_s = step_s
         self.world.on_first(self._start_writing, state)
         self._saved_s = time.monotonic()
 
@@ -166,15 +169,18 @@ class Checkpoints:
         self._written = self._thread.submit(self._write, writes, state)
 
     def _warn_of_time(self, took_s: float) -> None:
-        """Warns once if a checkpoint takes longer than a batch system leaves for it: a run that is
-        asked to stop would be killed while it saves."""
+        """Warns once if a stop takes longer than a batch system leaves for it: a run that is asked
+        to stop would be killed while it saves. A request that just misses a step is seen by all
+        ranks at the end of the next one."""
         left = os.environ.get(launcher.STOP_S, "")
-        if left.isdecimal() and took_s > int(left) and not self._has_warned:
+        needed_s = 2 * self._step_s + took_s
+        if left.isdecimal() and needed_s > int(left) and not self._has_warned:
             self._has_warned = True
             self.world.say(
-                f"warning: a checkpoint took {took_s:.0f} s to write, and the batch system ends the"
-                f" job {left} s after its signal ({launcher.STOP_S}): give sbatch"
-                f" --signal=B:USR1@{2 * math.ceil(took_s)}, and set {launcher.STOP_S} to that"
+                f"warning: a stop may take {needed_s:.0f} s (two steps of {self._step_s:.1f} s, a"
+                f" checkpoint of {took_s:.1f} s), and the batch system ends the job {left} s after"
+                f" its signal ({launcher.STOP_S}): give sbatch"
+                f" --signal=B:USR1@{2 * math.ceil(needed_s)}, and set {launcher.STOP_S} to that"
             )
 
     def _remove(self, path: Path) -> None:

@@ -28,6 +28,7 @@ class StepClock:
 
     def __post_init__(self) -> None:
         self._number = 0  # of steps
+        self.step_s = 0.0  # seconds of the last one
         self._last_s = time.perf_counter()  # up to here all time is counted
         self._reset()
 
@@ -38,8 +39,10 @@ class StepClock:
     @contextmanager
     def step(self) -> Iterator[None]:
         """The `with` block is a step."""
+        began_s = time.perf_counter()
         yield
         self._count()
+        self.step_s = self._last_s - began_s
         self._timed_steps += self._is_timed(self._number)
         self._number += 1
         self._steps += 1

@@ -29,7 +29,7 @@
 #SBATCH --cpus-per-task=8
 # Two minutes before the time limit (and when the job is preempted) this shell gets SIGUSR1. This time must be
 # longer than a step and a checkpoint take together; an evaluation is broken off, and done by the next start.
-# RINGBERT_STOP_S, below, is that time: a checkpoint that takes longer is a warning.
+# RINGBERT_STOP_S, below, is that time: a stop that takes longer is a warning.
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 #SBATCH --open-mode=append

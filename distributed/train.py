@@ -103,7 +103,7 @@ def train(
                 step.write_back()
                 with log.pausing("checkpoint"):
                     check_replicas(step.optimizer)
-                    checkpoints.save(state)
+                    checkpoints.save(state, log.clock.step_s)
             if ends:
                 break
             if loop.check_steps and state.step % loop.check_steps == 0:

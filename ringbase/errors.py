@@ -58,6 +58,14 @@ def one_line(error: BaseException) -> str:
     return text
 
 
+def unread(error: BaseException, where: str, damaged: str) -> InputError:
+    """What to raise for a file that was not read: Unreadable if the system refused it, else that it
+    is `damaged`. For damaged files gzip and Arrow raise an OSError without a number."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return Unreadable(f"{where} cannot be read ({one_line(error)})")
+    return InputError(damaged)
+
+
 def as_arguments(message: str, names: Mapping[str, str] | None = None) -> str:
     """A message for a caller in Python, whose arguments have the names of the flags but for
     `names`.

@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from bert.corpus.settings import TextSettings
 from bert.corpus.units import Piece, Unit, find_units, load_data_set, packing_of
-from ringbase.errors import InputError, one_line
+from ringbase.errors import InputError, one_line, unread
 from ringbase.files import parse_json
 
 MOST_LINE_BYTES = 16 << 20
@@ -47,7 +47,8 @@ def documents(unit: Unit, text: TextSettings) -> Iterator[list[str]]:
                 lines = (value or "").split("\n")
                 yield from gather_documents(lines, "file", running)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{where}: damaged or cut short: {one_line(error)}") from error
+            damaged = f"{where}: damaged or cut short: {one_line(error)}"
+            raise unread(error, where, damaged) from error
 
 
 def sample_sentences(text: TextSettings, max_bytes: int | None) -> Iterator[str]:

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from bert.corpus.settings import ExampleSettings
 from bert.corpus.units import find_files
-from ringbase.errors import InputError, one_line
+from ringbase.errors import InputError, Unreadable, one_line, unread
 from ringbase.files import digest, read_object, replacing, sha256, write_json
 from ringbase.ragged import Array, Ragged
 
@@ -142,10 +142,11 @@ class Shard:
                     raise ValueError(f"batch {number} is not as it was written")
                 self._checked.add(number)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
+            damaged = (
                 f"{self.path} is damaged: {one_line(error)}: copy or build the corpus again"
                 f" (`bert-corpus verify --input_dir {self.path.parent}` names all damaged shards)"
-            ) from error
+            )
+            raise unread(error, str(self.path), damaged) from error
         return batch
 
     @functools.cached_property
@@ -264,13 +265,17 @@ def is_arrow(shards: Iterable[Path]) -> bool:
 
 def verify(folder: Path) -> Manifest:
     """Compares every byte of a corpus and its tokenizer with its manifest, which it returns. Raises
-    InputError that names each file that is missing, damaged or not in the manifest."""
+    InputError that names each file that is missing, damaged or not in the manifest; Unreadable
+    for what cannot be read."""
     manifest = read_manifest(folder, "--input_dir")
     expected = {folder / facts["file"]: facts["sha256"] for facts in manifest["shards"]}
     for name, value in manifest.get("tokenizer_files", {}).items():
         expected[folder / TOKENIZER / name] = value
     files = {*expected, *folder.glob("shard-*")}
-    actual = {path: sha256(path) for path in files if path.is_file()}
+    try:
+        actual = {path: sha256(path) for path in files if path.is_file()}
+    except OSError as error:
+        raise Unreadable(f"--input_dir {folder} cannot be read ({one_line(error)})") from error
     problems = _problems(expected, actual)
     if problems:
         raise InputError("; ".join(problems))

@@ -16,7 +16,7 @@ import pyarrow.parquet
 
 from bert import hub
 from bert.corpus.settings import TextSettings
-from ringbase.errors import InputError, one_line
+from ringbase.errors import InputError, one_line, unread
 
 LARGEST_UNIT_BYTES, SMALLEST_UNIT_BYTES = 8 << 20, 4 << 20  # of text
 # if their size is then between these limits, so that all workers end at about the same time
@@ -115,9 +115,8 @@ def _pieces_of_file(path: str, size: int, text: TextSettings, unit_bytes: int) -
             with pa.parquet.ParquetFile(path) as file:
                 metadata, columns = file.metadata, file.schema_arrow.names
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise InputError(
-                f"--input_file {path}: not a Parquet file: {one_line(error)}"
-            ) from error
+            where = f"--input_file {path}"
+            raise unread(error, where, f"{where}: not a Parquet file: {one_line(error)}") from error
         _check_column(text.text_column, columns, f"--input_file {path}")
         for group in range(metadata.num_row_groups):
             size = metadata.row_group(group).total_byte_size

@@ -15,7 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert.text import added, sentencepiece
 from bert.text.characters import begins_without_blank
-from ringbase.errors import InputError, one_line
+from ringbase.errors import InputError, one_line, unread
 from ringbase.files import read_object
 from ringbase.ragged import Array
 from ringbase.settings import shown
@@ -301,9 +301,9 @@ def load(
         if isinstance(error, InputError) or not (is_panic or isinstance(error, Exception)):
             raise
         flag = "--model" if saved else "--spm_model_file"
-        raise InputError(
-            f"{flag} {source}: damaged or unusable: {one_line(error)[:300]}"
-        ) from error
+        where = f"{flag} {source}"
+        damaged = f"{where}: damaged or unusable: {one_line(error)[:300]}"
+        raise unread(error, where, damaged) from error
 
 
 def _wordpiece(path: Path, normalization: Mapping[str, bool]) -> tuple[RustTokenizer, list[str]]:

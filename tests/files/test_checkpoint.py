@@ -263,11 +263,22 @@ def test_a_training_that_stopped_before_a_skipped_last_step_can_be_finished(tmp_
     assert state.step == 4
 
 
-def test_a_checkpoint_that_takes_longer_than_a_batch_system_leaves_is_a_warning(
+def test_a_stop_that_takes_longer_than_a_batch_system_leaves_is_a_warning(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setenv("RINGBERT_STOP_S", "0")
     toy.train(WORLD, COLLECTIVES, tmp_path, num_train_steps=6, save_checkpoints_steps=2)
     said = capsys.readouterr().err
-    assert said.count("a checkpoint took") == 1
+    assert said.count("a stop may take") == 1
     assert "sbatch --signal=B:USR1@" in said
+
+
+def test_the_time_of_a_stop_counts_two_steps_and_the_checkpoint(tmp_path, monkeypatch, capsys):
+    """A checkpoint of moments, and steps of 30 s, by the caller's word."""
+    for left, step_s, is_said in (("120", 30, False), ("120", 60, True), ("121", 60, False)):
+        monkeypatch.setenv("RINGBERT_STOP_S", left)
+        saver = toy.Toy(WORLD, COLLECTIVES, tmp_path / f"{left}-{step_s}")
+        saver.checkpoints.save(State(120, 12, 100, 10, {}), step_s)
+        saver.checkpoints.finish()
+        said = capsys.readouterr().err
+        assert ("two steps of 60.0 s" in said) == is_said, said

@@ -2,15 +2,18 @@
 checkpoints that cannot be removed, what cannot be read. A training holds, or one line says why not.
 """
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from harness import corpora
 from harness.classifier_runs import model_flags, own_files, write_data
 from harness.jobs import run
 from harness.program_runs import command, files_in, weights_in, without_newest_checkpoint
+from harness.texts import BERT_CONFIG
 
 from ringbase.files import remove_folder
 
@@ -96,6 +99,42 @@ def test_what_cannot_be_read_is_neither_damaged_nor_missing(train, odd, tmp_path
     assert "cannot be read" in given.stderr.splitlines()[-1], given
     assert "damaged" not in given.stderr, given
     assert train("--num_train_steps=2").status == 0
+
+
+def test_a_corpus_that_cannot_be_read_is_not_called_damaged(odd, tmp_path):
+    corpora.write(tmp_path, corpora.make_texts(20))
+    vocab_size = len((tmp_path / "vocab.txt").read_text().split())
+    sizes = {"vocab_size": vocab_size, "num_hidden_layers": 1}
+    (tmp_path / "bert_config.json").write_text(json.dumps(BERT_CONFIG | sizes))
+    corpora.build(tmp_path)
+    verify = command("tasks.corpus", "verify", f"--input_dir={tmp_path}/shards")
+    build = command(
+        "tasks.corpus",
+        "build",
+        f"--input_file={tmp_path}/*.part",
+        f"--vocab_file={tmp_path}/vocab.txt",
+        f"--output_dir={tmp_path}/again",
+    )
+    pretraining = command(
+        "tasks.pretraining",
+        "--do_train",
+        f"--bert_config_file={tmp_path}/bert_config.json",
+        f"--input_file={tmp_path}/shards",
+        f"--output_dir={tmp_path}/out",
+    )
+    for job, file in (
+        (verify, "shard-"),
+        (pretraining, "shard-"),
+        (build, ".part"),
+        (build, "vocab.txt"),
+    ):
+        done = run(job, ODD_FILE=file, RINGBERT_CACHE=str(tmp_path), **odd("read", tmp_path))
+        assert done.status == 1, done
+        last = done.stderr.splitlines()[-1]
+        assert file in last, done
+        assert "Input/output error" in last, done
+        assert "damaged" not in done.stderr, done
+        assert not (tmp_path / "again/manifest.json").exists()
 
 
 def mounts():

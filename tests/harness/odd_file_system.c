@@ -1,6 +1,6 @@
 /* Preloaded: the folder ODD_UNDER is on a file system that lacks what ODD names. chmod: EPERM, as over SMB. dirsync: fsync
  * of folders, EINVAL. flock: ENOLCK, as NFS without its lock daemon. rename: of folders, ENOSYS, as mounts of stores.
- * read: EIO from opening manifest.json, as a disk or a file server with a fault. */
+ * read: EIO from opening manifest.json, or the file ODD_FILE, as a disk or a file server with a fault. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -84,7 +84,8 @@ int rename(const char *from, const char *to)
 
 static int is_faulty(const char *path)
 {
-    return lacks("read") && is_under(path) && strstr(path, "manifest.json") && !strstr(path, ".tmp");
+    const char *file = getenv("ODD_FILE");
+    return lacks("read") && is_under(path) && strstr(path, file ? file : "manifest.json") && !strstr(path, ".tmp");
 }
 
 int open64(const char *path, int flags, ...)
