@@ -45,6 +45,8 @@ class Head:
     per: Literal["token", "example"]  # what an output belongs to
     reads_words: bool = False  # its scores need the embeddings of all words
     library: str = "transformers"  # which loads the folder of such a model
+    program: str = ""  # of ringbert, which trains such models and predicts with them
+    predictor: str = ""  # the same in Python
 
     def shapes(self, config: BertConfig) -> Shapes:
         """Its tensors: new when a training starts, and unused by models with other heads."""
@@ -223,6 +225,8 @@ SPAN = Span(
     pipeline="question-answering",
     reads=(),
     per="token",
+    program="bert-squad",
+    predictor="QuestionAnswering",
 )
 TAGGER = Tagger(
     name="tagger",
@@ -230,6 +234,8 @@ TAGGER = Tagger(
     pipeline="token-classification",
     reads=(),
     per="token",
+    program="bert-tagger",
+    predictor="Tagger",
 )
 CLASSIFIER = Classifier(
     name="classifier",
@@ -237,6 +243,8 @@ CLASSIFIER = Classifier(
     pipeline="text-classification",
     reads=("first_tokens",),
     per="example",
+    program="bert-classifier",
+    predictor="Classifier",
 )
 PRETRAINING = Pretraining(
     name="pretraining",
@@ -264,6 +272,8 @@ EMBEDDINGS = {
         reads=("first_tokens",) if pooling == "cls" else (),
         per="example",
         normalizes=normalizes,
+        program="bert-embedder",
+        predictor="Embedder",
     )
     for pooling in ("mean", "cls")
     for normalizes in (True, False)
@@ -278,7 +288,16 @@ def head_in(names: Iterable[str], config: BertConfig) -> Head:
     present = set(names)
     candidates = SPAN, CLASSIFIER, TAGGER
     heads = [head for head in candidates if present.issuperset(head.shapes(config))]
-    for head in heads:
+    named = kind_in(config)
+    if named in heads:
+        return named
+    return heads[0] if heads else FEATURES
+
+
+def kind_in(config: BertConfig) -> Head | None:
+    """The head that config.json names; None for a model that is no span model, classifier or
+    tagger, or where it names no class."""
+    for head in (SPAN, CLASSIFIER, TAGGER):
         if config.class_name.endswith(head.transformers):
             return head
-    return heads[0] if heads else FEATURES
+    return None

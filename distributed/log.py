@@ -77,6 +77,7 @@ class Display:
         self._run = run
         self._num_ranks = num_ranks
         self._bar = run.progress(state.steps, "training", initial=state.step)
+        self._is_first = True  # the step that comes next
         self._unlogged: tuple | None = None  # the newest step
         self.times: list[Mapping[str, float]] = []  # of the logged steps
 
@@ -85,6 +86,10 @@ class Display:
         shown["rate"] = f"{values['learning_rate']:.2e}"
         shown["examples_s"] = f"{step.times['examples_per_s']:.1f}"
         self._bar.set_postfix(shown, refresh=False)
+        if self._is_first:  # most of its time was the compilation: it predicts nothing
+            self._bar.unpause()
+            self._bar.initial += 1
+            self._is_first = False
         self._bar.update()
         self._unlogged = step.state, values, step.times
         if step.is_logged:

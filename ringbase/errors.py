@@ -11,6 +11,10 @@ from ringbase.secrets import masked
 
 FLAG = re.compile(r"`[^`]*`|--help|(?<![\w-])--([a-z][\w-]*)")  # but for commands in backticks
 FLAGS_IN_BRACKETS = re.compile(r" \((?:--\w+(?:, )?)+\)")  # the setting that a file came from
+IN_PYTHON = {
+    "unknown flag --": "unknown argument --",
+    "--help lists all flags": "help() of its class lists all arguments",
+}
 LONGEST_LINE = 1500
 
 
@@ -75,6 +79,8 @@ def as_arguments(message: str, names: Mapping[str, str] | None = None) -> str:
     """
     others = names or {}
     message = FLAGS_IN_BRACKETS.sub("", message)
+    for said, in_python in IN_PYTHON.items():
+        message = message.replace(said, in_python)
 
     def argument(match: re.Match) -> str:
         name = match[1]

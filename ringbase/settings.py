@@ -100,6 +100,7 @@ class Field:
     changes: Changes | None = None
     reads: ReadBy | None = None
     is_table: bool = False  # a file of rows: in Python also rows in memory
+    is_mapping: bool = False  # may be a JSON object, in Python a dict and in TOML a table
     describes: Described | None = None
 
     @property
@@ -131,6 +132,7 @@ def setting(
     changes: Changes | None = None,
     reads: ReadBy | None = None,
     is_table: bool = False,
+    is_mapping: bool = False,
     describes: Described | None = None,
 ) -> Any:
     """A field of a dataclass of settings, without a default if it is required. The other arguments

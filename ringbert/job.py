@@ -132,6 +132,8 @@ def _parameter_of(field):
     kind = field.type
     if field.is_list:
         kind |= list
+    if field.is_mapping:
+        kind |= dict
     if field.is_table:
         kind = Any  # a file, or data in memory
     default = Parameter.empty if field.is_required else field.default

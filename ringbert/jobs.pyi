@@ -259,7 +259,7 @@ class Classification(CommandJob, of=CLASSIFIER):
     max_seq_length: int
     label_smoothing_factor: float
     classifier_dropout: float | None
-    class_weights: str | None
+    class_weights: str | dict | None
     def __init__(
         self,
         *,
@@ -349,7 +349,7 @@ class Classification(CommandJob, of=CLASSIFIER):
         max_seq_length: int = 128,
         label_smoothing_factor: float = 0.0,
         classifier_dropout: float | None = None,
-        class_weights: str | None = None,
+        class_weights: str | dict | None = None,
     ) -> None: ...
 
 class Tagging(CommandJob, of=TAGGER):

@@ -49,10 +49,14 @@ class Result:
         return "\n".join([*shown, f"({self.seconds:.0f} s on {count}, {self.output_dir})"])
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
+        """The same as a table, for notebooks, with a link to the report."""
         rows = "".join(f"<tr><th>{name}<td>{value:.4f}" for name, value in self.scores.items())
         summary = html.escape(repr(self).splitlines()[-1])
-        return f"<table>{rows}</table>{summary}"
+        report = self.output_dir / "report.html"
+        link = ""
+        if report.is_file():
+            link = f' <a href="{html.escape(report.as_uri())}" target="_blank">report</a>'
+        return f"<table>{rows}</table>{summary}{link}"
 
 
 def launch(

@@ -3,15 +3,15 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
 
 import tensorflow as tf
 
 from bert.configuration import BertConfig
 from bert.heads import Head
 from bert.text.tokenizer import MOST_UNKNOWN_SHARE
-from ringbase.errors import InputError
+from ringbase.errors import InputError, as_arguments
 from ringbase.settings import (
     LONGEST_ROW,
     SURROGATE,
@@ -24,6 +24,7 @@ from ringbase.settings import (
 )
 from tasks.runs.execute.load import about_arguments, alone, find_model, load_model
 from tasks.runs.execute.predict import Predictor
+from tasks.runs.flags import hint
 from tasks.runs.resolve.spec import Start
 from tasks.runs.rows.sets import DataSet, set_of
 from tasks.runs.rows.texts import Preparation
@@ -63,10 +64,17 @@ class TrainedPredictor:
     model_revision: str | None = None
 
     head: ClassVar[Any]
-    trained_by: ClassVar[str | None] = None  # the program that trains such a model
     settings_class = LoadSettings
     # of `max_seq_length` by default; never more than the model's positions
     longest = LONGEST_ROW
+
+    def __new__(cls, *values: Any, **options: Any) -> Self:
+        known = [each.name for each in fields(cls)]
+        for name in options:
+            if name not in known:
+                text = f"unknown flag --{name}; {hint(name, known)}"
+                raise InputError(as_arguments(text))
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         name = os.fspath(self.folder)
@@ -80,7 +88,7 @@ class TrainedPredictor:
             values = self._checked_options(positions)
             precision = values.get("precision", "fp32")
             # before the settings are made: the folder may be another program's
-            self._model = load_model(start, self.head, precision, self.trained_by)
+            self._model = load_model(start, self.head, precision)
             self.settings: Any = self.settings_class(**values)
             check_settled(self.settings)
             self._job = alone()

@@ -8,6 +8,7 @@ from typing import Any, overload
 from bert.configuration import BertConfig
 from bert.heads import SPAN
 from ringbase.errors import InputError
+from ringbase.results import Result
 from ringbase.settings import shown
 from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from tasks.squad.reading import Examples, Question
@@ -16,7 +17,7 @@ from tasks.squad.task import SpanTask
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Result):
     """The characters `context[start:end]`, or with `text` "" and both places 0 that there is no
     answer.
 
@@ -84,7 +85,7 @@ class QuestionAnswering(TrainedPredictor):
     version_2_with_negative: bool | None = None
     null_score_diff_threshold: float | None = None
 
-    head, trained_by = SPAN, "bert-squad"
+    head = SPAN
     settings_class = SpanSettings
     longest = 384
 

@@ -1,7 +1,6 @@
 """Labels of texts and of pairs of texts, by the same code as bert-classifier, and entities in
 texts, by that of bert-tagger."""
 
-import math
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from bert.configuration import BertConfig
 from bert.heads import CLASSIFIER, TAGGER
 from bert.text.characters import word_spans
 from ringbase.errors import InputError
+from ringbase.results import Result
 from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from tasks.classifier.named_tasks import is_on_pairs
 from tasks.classifier.reading import Texts
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 GIVEN_WORD = re.compile(r"[^ \t\n\r]+")
 TextOrPair = str | tuple[str, str]
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+Found = TypeVar("Found")
 
 
 class LabelSettings(LoadSettings, ExampleSettings):
     """How texts become rows and batches."""
 
 
-class TextPredictor(TrainedPredictor, Generic[Item, Result]):
+class TextPredictor(TrainedPredictor, Generic[Item, Found]):
     """What `Classifier`, `Features` and `Tagger` share."""
 
     takes_pairs = True
@@ -48,10 +48,10 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
         return ("text",)
 
     @overload
-    def __call__(self, texts: Item) -> Result: ...
+    def __call__(self, texts: Item) -> Found: ...
     @overload
-    def __call__(self, texts: Iterable[Item]) -> list[Result]: ...
-    def __call__(self, texts: Item | Iterable[Item]) -> Result | list[Result]:
+    def __call__(self, texts: Iterable[Item]) -> list[Found]: ...
+    def __call__(self, texts: Item | Iterable[Item]) -> Found | list[Found]:
         """The result for a text, for a pair of texts, which is a tuple, or for each item in a list
         of these."""
         items, is_single = checked_texts(texts, "texts", self.takes_pairs, takes_empty=True)
@@ -84,7 +84,7 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
         index = texts.index.take(numbers) if hasattr(texts, "iloc") else numbers
         return frame.set_axis(index)
 
-    def results_of(self, items: Items, data: DataSet) -> list[Result]:
+    def results_of(self, items: Items, data: DataSet) -> list[Found]:
         """What the predictor says of texts and their rows."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class TextPredictor(TrainedPredictor, Generic[Item, Result]):
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Result):
     """The most probable label of a text or a pair of texts, its probability (the softmax over the
     scores of all labels, which is not calibrated), and the probability of each label, in the
     model's order.
@@ -117,11 +117,11 @@ class Prediction:
     'good'
 
     Of a regression model `value` is the predicted number, `label` the number as text, `probability`
-    NaN and `probabilities` empty.
+    None and `probabilities` empty.
     """
 
     label: str
-    probability: float
+    probability: float | None
     probabilities: Mapping[str, float]
     value: float | None = None
     labels: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ class Classifier(TextPredictor[TextOrPair, Prediction]):
     ['text', 'label', 'probability', 'labels', 'probabilities_good', 'probabilities_bad']
     """
 
-    head, trained_by = CLASSIFIER, "bert-classifier"
+    head = CLASSIFIER
     settings_class = LabelSettings
 
     def columns(self) -> Sequence[str]:
@@ -173,7 +173,7 @@ class Classifier(TextPredictor[TextOrPair, Prediction]):
         scores_BL = self.results(data)
         if not isinstance(self.task.target, NamedLabels):
             values = scores_BL[:, 0].tolist()
-            return [Prediction(str(value), math.nan, {}, value) for value in values]
+            return [Prediction(str(value), None, {}, value) for value in values]
         shares_BL, chosen = self.task.target.labelled(scores_BL)
         best_B = scores_BL.argmax(1)
         results = []
@@ -221,7 +221,7 @@ class Tagger(TextPredictor[str, list[Entity]]):
     splits_at_blanks: bool = False
 
     takes_pairs = False
-    head, trained_by = TAGGER, "bert-tagger"
+    head = TAGGER
     settings_class = TaggingSettings
     longest = 128
 

@@ -12,6 +12,7 @@ from numpy import ndarray
 from bert.configuration import BertConfig
 from bert.heads import EMBEDDINGS, FEATURES, Head
 from ringbase.errors import InputError
+from ringbase.results import Result
 from ringbase.settings import setting, shown
 from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, checked_texts
 from ringbert.predictors.texts import LabelSettings, TextOrPair, TextPredictor
@@ -32,7 +33,7 @@ class FeatureSettings(LabelSettings):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TextFeatures:
+class TextFeatures(Result):
     """The vectors of a text, or of a pair of texts, of n tokens.
 
     Attributes:

@@ -121,6 +121,7 @@ class ClassifierConfig(TaskConfig):
         "balanced",
         "training",
         changes="training",
+        is_mapping=True,
     )
 
     def check(self) -> None:

@@ -8,7 +8,9 @@ import argparse
 import contextlib
 import datetime
 import difflib
+import fnmatch
 import functools
+import json
 import os
 import re
 import socket
@@ -17,7 +19,7 @@ import time
 import tomllib
 import warnings
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
@@ -62,9 +64,11 @@ UNLISTED = (
     *(Field(name, str if name in WITH_TEXT else bool) for name in IGNORED),
 )
 REDUCED_PRECISIONS = ("fp16", "bf16")  # each is also a flag, short for --precision
+NAMED_FLAG = re.compile(r"--(\w+)")
 FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 PLACEHOLDERS = {int: "N", float: "X", str: "TEXT", TEXTS: "TEXT"}
 MOST_CHOICES = 60  # characters of the values beside a flag in `--help`
+LISTED = "--help lists all flags"
 VERSION = f"ringbert {ringbase.__version__}"
 EPILOG = f"""Booleans are set by --flag, --flag=true or --flag true, and cleared by --noflag,
 --flag=false or --flag false. The last value of a flag counts. Flags may have one dash or two, and
@@ -272,7 +276,7 @@ def _check_unknown(tokens: Sequence[str], undefok: str, known: Mapping[str, Fiel
             raise InputError(f"unexpected argument {token[:LONGEST_SHOWN]!r}; write --flag=value")
         if name not in undefok.split(","):
             shown = token.partition("=")[0][:LONGEST_SHOWN]
-            raise InputError(f"unknown flag {shown}; {_hint(name[:LONGEST_SHOWN], known)}")
+            raise InputError(f"unknown flag {shown}; {hint(name[:LONGEST_SHOWN], known)}")
 
 
 def _lines_of(file: str) -> list[str]:
@@ -283,9 +287,10 @@ def _lines_of(file: str) -> list[str]:
 
 
 def argv_of(values: Mapping[str, Any], fields: Sequence[Field] | None) -> list[str]:
-    """The command line that gives flags these values, of Python or TOML: None is null, and a list
-    has commas. `fields` is None for flags that are not known here, of which any may be a list.
-    Raises InputError: another value than one, or a list where the flag takes none."""
+    """The command line that gives flags these values, of Python or TOML: None is null, a list has
+    commas, and a mapping is JSON where the flag takes one. `fields` is None for flags that are not
+    known here, of which any may be a list. Raises InputError: another value than one, or a list
+    where the flag takes none."""
     known = {name: field for field in fields or () for name in field.names}
     argv = []
     for name, value in values.items():
@@ -298,6 +303,8 @@ def argv_of(values: Mapping[str, Any], fields: Sequence[Field] | None) -> list[s
                     f"{name}: {with_comma[0]!r:.40} holds a comma, which separates values"
                 )
             value = ",".join(map(str, value))
+        if field and field.is_mapping and isinstance(value, Mapping):
+            value = json.dumps(dict(value), ensure_ascii=False, default=float)  # NumPy's numbers
         is_one = isinstance(value, str) or not hasattr(value, "__len__")
         # what else is unknown is refused where it is read
         is_known = fields is None or field or isinstance(value, Mapping)
@@ -328,15 +335,26 @@ def _read_file(path: str, fields: Sequence[Field]) -> dict:
         raise InputError(f"{where}: {one_line(error)}") from None
 
 
-def _hint(name: str, known: Mapping[str, Field]) -> str:
-    """What the user may have meant: the first name that begins with this one, else the most
-    similar."""
-    if name in INSTEAD:
-        return INSTEAD[name]
+def _instead(name: str, known: Collection[str]) -> str | None:
+    """What stands here for a flag of another program's, if `INSTEAD` has it."""
+    for pattern, texts in INSTEAD.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            for text in texts:
+                if all(flag in known for flag in NAMED_FLAG.findall(text)):
+                    return text if " " in text else f"it is {text} here"
+    return None
+
+
+def hint(name: str, known: Collection[str]) -> str:
+    """What the user may have meant: the flag of another program's that has this name, the first
+    name that begins with this one, else the most similar."""
+    instead = _instead(name, known)
+    if instead:
+        return instead
     names = [other for other in known if other not in IGNORED]
     longer = [other for other in names if len(name) > 2 and other.startswith(name)]
     near = longer or difflib.get_close_matches(name, names, 1)
-    return f"did you mean --{near[0]}?" if near else "--help lists all flags"
+    return f"did you mean --{near[0]}?" if near else LISTED
 
 
 # -- one line per job ------------------------------------------------------------------------------

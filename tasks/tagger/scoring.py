@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringbase.errors import InputError
+from ringbase.results import Result
 from tasks.runs.details import (
     MOST_LABELS,
     Details,
@@ -25,7 +26,7 @@ Span = tuple[str, int, int]  # the type, the first and the last word of an entit
 
 
 @dataclass(frozen=True, slots=True)
-class Entity:
+class Entity(Result):
     """The characters `[start:end]` of a text. The probability is the lowest of its words' tags.
 
     >>> Entity("Ada", "PER", 0, 3, 0.9).label

@@ -12,6 +12,7 @@ import threading
 import numpy as np
 import pyarrow as pa
 import pytest
+import tensorflow as tf
 import tqdm
 from harness.mpi import ROOT
 from harness.refusals import refused
@@ -20,6 +21,9 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.util import tensor_util
 
 from distributed import launcher
+from distributed.log import Display, Step
+from distributed.optimizer import StepResult
+from distributed.plan import State
 from distributed.predict import predict
 from distributed.ranks import Ranks
 from distributed.rows import Rows
@@ -137,6 +141,24 @@ def test_without_a_terminal_a_line_comes_every_30_seconds(run, monkeypatch, caps
     for line, step in zip(lines, (30, 60, 90, 100), strict=False):
         for part in (f"{done + step}/{total}", f"{100 - step} s left", "loss=0.25"):
             assert part in line
+
+
+def test_the_time_left_of_a_training_leaves_out_the_compilation(run, monkeypatch, capsys):
+    """The first step takes 600 seconds, each other one a second."""
+    seconds = 1000.0
+    monkeypatch.setattr(tqdm.std, "time", lambda: seconds)
+    display = Display(State(0, 0, 100, 1, {}), run, 1)
+    result = StepResult(tf.zeros([4]), weights={})
+    for number in range(1, 101):
+        seconds += 600 if number == 1 else 1
+        state = State(number, number, 100, 1, {})
+        step = Step(state, result, {"examples_per_s": 1.0}, is_logged=False)
+        display.show(step, {"loss": 1.0, "learning_rate": 1e-5})
+    display.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert "31/100" in lines[0]
+    assert "69 s left" in lines[0]
 
 
 def test_a_folder_that_another_job_has_just_removed_is_made_again(run):

@@ -1,6 +1,7 @@
 """The command line and TOML files: absl's syntax as in Google's scripts, other spellings,
 refusals."""
 
+import json
 import re
 
 import pytest
@@ -229,6 +230,19 @@ def test_a_file_sets_flags_and_the_command_line_wins(tmp_path):
     more = ("--max_seq_length=384", "--config=absent.toml", config, "--num_train_steps=null")
     expected |= {"max_seq_length": 384, "num_train_steps": None, "precision": "fp16"}
     assert expected.items() <= parsed("bert-squad", *more, "--fp16").items()
+
+
+def test_a_mapping_is_json_a_table_of_a_file_or_a_dict(tmp_path):
+    weights = {"a,b": 1.5, "c": 2.0}
+    (tmp_path / "run.toml").write_text('[class_weights]\n"a,b" = 1.5\nc = 2.0\n')
+    least = ("--output_dir=o", "--do_train", "--train_file=t.csv")
+    of_flag = parsed("bert-classifier", *least, f"--class_weights={json.dumps(weights)}")
+    of_file = parsed("bert-classifier", *least, f"--config={tmp_path}/run.toml")
+    job = ringbert.Classification(
+        output_dir="o", do_train=True, train_file="t.csv", class_weights={"a,b": 1.5, "c": 2}
+    )
+    assert json.loads(of_flag["class_weights"]) == json.loads(of_file["class_weights"]) == weights
+    assert json.loads(job.class_weights) == weights
 
 
 def test_a_list_is_one_value_after_another_by_command_line_file_and_python(tmp_path):

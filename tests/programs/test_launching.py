@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -138,13 +139,16 @@ def test_a_job_s_signature_has_its_flags(kind):
     assert parameters["output_dir"].annotation is str
 
 
-def test_a_result_is_a_table_in_notebooks():
+def test_a_result_is_a_table_in_notebooks(tmp_path):
     result = ringbert.Result({"eval_f1": 0.88, "loss": 1.5}, Path("a<b"), 12.0, 2, {})
     shown = []
     parser = HTMLParser()
     parser.handle_data = shown.append
     parser.feed(result._repr_html_())
     assert shown == ["eval_f1", "0.8800", "loss", "1.5000", "(12 s on 2 ranks, a<b)"]
+    page = tmp_path / "report.html"
+    page.touch()
+    assert f'href="{page.as_uri()}"' in replace(result, output_dir=tmp_path)._repr_html_()
 
 
 def with_tensorflow(folder, source):

@@ -6,6 +6,8 @@ import json
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from functools import partial
 
 import fsspec
 import keras
@@ -38,6 +40,11 @@ def span_model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def label_model(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("label"), "classifier", labels=LABELS)
+
+
+@pytest.fixture(scope="module")
+def vector_model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("vector"), "features")
 
 
 def warned(call, match):
@@ -97,6 +104,59 @@ def test_answers_are_those_of_bert_squad(span_model, tmp_path, settings):
     ]:
         assert (one.text, one.start, one.end) == (best.text, best.start, best.end)
         assert one.probability == pytest.approx(best.probability, rel=1e-4)
+
+
+def test_a_model_for_other_predictions_is_refused(span_model, label_model, tmp_path, capsys):
+    """A tagger's outputs have the names and shapes of a classifier's. A TensorFlow checkpoint says
+    nothing of its kind, and any model has features."""
+    tagger = save_model(tmp_path, "tagger", labels=("O", "S-X"))
+    for predictor, model, *named in (
+        (ringbert.Tagger, label_model, "text-classification", "ringbert.Classifier"),
+        (ringbert.Embedder, label_model, "text-classification", "bert-classifier"),
+        (ringbert.Classifier, tagger, "token-classification", "ringbert.Tagger"),
+        (ringbert.QuestionAnswering, tagger, "token-classification", "bert-tagger"),
+        (ringbert.Classifier, span_model, "question-answering", "bert-squad"),
+    ):
+        refused(lambda: predictor(model), model, *named)  # noqa: B023
+    assert len(ringbert.Features(label_model)("the red fox").pooled)
+    file = write_lines(tmp_path / "test.txt", "the tool", "fox animal")
+    predicts = ("--do_predict", f"--predict_file={file}", f"--model={label_model}")
+    run = partial(bert, "tagger", tmp_path / "out", *predicts)
+    refusal(capsys, "bert-tagger", run, label_model, "text-classification", "bert-classifier")
+
+
+def test_an_unknown_argument_is_answered_as_a_flag_is(label_model):
+    known = refused(lambda: ringbert.Classifier(label_model, max_length=12), "max_seq_length")
+    assert known == "unknown argument max_length; it is max_seq_length here"
+    none = refused(lambda: ringbert.Classification(colour=1, output_dir="out"), "colour")
+    assert none == "unknown argument colour; help() of its class lists all arguments"
+
+
+def test_a_folder_of_several_seeds_names_its_models(label_model, tmp_path):
+    for seed in 1, 2:
+        shutil.copytree(label_model, tmp_path / f"seed-{seed}/model")
+    refused(lambda: ringbert.Classifier(tmp_path), tmp_path, "seed-1/model")
+
+
+def test_results_are_json(span_model, label_model, tmp_path):
+    regression = save_model(tmp_path / "r", "classifier", problem_type="regression", labels=("L",))
+    tagger = save_model(tmp_path / "t", "tagger", labels=("O", "S-X"))
+    text = "the red fox"
+    answer = ringbert.QuestionAnswering(span_model)("the tool", text)
+    label = ringbert.Classifier(label_model)(text)
+    number = ringbert.Classifier(regression)(text)
+    entities = ringbert.Tagger(tagger)(text)
+    assert number.probability is None
+    for result in answer, label, number, *entities:
+        read = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+        names = [field.name for field in fields(result)]
+        assert list(read) == names
+        for name in names:
+            value = getattr(result, name)
+            assert read[name] == (list(value) if isinstance(value, tuple) else value)
+    vectors = ringbert.Features(label_model)(text).to_dict()
+    assert json.loads(json.dumps(vectors))["tokens"][0] == "[CLS]"
+    assert len(vectors["vectors"]) == len(vectors["tokens"])
 
 
 def test_questions_without_known_words(span_model):
@@ -316,10 +376,10 @@ CONTAINERS = {
 
 
 @pytest.mark.parametrize("kind", CONTAINERS)
-def test_texts_may_be_in_any_container(kind, span_model, label_model):
+def test_texts_may_be_in_any_container(kind, span_model, label_model, vector_model):
     made = CONTAINERS[kind]
     labels, features = ringbert.Classifier(label_model), ringbert.Features(span_model)
-    answers, embedder = ringbert.QuestionAnswering(span_model), ringbert.Embedder(span_model)
+    answers, embedder = ringbert.QuestionAnswering(span_model), ringbert.Embedder(vector_model)
     assert labels(made(TEXTS)) == labels(TEXTS)
     assert labels.frame(made(TEXTS)).text.tolist() == TEXTS
     assert answers("a cat", made(TEXTS)) == answers("a cat", TEXTS)
@@ -330,9 +390,9 @@ def test_texts_may_be_in_any_container(kind, span_model, label_model):
     assert [text for ((text, _),) in found] == TEXTS
 
 
-def test_no_texts_have_no_results_and_one_may_be_a_corpus(span_model, label_model):
+def test_no_texts_have_no_results_and_one_may_be_a_corpus(span_model, vector_model, label_model):
     labels, features = ringbert.Classifier(label_model), ringbert.Features(span_model)
-    answers, embedder = ringbert.QuestionAnswering(span_model), ringbert.Embedder(span_model)
+    answers, embedder = ringbert.QuestionAnswering(span_model), ringbert.Embedder(vector_model)
     width = embedder("a").size
     for nothing in ([], (), iter(()), pandas.Series([], dtype=object)):
         assert (labels(nothing), answers("a cat", nothing)) == ([], [])
@@ -349,16 +409,16 @@ def test_no_texts_have_no_results_and_one_may_be_a_corpus(span_model, label_mode
         refused(lambda one=wrong: embedder.nearest(["a"], one), "corpus must be")
 
 
-def test_folders_and_settings_that_are_refused(span_model, label_model, tmp_path):
+def test_folders_and_settings_that_are_refused(span_model, label_model, vector_model, tmp_path):
     def check(kind, folder, *named, **options):
         line = refused(lambda: kind(folder, **options), *named)
         assert "--" not in line  # flags are the programs'
 
     check(ringbert.QuestionAnswering, "nobody/nothing", "nobody/nothing", "HF_HUB_OFFLINE")
     check(ringbert.QuestionAnswering, tmp_path, tmp_path, "no config.json", "no model")
-    check(ringbert.QuestionAnswering, label_model, label_model, "missing", "bert-squad trains")
+    check(ringbert.QuestionAnswering, vector_model, vector_model, "missing", "bert-squad trains")
     # before what its own settings say
-    check(ringbert.QuestionAnswering, label_model, "missing", max_seq_length=40)
+    check(ringbert.QuestionAnswering, vector_model, "missing", max_seq_length=40)
     check(ringbert.QuestionAnswering, span_model, "precision", precision="fp8")
     check(ringbert.QuestionAnswering, span_model, "max_seq_length", "128", max_seq_length=129)
     named = ("max_seq_length", "max_query_length")

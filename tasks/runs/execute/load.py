@@ -17,8 +17,9 @@ from distributed.world import World
 from ringbase.errors import InputError, as_arguments, one_line
 from ringbase.settings import made
 from tasks.runs.execute.job import POLICIES, Job
-from tasks.runs.execute.loading import model_of
+from tasks.runs.execute.loading import check_kind, model_of
 from tasks.runs.remote import fetched_model, is_remote
+from tasks.runs.resolve.past import models_in
 from tasks.runs.resolve.spec import Start
 from tasks.runs.resolve.start import (
     TOKENIZER_FILES,
@@ -64,7 +65,8 @@ def find_model(name: str, revision: str | None) -> Start:
     for files in (CONFIG_FILES, TOKENIZER_FILES):
         if not any(any(folder.glob(file)) for file in files):
             raise InputError(
-                f"folder {name} has no {' or '.join(files)}: it is no model, nor a run with one"
+                f"folder {name} has no {' or '.join(files)}: it is no model, nor a run with"
+                f" one{models_in(folder)}"
             )
     return start_of_model(settings, say, Needs())
 
@@ -74,10 +76,9 @@ def alone() -> Job:
     return Job(World(), Collectives(), Session())
 
 
-def load_model(
-    start: Start, head: Head, precision: Precision = "fp32", trained_by: str | None = None
-) -> Bert:
-    """The trained model. Raises InputError: its weights have no such head."""
+def load_model(start: Start, head: Head, precision: Precision = "fp32") -> Bert:
+    """The trained model. Raises InputError: it has another head."""
+    check_kind(start, head)
     before = keras.config.dtype_policy()  # the process's, which is restored
     keras.config.set_dtype_policy(POLICIES[precision])
     try:
@@ -88,7 +89,7 @@ def load_model(
     try:
         weights.load(model, start.weights)
     except weights.MissingTensors as error:
-        advice = f"; {trained_by} trains such a model" if trained_by else ""
+        advice = f"; {head.program} trains such a model" if head.program else ""
         raise InputError(f"{error}{advice}") from error
     return model
 

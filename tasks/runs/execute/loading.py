@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert import weights
-from bert.heads import Head
+from bert.heads import Head, kind_in
 from bert.model import Bert
 from distributed.checkpoint import Write
 from distributed.optimizer import broadcast_variables
 from distributed.run import Run
 from distributed.world import World
+from ringbase.errors import InputError
 from tasks.runs.history import History
 from tasks.runs.resolve.spec import Start
 
@@ -19,6 +20,19 @@ def model_of(start: Start, head: Head) -> Bert:
     """A model of this configuration, without values: `load_trained`, or a training, gives it
     some."""
     return Bert(start.bert_config, head, seed=None)
+
+
+def check_kind(start: Start, head: Head) -> None:
+    """Raises InputError if a trained model is for other predictions than those of this head: a
+    classifier's outputs have the names and shapes of a tagger's."""
+    kind = kind_in(start.bert_config)
+    needs_own_kind = bool(head.program)  # any model has features
+    if kind and kind is not head and needs_own_kind:
+        raise InputError(
+            f"{start.weights} is a model for {kind.pipeline} ({start.bert_config.class_name}), not"
+            f" for {head.pipeline}: predict with {kind.program} or ringbert.{kind.predictor}, or"
+            f" train it with {head.program}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +54,7 @@ class SavedModel:
 def load_trained(start: Start, model: Bert, history: History, run: Run) -> None:
     """Gives a model on every rank the trained weights, for predictions."""
     assert start.weights is not None
+    check_kind(start, model.head)
     history.begin("prediction", start.reason, start.steps or 0)
     load_on_all(model, start.weights, history.world, run, start.reason)
     history.world.stops.from_now_on("finishing this batch of predictions")

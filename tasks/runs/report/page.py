@@ -86,6 +86,7 @@ def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
 def page_of(places: Runs) -> str:
     names = dict.fromkeys(place.group or place.name for place in places)
     title = html.escape(" · ".join(names))
+    heading = " · ".join(f'<span class="name">{html.escape(name)}</span>' for name in names)
     main_scores = (place.main_score(place.measured) for place in places)
     score = next(filter(None, main_scores), "")
     places = sorted(places, key=lambda place: -place.measured.get(score, -math.inf))
@@ -98,7 +99,7 @@ def page_of(places: Runs) -> str:
         colors[run.name] = number % MOST_COLORS
     charts = "".join(charts_of(runs, colors))
     parts = [
-        f"<header><h1>{title}</h1>{summary(runs, score)}</header>",
+        f"<header><h1>{heading}</h1>{summary(runs, score)}</header>",
         score_table(places),
         f'<h2>Training</h2><div class="charts">{charts}</div>',
         step_bars(runs),
