@@ -64,7 +64,7 @@ def debians(request, tmp_path_factory):
 DEBIAN_LIB = f"/usr/lib/{os.uname().machine}-linux-gnu"
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_two_ranks_train(debians, tmp_path):
     name, folder, variables = debians
     data, out = write_data(tmp_path / "data"), tmp_path / "out"
@@ -116,6 +116,6 @@ def built(folder, variables):
         *(sys.executable, "-m", "pip", "install", "-q", "--no-binary", "mpi4py", "--no-deps"),
         *("--target", folder / "built", "mpi4py"),
         MPICC=str(compiler),
-        wait_s=600,
+        wait_s=1200,
     )
     return {"PYTHONPATH": str(folder / "built")}
