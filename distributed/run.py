@@ -18,7 +18,8 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,8 +27,8 @@ from safetensors import SafetensorError
 from tqdm import tqdm
 
 from distributed import launcher
-from distributed.devices import imported_tensorflow
 from distributed.ranks import Ranks
+from distributed.trackers import Tracker, TrackersOf, event_files
 from distributed.world import World
 from ringbase.errors import InputError, one_line
 from ringbase.files import parse_json, replace_folder, write_bytes, write_json, write_text
@@ -85,13 +86,20 @@ def terminal_columns() -> int:
 class Run:
     """The folder of one run, which rank 0 writes; on other ranks an object that does nothing."""
 
-    def __init__(self, folder: Path, world: World, upload: Callable[[Path], None] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        world: World,
+        upload: Callable[[Path], None] | None = None,
+        trackers_of: TrackersOf = event_files,
+    ):
         """`upload` copies the folder to where it belongs, if that is elsewhere."""
         self.folder, self._world, self._upload = folder, world, upload
         self.began_s = time.monotonic()
-        self._events: Any = None
+        self._trackers_of = trackers_of
+        self._trackers = trackers_of(folder)
         self._lock: TextIO | None = None
-        self._has_failed = False
+        self._failed = set[str]()  # what could not be written, and was warned of
         self._parts = list[Run]()
         self.written = set[str]()  # the files and folders in it that this start has written
         if self.is_writer:
@@ -101,7 +109,7 @@ class Run:
         """The run in a folder of this one, which is uploaded and closed with it."""
         upload = self._upload
         whole = None if upload is None else lambda _: upload(self.folder)
-        part = Run(self.folder / name, self._world, whole)
+        part = Run(self.folder / name, self._world, whole, self._trackers_of)
         self._parts.append(part)
         return part
 
@@ -238,42 +246,42 @@ class Run:
         self.write("metrics.jsonl", "".join(kept))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Appends one line to metrics.jsonl and the same scalars to TensorBoard's event file. What
-        cannot be written is lost, with one warning: curves are no reason to end a run."""
+        """Appends one line to metrics.jsonl and tells the trackers the same scalars. What cannot be
+        written is lost, with one warning: curves are no reason to end a run."""
         if not self.is_writer:
             return
-        try:
+
+        def append() -> None:
             line = json.dumps({"step": step, "time": round(time.time(), 3), **values})
             with (self.folder / "metrics.jsonl").open("a") as file:
                 file.write(f"{line}\n")
-            summary = imported_tensorflow().compat.v1.Summary()
-            # one operation for all: each takes TensorFlow 0.4 ms
-            for name, value in values.items():
-                summary.value.add(tag=name, simple_value=value)
-            self.write_event(summary, step)
-        except Exception as error:  # TensorFlow has its own for a full disk
-            if not self._has_failed:
-                text = f"steps cannot be logged: {one_line(error)}; the run goes on"
+
+        self._warning_once("metrics.jsonl", append)
+        self._tell(lambda tracker: tracker.log(step, values))
+
+    def begin(self, flags: Mapping[str, Any]) -> None:
+        """Tells the trackers the flags of a training that begins or goes on."""
+        self._tell(lambda tracker: tracker.begin(flags))
+
+    def end(self, scores: Mapping[str, float], files: Sequence[str]) -> None:
+        """Tells the trackers that a training is complete, with those of these files of the folder
+        that are there."""
+        paths = [self.folder / name for name in files if (self.folder / name).is_file()]
+        self._tell(lambda tracker: tracker.end(scores, paths))
+
+    def _tell(self, call: Callable[[Tracker], None]) -> None:
+        for tracker in self._trackers if self.is_writer else ():
+            self._warning_once(tracker.name, partial(call, tracker))
+
+    def _warning_once(self, name: str, write: Callable[[], None]) -> None:
+        """Writes what a run can do without: its first error is a warning."""
+        try:
+            write()
+        except Exception as error:  # libraries have their own, TensorFlow also for a full disk
+            if name not in self._failed:
+                text = f"{name} cannot be written: {one_line(error)}; the run goes on"
                 self.say(f"warning: {self.folder}: {text}")
-            self._has_failed = True
-
-    def hyperparameters(self, values: Mapping[str, Any]) -> None:
-        """Writes them for TensorBoard's table of runs, if they can be written."""
-        if self.is_writer:
-            from tensorboard.plugins.hparams import summary_v2  # comes with TensorFlow; 0.1 s
-
-            with contextlib.suppress(Exception):  # as in `metrics`, which warns
-                given = {name: value for name, value in values.items() if value is not None}
-                self.write_event(summary_v2.hparams_pb(masked(given)), 0)
-
-    def write_event(self, event: Any, step: int) -> None:
-        """Writes a protocol buffer of TensorBoard's."""
-        tf = imported_tensorflow()
-        if self._events is None:
-            self._events = tf.summary.create_file_writer(str(self.folder / "tensorboard"))
-        with self._events.as_default():
-            tf.summary.experimental.write_raw_pb(event.SerializeToString(), step)
-        self._events.flush()
+            self._failed.add(name)
 
     def publish(self, is_last: bool = False) -> None:
         """Uploads what has changed, if the folder belongs elsewhere. Raises InputError if that

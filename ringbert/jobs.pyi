@@ -56,6 +56,7 @@ class Squad(CommandJob, of=SQUAD):
     profile_steps: str | None
     xla: Literal['auto', 'on', 'off']
     resume: str
+    report_to: str | list
     device: Literal['auto', 'gpu', 'cpu']
     share_gpus: bool
     deterministic: bool
@@ -139,6 +140,7 @@ class Squad(CommandJob, of=SQUAD):
         profile_steps: str | None = None,
         xla: Literal['auto', 'on', 'off'] = 'auto',
         resume: str = 'auto',
+        report_to: str | list = 'tensorboard',
         device: Literal['auto', 'gpu', 'cpu'] = 'auto',
         share_gpus: bool = False,
         deterministic: bool = False,
@@ -222,6 +224,7 @@ class Classification(CommandJob, of=CLASSIFIER):
     profile_steps: str | None
     xla: Literal['auto', 'on', 'off']
     resume: str
+    report_to: str | list
     device: Literal['auto', 'gpu', 'cpu']
     share_gpus: bool
     deterministic: bool
@@ -312,6 +315,7 @@ class Classification(CommandJob, of=CLASSIFIER):
         profile_steps: str | None = None,
         xla: Literal['auto', 'on', 'off'] = 'auto',
         resume: str = 'auto',
+        report_to: str | list = 'tensorboard',
         device: Literal['auto', 'gpu', 'cpu'] = 'auto',
         share_gpus: bool = False,
         deterministic: bool = False,
@@ -402,6 +406,7 @@ class Tagging(CommandJob, of=TAGGER):
     profile_steps: str | None
     xla: Literal['auto', 'on', 'off']
     resume: str
+    report_to: str | list
     device: Literal['auto', 'gpu', 'cpu']
     share_gpus: bool
     deterministic: bool
@@ -484,6 +489,7 @@ class Tagging(CommandJob, of=TAGGER):
         profile_steps: str | None = None,
         xla: Literal['auto', 'on', 'off'] = 'auto',
         resume: str = 'auto',
+        report_to: str | list = 'tensorboard',
         device: Literal['auto', 'gpu', 'cpu'] = 'auto',
         share_gpus: bool = False,
         deterministic: bool = False,
@@ -566,6 +572,7 @@ class Embedding(CommandJob, of=EMBEDDER):
     profile_steps: str | None
     xla: Literal['auto', 'on', 'off']
     resume: str
+    report_to: str | list
     device: Literal['auto', 'gpu', 'cpu']
     share_gpus: bool
     deterministic: bool
@@ -656,6 +663,7 @@ class Embedding(CommandJob, of=EMBEDDER):
         profile_steps: str | None = None,
         xla: Literal['auto', 'on', 'off'] = 'auto',
         resume: str = 'auto',
+        report_to: str | list = 'tensorboard',
         device: Literal['auto', 'gpu', 'cpu'] = 'auto',
         share_gpus: bool = False,
         deterministic: bool = False,
@@ -746,6 +754,7 @@ class Pretraining(CommandJob, of=PRETRAINING):
     profile_steps: str | None
     xla: Literal['auto', 'on', 'off']
     resume: str
+    report_to: str | list
     init_moments: bool
     device: Literal['auto', 'gpu', 'cpu']
     share_gpus: bool
@@ -819,6 +828,7 @@ class Pretraining(CommandJob, of=PRETRAINING):
         profile_steps: str | None = None,
         xla: Literal['auto', 'on', 'off'] = 'auto',
         resume: str = 'auto',
+        report_to: str | list = 'tensorboard',
         init_moments: bool = False,
         device: Literal['auto', 'gpu', 'cpu'] = 'auto',
         share_gpus: bool = False,

@@ -104,7 +104,6 @@ INSTEAD: dict[str, tuple[str, ...]] = {
     "log_on_each_node": ("rank 0 prints, once per job",),
     "include_num_input_tokens_seen": ("not needed: metrics.jsonl has the rows of each line",),
     "disable_tqdm": ("not needed: a bar is only drawn on a terminal",),
-    "report_to": ("metrics.jsonl and TensorBoard's events are always written to --output_dir",),
     "run_name": ("the run is called as its --output_dir",),
     "project": ("the run is called as its --output_dir",),
     "trackio_*": ("metrics.jsonl and TensorBoard's events are written to --output_dir",),

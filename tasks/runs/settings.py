@@ -24,6 +24,7 @@ from ringbase.settings import (
 )
 
 Precision = Literal["fp32", "bf16", "fp16"]
+TRACKERS = "tensorboard", "mlflow", "wandb"  # by their names in transformers
 # what a training's recipe is, besides Google's flags
 RECIPE = {"decay_proportion", "num_decay_steps"}
 for _settings in (OptimizerSettings, ScheduleSettings, LayerSettings, DropoutSettings):
@@ -163,6 +164,18 @@ class TrainingSettings(Settings):
     step: StepSettings
     loop: LoopSettings
     resume: str = setting("auto", "auto, never, or the folder of a run to continue", "training")
+    report_to: str = setting(
+        TRACKERS[0],
+        f"what follows a training beside metrics.jsonl: none, or of {', '.join(TRACKERS)}; their"
+        " libraries are yours, and their own variables say where they write",
+        "training",
+        is_list=True,
+    )
+
+    @property
+    def trackers(self) -> list[str]:
+        names = [name.strip() for name in self.report_to.split(",")]
+        return [] if names == ["none"] else names
 
     def void(self) -> Mapping[str, str]:
         kind = self.rate.lr_scheduler_type
@@ -172,6 +185,9 @@ class TrainingSettings(Settings):
         return reasons
 
     def check(self) -> None:
+        if set(self.trackers) - set(TRACKERS):
+            known = ", ".join(TRACKERS)
+            raise ValueError(f"--report_to must be none or of {known}, got {self.report_to}")
         if self.layers.head_learning_rate is not None and not self.plan.learning_rate:
             raise ValueError(
                 "--head_learning_rate cannot be scaled by a --learning_rate of 0: to train the head"

@@ -60,7 +60,7 @@ def test_curves_that_cannot_be_written_do_not_end_the_run(file, run, capsys):
 
 
 def test_events_are_what_tensorboard_reads(run):
-    run.hyperparameters({"learning_rate": 3e-5, "do_train": True, "model": "m", "seed": None})
+    run.begin({"learning_rate": 3e-5, "do_train": True, "model": "m", "seed": None})
     for step in (1, 2):
         run.metrics(step, {"loss": 0.5 * step})
     events = [*EventFileLoader(str(next((run.folder / "tensorboard").iterdir()))).Load()]

@@ -14,6 +14,7 @@ from distributed import elastic, launcher
 from distributed.collectives import Collectives, open_collectives
 from distributed.log import NoTargets, NotFinite
 from distributed.run import Run
+from distributed.trackers import TrackersOf, event_files
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, Preempted, Stopped, one_line
@@ -24,6 +25,7 @@ from tasks.runs.environment import result_file
 from tasks.runs.history import History
 from tasks.runs.remote import Mirror, is_remote, local_folder, local_inputs
 from tasks.runs.report.page import PAGE, write_page
+from tasks.runs.trackers import trackers_named
 
 OUT_OF_MEMORY = (
     "out of memory: lower --train_batch_size (or --global_batch_size), the batch size of"
@@ -80,6 +82,7 @@ class Job:
                     run.write(CARD, card_of(run.folder))
                 page = write_page([run.folder])
                 run.say(f"report: {page}")
+                run.end(all_scores, [CARD, PAGE])
             except Exception as error:  # the training is complete, whatever its page lacks
                 run.say(f"warning: no {CARD} or {PAGE}: {one_line(error)}")
 
@@ -144,7 +147,10 @@ def opened(world: World, config: Any, folder: str) -> Iterator[tuple[Any, Job]]:
     local = made(type(config), given | local_inputs(fields_of(type(config)), given, world))
     mirror = Mirror(folder) if is_remote(folder) else None
     upload = mirror.upload if mirror else None
-    with contextlib.closing(Run(local_folder(folder), world, upload)) as run:
+    trackers_of: TrackersOf = event_files
+    if values.get("do_train"):
+        trackers_of = trackers_named(config.training.trackers)
+    with contextlib.closing(Run(local_folder(folder), world, upload, trackers_of)) as run:
         if "output_dir" in values:  # the folder belongs to this run alone
             world.on_first(run.lock)
             if values.get("do_train"):  # predictions are files, which every system can rename

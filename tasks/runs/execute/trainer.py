@@ -53,6 +53,7 @@ from tasks.runs.resolve.spec import RunSpec, Start, digest_of
 from tasks.runs.resolve.start import WEIGHTS
 from tasks.runs.settings import TrainingSettings
 from tasks.runs.task import Trainable
+from tasks.runs.trackers import IDS
 
 STEPS_OF_LAYOUTS = 256  # sampled to choose the shapes for XLA
 # Steps of a training in which, on GPUs, several shapes earn back the time to compile them: about a
@@ -63,7 +64,7 @@ SEVERAL_SHAPES_FROM = 2000
 OPTIMIZED_FROM = 1000
 # what a run may leave in its folder besides the files that its starts remember
 OF_A_RUN: tuple[str, ...] = (CHECKPOINTS, MODEL, RUN_FILE, history.FILE)
-OF_A_RUN += ("metrics.jsonl", "step_times.json", "profile", "report.html", "tensorboard")
+OF_A_RUN += ("metrics.jsonl", "step_times.json", "profile", "report.html", "tensorboard", IDS)
 OF_A_RUN += ("result.json", "predict_result.json", "eval_results.txt", "predictions*")
 OF_A_RUN += ("nbest_predictions.json", "null_odds.json", "*mistakes*.jsonl", "test_results.tsv")
 
@@ -452,7 +453,7 @@ class Trainer:
             "environment": environment(),
         }
         job.run.write_json(RUN_FILE, masked(facts))
-        job.run.hyperparameters(job.config)
+        job.run.begin(job.config)
 
     def _save(self, start: Start, run: Run) -> str:
         """Writes the folder `model` of the run. Returns the SHA-256 of its weights. On rank 0."""

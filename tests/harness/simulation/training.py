@@ -152,16 +152,14 @@ class WatchedStep(SplitStep):
         return result, wanted
 
 
-class QuietRun(Run):
-    """Without TensorBoard's files, which are written by TensorFlow."""
-
-    def write_event(self, event, step: int) -> None:
-        pass
+def no_trackers(folder: Path) -> list:
+    """TensorBoard's files are written by TensorFlow."""
+    return []
 
 
 def program(world: World, folder: Path, options: Options, watch: Watch) -> None:
     """What an entry point does on each rank, from the newest checkpoint to the end."""
-    with closing(QuietRun(folder, world)) as run:
+    with closing(Run(folder, world, trackers_of=no_trackers)) as run:
         world.on_first(run.lock)
         settings = PlanSettings(
             num_train_steps=options.num_steps, global_batch_size=options.global_batch_size
