@@ -28,7 +28,8 @@ from benchmarks.gpu_roofline import MEMORY_BYTES, predict
 from bert import ops
 from bert.batch import Layouts
 from bert.heads import SPAN
-from bert.model import Bert
+from bert.kernels import ON_CUDNN, ON_GPU
+from bert.model import Bert, Tracing
 from bert.optimizers.adamw import AdamWeightDecay
 from ringbase.settings import made
 from tasks.bench.settings import SIZES, LoadSettings
@@ -38,6 +39,7 @@ from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
 
 FOLDER = Path(__file__).resolve().parent
+KERNELS = {"own": ON_GPU, "cudnn": ON_CUDNN}
 # TensorFlow writes variables through this operation, which JAX does not parse. A reshape to the
 # same shape costs nothing.
 COPY = re.compile(r"mhlo\.copy (%\S+) : (tensor<[^>]*>)")
@@ -50,6 +52,7 @@ def exported(load: LoadSettings) -> tuple[str, list[dict[str, Any]]]:
     # as on a GPU
     tf.config.experimental.enable_tensor_float_32_execution(load.machine.precision != "fp32")
     config = config_of(load)
+    tracing = Tracing(in_xla=KERNELS[load.step.attention])
     count, length = load.batch_size, load.seq_length
     rows = random_rows(count, length, config.vocab_size).take(np.arange(count))
     task = SpanTask(WindowSettings(max_seq_length=length, max_query_length=1))
@@ -65,7 +68,8 @@ def exported(load: LoadSettings) -> tuple[str, list[dict[str, Any]]]:
         def step(arrays: dict[str, tf.Tensor], key: tf.Tensor) -> list[tf.Tensor]:
             batch = arrays | groups
             with tf.GradientTape() as tape:
-                loss = task.loss(model(batch, dropout_key=key), batch)["loss"] / load.batch_size
+                scores = model(batch, dropout_key=key, tracing=tracing)
+                loss = task.loss(scores, batch)["loss"] / load.batch_size
             gradients = tape.gradient(loss, [variable.value for variable in variables])
             gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
             norm = tf.linalg.global_norm(gradients)
@@ -107,6 +111,15 @@ def main() -> None:
     parser.add_argument("--seq_length", type=int, default=384, help="tokens per row (default: 384)")
     parser.add_argument("--precision", choices=POLICIES, default="bf16", help="(default: bf16)")
     parser.add_argument(
+        "--attention",
+        choices=KERNELS,
+        default="own",
+        help="cudnn: cuDNN's, for a model without dropout in its attention (default: own)",
+    )
+    parser.add_argument(
+        "--attention_probs_dropout_prob", type=float, help="(default: the model's own)"
+    )
+    parser.add_argument(
         "--output_file", default="step", help="path of the files to write (default: step)"
     )
     options = parser.parse_args()
@@ -116,6 +129,8 @@ def main() -> None:
         "batch_size": options.batch_size,
         "seq_length": options.seq_length,
         "precision": options.precision,
+        "attention": options.attention,
+        "attention_probs_dropout_prob": options.attention_probs_dropout_prob,
     }
     load = made(LoadSettings, {"model_size": options.size, "xla": "on", **shape})
     text, arguments = exported(load)

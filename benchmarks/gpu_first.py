@@ -9,13 +9,19 @@ where it was: what has ended is not run again, unless its line is deleted. Parts
 missing are left out. Without a network, install by `pip install --no-index --find-links WHEELS
 '.[gpu]'`.
 
-Without TensorFlow it runs PyTorch's parts and the exported step, through JAX. Then make that step
-before, on any machine with TensorFlow, and bring it along in OUT:
+With 5 minutes or fewer a whole training to its scores comes first: whether the programs work is
+worth more than how fast they are. Parts with an XLA flag tell what it gains; the flag is their
+command's own, so an XLA that does not know it ends that part alone.
 
-    python -m benchmarks.gpu_first OUT --only export_small export_base
+Without TensorFlow it runs PyTorch's parts and the exported steps, through JAX. Then make these
+before, on any machine with TensorFlow, and bring them along in OUT (250 MB):
 
-`--rehearse` runs all parts with tiny sizes on CPUs. On an H200 bench_base, torch_base and
-exported_base took 83, 84 and 35 s; the other parts have not run on a GPU yet.
+    python -m benchmarks.gpu_first OUT --only export_small export_small_plain export_small_cudnn
+      export_base export_plain export_cudnn
+
+`--rehearse` runs all parts with tiny sizes on CPUs, but for those of cuDNN, through JAX. On an H200
+bench_base, torch_base and exported_base took 83, 84 and 35 s; the other parts have not run on a GPU
+yet.
 """
 
 import argparse
@@ -28,12 +34,15 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 MOST_MINUTES = 60  # of all parts together
+FEW_MINUTES = 5  # in which a whole training comes first
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINT = "squad/checkpoints/rows-*/manifest.json"
+TUNES_FUSIONS = "--xla_gpu_experimental_enable_fusion_autotuner=true"
 SHAPES = {"tiny": (2, 128), "base": (12, 768), "large": (24, 1024)}  # layers, hidden size
 
 
@@ -45,6 +54,10 @@ class Load:
     large: str = "large"
     rows: int = 32
     seq_length: int = 384
+    modern: str = "modernbert-base"
+    modern_rows: int = 2
+    modern_length: int = 8192
+    num_steps: int = 20
     squad_steps: int = 300
     small: str = "minilm"  # compared with the CPU
     device: Literal["gpu", "cpu"] = "gpu"
@@ -56,7 +69,20 @@ class Load:
         return "cuda" if self.device == "gpu" else "cpu"
 
 
-REHEARSAL = Load("tiny", "tiny", 2, 64, 6, "tiny", "cpu", "ring")
+REHEARSAL = Load(
+    base="tiny",
+    large="tiny",
+    rows=2,
+    seq_length=64,
+    modern="tiny",
+    modern_rows=2,
+    modern_length=64,
+    num_steps=2,
+    squad_steps=6,
+    small="tiny",
+    device="cpu",
+    nccl="ring",
+)
 
 
 @dataclass(frozen=True)
@@ -80,6 +106,7 @@ class Part:
     command: list[str]
     needs: str = ""  # files in OUT, a pattern, which an earlier part writes
     killed_after_checkpoint: bool = False
+    needs_gpu: bool = False
 
 
 # -- what is run -----------------------------------------------------------------------------------
@@ -106,16 +133,43 @@ class Plan:
         return self.ours(name, tells, limit_s, "tasks.doctor", device, folder, *flags)
 
     def bench(self, name: str, limit_s: int, size: str, *flags: str) -> Part:
+        """`flags` may give another shape than that of most parts."""
         shape = [
             f"--device={self.load.device}",
             f"--model_size={size}",
             f"--batch_size={self.load.rows}",
             f"--seq_length={self.load.seq_length}",
-            "--num_steps=20",
+            f"--num_steps={self.load.num_steps}",
             f"--output_file={self.out}/{name}.json",
         ]
         tells = f"speed, {' '.join(flags)}"
         return self.ours(name, tells, limit_s, "tasks.bench", "step", *shape, *flags)
+
+    def tuned(self, part: Part) -> Part:
+        """The same with a flag of XLA, which then tries out fusions too."""
+        command = ["env", f"XLA_FLAGS={TUNES_FUSIONS}", *part.command]
+        tells = f"{part.tells}, tuned fusions"
+        return replace(part, tells=tells, command=command)
+
+    def whole(self) -> list[Part]:
+        """A training to its end, and its scores."""
+        data, module = self.out / "data", "scripts.make_docs_squad"
+        flags = [
+            f"--config={ROOT}/configs/quickstart.toml",
+            f"--output_dir={self.out}/whole",
+            f"--device={self.load.device}",
+            f"--train_file={data}/train.json",
+            f"--predict_file={data}/dev.json",
+            f"--vocab_file={data}/vocab.txt",
+            f"--bert_config_file={data}/bert_config.json",
+        ]
+        if self.load.device == "cpu":  # a rehearsal
+            few = f"--num_train_steps={self.load.squad_steps}"
+            flags += [few, "--max_train_examples=200", "--max_predict_examples=50"]
+        made = self.ours("squad_data", "questions for a training", 45, module, str(data))
+        tells = "a training to its end, F1 about 80 to 96"
+        whole = self.ours("squad_whole", tells, 240, "tasks.squad", *flags)
+        return [made, replace(whole, needs="data/train.json")]
 
     def squad(self) -> list[Part]:
         steps, data = self.load.squad_steps, self.out / "data"
@@ -132,13 +186,11 @@ class Plan:
             f"--bert_config_file={data}/bert_config.json",
             "--max_seq_length=128",
         ]
-        module = "scripts.make_docs_squad"
-        made = self.ours("squad_data", "questions for a training", 60, module, str(data))
         tells = "a training, killed after a checkpoint"
-        killed = self.ours("squad_killed", tells, 240, "tasks.squad", *flags)
+        killed = self.ours("squad_killed", tells, 120, "tasks.squad", *flags)
         killed = replace(killed, needs="data/train.json", killed_after_checkpoint=True)
-        resumed = self.ours("squad_resumed", "it goes on", 180, "tasks.squad", *flags)
-        return [made, killed, replace(resumed, needs=CHECKPOINT)]
+        resumed = self.ours("squad_resumed", "it goes on", 90, "tasks.squad", *flags)
+        return [killed, replace(resumed, needs=CHECKPOINT)]
 
     def torch(self, name: str, limit_s: int, size: str) -> Part:
         layers, hidden = SHAPES[size]
@@ -168,33 +220,67 @@ class Plan:
         return Part(f"exported_{step}", tells, limit_s, "jax", command, needs=f"{step}.json")
 
 
-def parts_of(plan: Plan) -> list[Part]:
-    """All parts, the most valuable first: is the GPU there, how fast is it beside whom, does it
-    train; then several ranks, the exported step, and other sizes and precisions."""
+def parts_of(plan: Plan, minutes: float = MOST_MINUTES) -> list[Part]:
+    """All parts, the most valuable first: how fast is the step, compiled by a newer XLA and by
+    TensorFlow's, with which flags and which attention, and beside whom; does it sum inside XLA,
+    does a whole training learn; then everything else. With few minutes the training is first."""
     load = plan.load
     base, large = load.base, load.large
     bf16, xla, shared = "--precision=bf16", "--xla=on", "--share_gpus"
-    small_shape = [f"--size={load.small}", "--batch_size=4", "--seq_length=128", "--precision=fp32"]
+    cudnn, plain = "--attention=cudnn", "--attention_probs_dropout_prob=0"
+    small_shape = [f"--size={load.small}", "--batch_size=4", "--seq_length=128"]
     base_shape = [f"--size={base}", f"--batch_size={load.rows}", f"--seq_length={load.seq_length}"]
-    return [
-        plan.doctor("doctor_quick", "is the GPU there", 120, "--quick"),
-        plan.bench("bench_base", 270, base, bf16, xla),
-        plan.torch("torch_base", 180, base),
+    long_rows = [f"--batch_size={load.modern_rows}", f"--seq_length={load.modern_length}"]
+    base_step = plan.exported("base", "its speed without TensorFlow", 75)
+    on_gpu_alone = partial(replace, needs_gpu=True)
+    whole = plan.whole()
+    parts = [
+        plan.doctor("doctor_quick", "is the GPU there", 60, "--quick"),
+        # JAX's XLA: the anchor, and cuDNN's attention beside the same step without it
+        plan.export("small", 60, *small_shape, "--precision=fp32"),
+        plan.exported("small", "its losses against the CPU's", 45, "--within=1e-4"),
+        plan.export("small_plain", 60, *small_shape, "--precision=fp32", plain),
+        plan.export("small_cudnn", 60, *small_shape, bf16, plain, cudnn),
+        on_gpu_alone(
+            plan.exported(
+                "small_cudnn",
+                "losses with cuDNN against the CPU's without",
+                45,
+                f"--against={plan.out}/small_plain.mlir",
+                "--within=2e-2",
+            )
+        ),
+        plan.export("base", 75, *base_shape, bf16),
+        base_step,
+        plan.export("plain", 75, *base_shape, bf16, plain),
+        plan.exported("plain", "its speed without dropout in attention", 75),
+        plan.export("cudnn", 75, *base_shape, bf16, plain, cudnn),
+        on_gpu_alone(plan.exported("cudnn", "its speed with cuDNN's attention", 75)),
+        plan.tuned(replace(base_step, name="exported_base_fusions", limit_s=120)),
+        # TensorFlow's XLA: the second finds what the first has tuned
+        plan.bench("bench_base", 180, base, bf16, xla),
+        plan.bench("bench_base_again", 120, base, bf16, xla),
+        plan.tuned(plan.bench("bench_base_fusions", 180, base, bf16, xla)),
+        plan.bench("bench_base_cudnn", 120, base, bf16, xla, plain, cudnn),
+        plan.bench("bench_modern", 150, load.modern, bf16, xla, *long_rows),
+        plan.bench("bench_modern_cudnn", 150, load.modern, bf16, xla, *long_rows, cudnn),
+        plan.torch("torch_base", 150, base),
+        plan.bench("ranks_inside", 150, base, bf16, xla, shared, f"--backend={load.nccl}"),
+        *whole,
+        # everything else
+        plan.doctor("doctor", "are losses right", 240, bf16),
         *plan.squad(),
-        plan.doctor("doctor", "are losses right", 330, bf16),
-        plan.bench("ranks_nccl", 180, base, bf16, shared, f"--backend={load.nccl}"),
-        plan.bench("ranks_mpi", 180, base, bf16, shared, "--backend=mpi"),
-        plan.export("small", 90, *small_shape),
-        plan.exported("small", "its losses against the CPU's", 90, "--within=1e-4"),
-        plan.export("base", 150, *base_shape, bf16),
-        plan.exported("base", "its speed without TensorFlow", 180),
-        plan.bench("bench_large", 300, large, bf16, xla),
-        plan.torch("torch_large", 240, large),
-        plan.bench("bench_base_without_xla", 150, base, bf16),
-        plan.bench("bench_base_fp16", 180, base, "--precision=fp16", xla),
-        plan.bench("bench_base_tf32", 180, base, "--tf32", xla),
-        plan.doctor("ranks_doctor", "are sums of ranks right", 240, bf16, shared),
+        plan.bench("ranks_mpi", 90, base, bf16, shared, "--backend=mpi"),
+        plan.bench("bench_large", 150, large, bf16, xla),
+        plan.torch("torch_large", 120, large),
+        plan.bench("bench_base_without_xla", 90, base, bf16),
+        plan.bench("bench_base_fp16", 90, base, "--precision=fp16", xla),
+        plan.bench("bench_base_tf32", 90, base, "--tf32", xla),
+        plan.doctor("ranks_doctor", "are sums of ranks right", 135, bf16, shared),
     ]
+    if minutes <= FEW_MINUTES:
+        parts = [*whole, *(part for part in parts if part not in whole)]
+    return parts
 
 
 def minutes_of(parts: list[Part]) -> float:
@@ -207,10 +293,13 @@ def minutes_of(parts: list[Part]) -> float:
 # -- running it ------------------------------------------------------------------------------------
 
 
-def why_not(part: Part, out: Path, pythons: Pythons, left_s: float) -> str:
+def why_not(part: Part, plan: Plan, left_s: float) -> str:
     """Why a part is left out; empty if it is run."""
-    if not getattr(pythons, part.program):
+    out = plan.out
+    if not getattr(plan.pythons, part.program):
         return f"no Python with {part.program}"
+    if part.needs_gpu and plan.load.device == "cpu":
+        return "it needs a GPU"
     if part.needs and not any(out.glob(part.needs)):
         return f"{out / part.needs} is missing"
     if part.limit_s > left_s:
@@ -294,10 +383,11 @@ def main() -> None:
     ended = names_in(findings)
     pythons = Pythons(options.torch_python, options.jax_python)
     load = REHEARSAL if options.rehearse else Load()
-    for part in parts_of(Plan(out, options.ranks, pythons, load)):
+    plan = Plan(out, options.ranks, pythons, load)
+    for part in parts_of(plan, options.minutes):
         if part.name in ended or (options.only and part.name not in options.only):
             continue
-        reason = why_not(part, out, pythons, end_s - time.monotonic())
+        reason = why_not(part, plan, end_s - time.monotonic())
         if reason:
             print(f"{part.name} left out: {reason}", flush=True)
             continue

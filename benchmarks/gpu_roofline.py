@@ -206,6 +206,8 @@ def bytes_read(fusion: Computation, array: Instruction, whole: int) -> int:
 def products_of(kernel: Instruction, fusion: Computation, around: Computation) -> tuple[int, str]:
     """FLOP of the kernel's matrix products, two for each multiplication, and the dtype of their
     left operand."""
+    if 'custom_call_target="__cudnn$fmha' in kernel.rest:
+        return attention(kernel, around)
     if 'custom_call_target="__cublas' in kernel.rest:
         contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', kernel.rest)
         return product(kernel, contracted[1].replace('"', "") if contracted else "", around)
@@ -213,6 +215,14 @@ def products_of(kernel: Instruction, fusion: Computation, around: Computation) -
     dots = [each for each in inside if each.operation == "dot"]
     products = [product(each, each.attribute("lhs_contracting_dims"), within) for each in dots]
     return sum(flops for flops, _ in products), products[0][1] if products else ""
+
+
+def attention(kernel: Instruction, around: Computation) -> tuple[int, str]:
+    """FLOP and dtype of cuDNN's attention of queries [B, T, N, D] and keys [B, K, N, D], as if all
+    queries saw all keys: two products, five in its gradient, which computes the scores again."""
+    (dtype, query), (_, key) = (arrays(around[name].shape)[0] for name in kernel.operands[:2])
+    products = 5 if 'Backward"' in kernel.rest else 2
+    return products * 2 * math.prod(query) * key[1], dtype
 
 
 def product(instruction: Instruction, contracted: str, around: Computation) -> tuple[int, str]:

@@ -1,7 +1,7 @@
 """Runs an exported training step through JAX, where TensorFlow is missing: its losses, or its
 speed.
 
-    PYTHON benchmarks/jax_step.py step.mlir [--device cpu] [--within 1e-4]
+    PYTHON benchmarks/jax_step.py step.mlir [--device cpu] [--within 1e-4] [--against other.mlir]
 
 `step.mlir` and `step.json` come from `benchmarks/gpu_compile.py`, which runs on any machine with
 TensorFlow. JAX compiles with the same compiler, XLA, in another version. PYTHON belongs to an
@@ -86,11 +86,14 @@ def main() -> None:
         help="compare two steps with the CPU's instead of measuring the speed; largest relative"
         " difference of their losses and gradient norms",
     )
+    parser.add_argument(
+        "--against", type=Path, help="what the CPU computes then (default: the same step)"
+    )
     options = parser.parse_args()
     step = Step(options.step, jax.devices(options.device)[0])
     if options.within is not None:
         ours = step.losses(2)
-        expected = Step(options.step, jax.devices("cpu")[0]).losses(2)
+        expected = Step(options.against or options.step, jax.devices("cpu")[0]).losses(2)
         difference = float(np.max(np.abs(ours / expected - 1)))
         print(f"losses and gradient norms {ours.tolist()}, on the CPU {expected.tolist()}")
         print(f"largest relative difference: {difference:.1e}, at most {options.within:g}")

@@ -1,11 +1,11 @@
-"""The operations of a layer between its products with weights, in three kinds: TensorFlow's own,
-and hand-made ones that are faster on CPUs and on GPUs."""
+"""The operations of a layer between its products with weights, in four kinds: TensorFlow's own,
+hand-made ones that are faster on CPUs and on GPUs, and the latter with cuDNN's attention."""
 
 from typing import Protocol
 
 from tensorflow import Tensor
 
-from bert import ops, ops_cpu, ops_gpu
+from bert import ops, ops_cpu, ops_cudnn, ops_gpu
 from bert.ops import Activation, Dropout, Heads, Norm, Product, Words
 
 
@@ -15,6 +15,10 @@ class Kernels(Protocol):
     @property
     def random_words(self) -> Words | None:
         """None where random numbers are computed as in bert/ops_gpu.py."""
+
+    @property
+    def keeps_matrices(self) -> bool:
+        """Whether attention has matrices [T, K] in memory."""
 
     def biased(self, x: Tensor, bias: Tensor) -> Tensor: ...
 
@@ -43,3 +47,4 @@ class Kernels(Protocol):
 PLAIN: Kernels = ops
 ON_CPU: Kernels = ops_cpu
 ON_GPU: Kernels = ops_gpu
+ON_CUDNN: Kernels = ops_cudnn

@@ -19,7 +19,7 @@ from bert.batch import Batch, is_fixed
 from bert.configuration import BertConfig
 from bert.encoder import BertPass
 from bert.heads import FEATURES, Head
-from bert.kernels import ON_CPU, ON_GPU, PLAIN
+from bert.kernels import ON_CPU, ON_GPU, PLAIN, Kernels
 from bert.layers import Shapes, Tensors
 from bert.modern import ModernPass
 from bert.ops import on_cpu
@@ -42,6 +42,8 @@ class Tracing:
     recomputes: bool = False  # the backward pass computes the activations within layers again
     copies_layers: bool = True  # a training graph has a copy of the layer for each of its calls
     compiles: bool = True  # XLA may compile parts of predictions on CPUs, for each size of a batch
+    # Of passes that XLA compiles as a whole. None: ON_GPU in training, else PLAIN.
+    in_xla: Kernels | None = None
 
 
 class Bert(keras.layers.Layer):
@@ -156,7 +158,7 @@ class Bert(keras.layers.Layer):
         pays = is_training or (tracing.compiles and dtype == "bfloat16")
         fastest = PLAIN
         if is_fixed(batch):
-            fastest = ON_GPU if is_training else PLAIN
+            fastest = tracing.in_xla or (ON_GPU if is_training else PLAIN)
         elif pays and is_wide and on_cpu():
             fastest = ON_CPU
         return self._encoder(self.config, batch, dtype, fastest, key)

@@ -169,6 +169,8 @@ class ModernPass(Pass):
         """Attention of each token to all."""
         recomputes = self.dropout_key is not None  # in training
         whole = partial(self.attention_over, heads, mask_B11T)
+        if not self.kernels.keeps_matrices:
+            return whole()
         blocks = partial(by_queries, self.attention_over, heads, mask_B11T, recomputes)
         return self.short_or_long(heads, KEPT_TO, whole, blocks)
 

@@ -1,9 +1,9 @@
 """What a layer computes besides products with weights: attention, bias, activation, residual,
 LayerNorm, dropout.
 
-This module uses TensorFlow's own operations. `ops_cpu` and `ops_gpu` have faster versions of the
-same functions. `Bert` chooses one of the three modules (bert/kernels.py) for each pass. W is the
-width of a layer; the other shapes are those of bert/model.py.
+This module uses TensorFlow's own operations. `ops_cpu`, `ops_gpu` and `ops_cudnn` have faster
+versions of the same functions. `Bert` chooses one of these modules (bert/kernels.py) for each pass.
+W is the width of a layer; the other shapes are those of bert/model.py.
 """
 
 import functools
@@ -41,6 +41,7 @@ Heads = list[Tensor]  # query, key and value, each [B, N, T, D]
 Words = Callable[[Tensor, Tensor], Tensor]  # count and seed -> uint64 [count]
 
 biased = tf.nn.bias_add  # x [R, W] + bias [W]
+keeps_matrices = True  # attention has matrices [T, K] in memory
 
 
 def random_words(count: Tensor, seed: Tensor, generator: str = "auto_select") -> Tensor:

@@ -20,6 +20,7 @@ IN_TURNS_FROM = 128  # positions; the matrices of shorter rows are too small to 
 # Whole rows of MiniLM (12 heads, 384 positions) make a step 7 % slower in float32, 2 % in bfloat16
 # (AMD EPYC, 1 MiB a core).
 TURN_BYTES = 2 << 20
+keeps_matrices = True
 
 compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
 _threefry = compiled(functools.partial(ops.random_words, generator="threefry"))

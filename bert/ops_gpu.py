@@ -24,6 +24,7 @@ GOLDEN = 0x9E3779B9  # the odd number next to 2^32 / golden ratio: its multiples
 PLACES, GROUPS = 512, 8  # more dropouts than a model has, and as many groups as a layout may have
 ROW_PLACE = -1  # no dropout's place
 random_words = None  # `kept` computes the numbers where they are used
+keeps_matrices = True
 # With a gradient of its own for `prenormed`, ModernBERT's step would take 2 % less time, by
 # prediction, and as much memory.
 prenormed, rotated = ops.prenormed, ops.rotated

@@ -45,6 +45,7 @@ class Squad(CommandJob, of=SQUAD):
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
+    attention: Literal['own', 'cudnn']
     compression: Literal['none', 'bf16']
     seed: int
     save_checkpoints_steps: int
@@ -129,6 +130,7 @@ class Squad(CommandJob, of=SQUAD):
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
+        attention: Literal['own', 'cudnn'] = 'own',
         compression: Literal['none', 'bf16'] = 'none',
         seed: int = 42,
         save_checkpoints_steps: int = 1000,
@@ -213,6 +215,7 @@ class Classification(CommandJob, of=CLASSIFIER):
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
+    attention: Literal['own', 'cudnn']
     compression: Literal['none', 'bf16']
     seed: int
     save_checkpoints_steps: int
@@ -304,6 +307,7 @@ class Classification(CommandJob, of=CLASSIFIER):
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
+        attention: Literal['own', 'cudnn'] = 'own',
         compression: Literal['none', 'bf16'] = 'none',
         seed: int = 42,
         save_checkpoints_steps: int = 1000,
@@ -395,6 +399,7 @@ class Tagging(CommandJob, of=TAGGER):
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
+    attention: Literal['own', 'cudnn']
     compression: Literal['none', 'bf16']
     seed: int
     save_checkpoints_steps: int
@@ -478,6 +483,7 @@ class Tagging(CommandJob, of=TAGGER):
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
+        attention: Literal['own', 'cudnn'] = 'own',
         compression: Literal['none', 'bf16'] = 'none',
         seed: int = 42,
         save_checkpoints_steps: int = 1000,
@@ -561,6 +567,7 @@ class Embedding(CommandJob, of=EMBEDDER):
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
+    attention: Literal['own', 'cudnn']
     compression: Literal['none', 'bf16']
     seed: int
     save_checkpoints_steps: int
@@ -652,6 +659,7 @@ class Embedding(CommandJob, of=EMBEDDER):
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
+        attention: Literal['own', 'cudnn'] = 'own',
         compression: Literal['none', 'bf16'] = 'none',
         seed: int = 42,
         save_checkpoints_steps: int = 1000,
@@ -743,6 +751,7 @@ class Pretraining(CommandJob, of=PRETRAINING):
     optimizer: Literal['adamw', 'lamb']
     packing: Literal['auto', 'off']
     recompute: bool
+    attention: Literal['own', 'cudnn']
     compression: Literal['none', 'bf16']
     seed: int
     save_checkpoints_steps: int
@@ -817,6 +826,7 @@ class Pretraining(CommandJob, of=PRETRAINING):
         optimizer: Literal['adamw', 'lamb'] = 'adamw',
         packing: Literal['auto', 'off'] = 'auto',
         recompute: bool = False,
+        attention: Literal['own', 'cudnn'] = 'own',
         compression: Literal['none', 'bf16'] = 'none',
         seed: int = 42,
         save_checkpoints_steps: int = 1000,

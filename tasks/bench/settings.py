@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from bert.settings import DropoutSettings
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, setting
 from tasks.runs.settings import MachineSettings, StepSettings
 
@@ -38,6 +39,7 @@ class LoadSettings(Settings):
     )
     num_steps: int = setting(10, "measured steps", "load", at_least=1, at_most=MOST_STEPS)
     xla: Literal["on", "off"] = setting("off", "let XLA compile the whole gradient", "machine")
+    dropout: DropoutSettings
     step: StepSettings
     machine: MachineSettings
 

@@ -30,6 +30,7 @@ from tasks.bench.settings import SIZES, LoadSettings, StepConfig
 from tasks.bench.timing import line_up, medians, write
 from tasks.runs.execute.job import Job, set_precision
 from tasks.runs.execute.trainer import OPTIMIZED_FROM, Trainer, TrainingData
+from tasks.runs.resolve.command import with_dropouts_of
 from tasks.runs.settings import TrainingSettings
 from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
@@ -116,6 +117,8 @@ def measured_steps(
     }
     set_precision(load.machine.precision, load.machine.tf32)
     training = random_training(config, load.seq_length, values, job)
+    if training.attention_note:
+        world.say(training.attention_note)
     training.words.take()
     step, plan = training.step, training.plan
     step.synchronize()
@@ -156,9 +159,11 @@ def steps_per_s(step: TrainingStep, batches_of_steps: Iterable[list[Batch]], wor
 def config_of(load: LoadSettings) -> BertConfig:
     """The model's configuration. Raises InputError: --bert_config_file has none."""
     if load.bert_config_file:
-        return configuration.config_from_file(load.bert_config_file)
-    num_positions = max(512, load.seq_length)
-    return model_config(load.model_size, max_position_embeddings=num_positions)
+        config = configuration.config_from_file(load.bert_config_file)
+    else:
+        num_positions = max(512, load.seq_length)
+        config = model_config(load.model_size, max_position_embeddings=num_positions)
+    return with_dropouts_of(flat(load.dropout), config)
 
 
 def model_config(size: str, **others: Any) -> BertConfig:

@@ -140,6 +140,12 @@ class StepSettings(Settings):
         " memory",
         "machine",
     )
+    attention: Literal["own", "cudnn"] = setting(
+        "own",
+        "cudnn is cuDNN's, for trainings that XLA compiles for a GPU, in bf16 or fp16, of models"
+        " without dropout in their attention; not yet tried on a GPU",
+        "machine",
+    )
     compression: Literal["none", "bf16"] = setting(
         "none",
         "bf16 sends gradients between machines in 2 bytes per number, for slow networks",

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bert import weights
 from bert.batch import Layouts, by_length, in_one_group, rounded_up, with_checked_ids
+from bert.kernels import ON_CUDNN, Kernels
 from bert.model import Bert, Tracing
 from bert.optimizers.choose import make_optimizer
 from bert.optimizers.layers import PartRate
@@ -44,6 +45,7 @@ from ringbase.files import sha256, write_json
 from ringbase.secrets import masked
 from tasks.runs import history
 from tasks.runs.environment import result_file
+from tasks.runs.execute.attention import why_not_cudnn
 from tasks.runs.execute.job import Job
 from tasks.runs.execute.loading import SavedModel, load_on_all
 from tasks.runs.history import TRAINING, History, began_here, files_of
@@ -133,7 +135,9 @@ class Trainer:
         has_fixed_shapes = loop.xla == "on" or (loop.xla == "auto" and world.device.is_gpu)
         self._layouts = self._few_shapes() if has_fixed_shapes else None
         is_optimized = world.device.is_gpu or self._plan.steps >= OPTIMIZED_FROM
-        tracing = Tracing(recomputes=config.step.recompute, copies_layers=is_optimized)
+        self.attention_note = ""  # what to tell of --attention cudnn, if it is given
+        in_xla = self._cudnn() if config.step.attention == "cudnn" else None
+        tracing = Tracing(config.step.recompute, copies_layers=is_optimized, in_xla=in_xla)
         num_layers = model.config.num_hidden_layers
         frozen = {
             name for name in model.named_tensors() if config.layers.is_frozen(name, num_layers)
@@ -317,6 +321,15 @@ class Trainer:
             return self._task.max_seq_length
         return int(self._task.lengths(rows, np.arange(len(rows))).max())
 
+    def _cudnn(self) -> Kernels | None:
+        """Those with cuDNN's attention, if it may be used."""
+        reason = why_not_cudnn(self.model, self._world, self._layouts is not None)
+        if reason:
+            self.attention_note = f"note: --attention cudnn changes nothing: {reason}"
+            return None
+        self.attention_note = "attention: cuDNN's, whose values were those of bert/ops.py on trial"
+        return ON_CUDNN
+
     def _all_reduce_optimizer(self, job: Job) -> AllreduceOptimizer:
         """The optimizer with the plan's schedule."""
         config, plan = self._config, self._plan
@@ -489,6 +502,8 @@ class Trainer:
         warning = None if self._task.head.reads_words else rate_warning(plan)
         if warning:
             say(warning)
+        if self.attention_note:
+            say(self.attention_note)
         if self._config.step.compression != "none" and not job.collectives.compresses:
             say(
                 "note: --compression changes nothing with the backend"

@@ -169,17 +169,21 @@ def resolve(
 def with_dropouts(config: ProgramConfig, start: Start) -> Start:
     """The start of a training with the dropouts of the flags. Raises InputError: the model has
     none."""
-    flags = flat(config)
+    return replace(start, bert_config=with_dropouts_of(flat(config), start.bert_config))
+
+
+def with_dropouts_of(flags: Mapping[str, Any], model: BertConfig) -> BertConfig:
+    """A model's configuration with the dropouts of these flags. Raises InputError: the model has
+    none."""
     given = {name: flags[name] for name in DROPOUTS if flags.get(name) is not None}
-    is_modern = start.bert_config.architecture.encoder == "modern"
+    is_modern = model.architecture.encoder == "modern"
     for name in given.keys() & {"hidden_dropout_prob", "attention_probs_dropout_prob"}:
         if is_modern and given[name]:
-            kind = start.bert_config.model_type
             raise InputError(
-                f"--{name} {given[name]}: {kind} has no dropout in its layers here, as its"
-                " published models were trained: leave it out"
+                f"--{name} {given[name]}: {model.model_type} has no dropout in its layers here, as"
+                " its published models were trained: leave it out"
             )
-    return replace(start, bert_config=replace(start.bert_config, **given))
+    return replace(model, **given)
 
 
 def check_layers(layers: LayerSettings, model: BertConfig) -> None:
