@@ -229,5 +229,29 @@ def test_loops_count_as_often_as_they_turn():
     assert [kernel.flops for kernel in found] == [2 * 8**3] * 32
 
 
+ATTENTION = """HloModule attention
+
+ENTRY %main (q: bf16[2,8,3,4], k: bf16[2,6,3,4]) -> f32[] {
+  %q = bf16[2,8,3,4]{3,2,1,0} parameter(0)
+  %k = bf16[2,6,3,4]{3,2,1,0} parameter(1)
+  %forward = (bf16[2,3,8,4]{3,2,1,0}, f32[2,3,8]{2,1,0}, u8[0]{0}) custom-call(%q, %k, %k), custom_call_target="__cudnn$fmhaSoftmax"
+  %o = bf16[2,3,8,4]{3,2,1,0} get-tuple-element(%forward), index=0
+  %sums = f32[2,3,8]{2,1,0} get-tuple-element(%forward), index=1
+  ROOT %backward = (bf16[2,3,8,4]{3,2,1,0}, bf16[2,3,6,4]{3,2,1,0}, bf16[2,3,6,4]{3,2,1,0}, u8[0]{0}) custom-call(%q, %k, %k, %sums, %q, %q), custom_call_target="__cudnn$fmhaSoftmaxBackward"
+}
+"""  # noqa: E501 (a line of HLO is one line)
+
+
+def test_cudnns_attention_is_two_products_and_five():
+    """Of 2 x 3 matrices of 8 queries by 6 keys, in heads of 4; it reads and writes its arrays."""
+    product = 2 * 2 * 3 * 8 * 6 * 4
+    query, key, sums = 2 * 2 * 8 * 3 * 4, 2 * 2 * 6 * 3 * 4, 4 * 2 * 3 * 8
+    found = [(each.kind, each.flops, each.bytes_moved) for each in gpu_roofline.kernels(ATTENTION)]
+    assert found == [
+        ("product", 2 * product, 2 * query + 2 * key + sums),
+        ("product", 5 * product, 4 * query + 4 * key + sums),
+    ]
+
+
 if __name__ == "__main__":
     sys.exit(main())
