@@ -31,8 +31,9 @@ from bert.heads import SPAN
 from bert.kernels import ON_CUDNN, ON_GPU
 from bert.model import Bert, Tracing
 from bert.optimizers.adamw import AdamWeightDecay
+from bert.sizes import SIZES
 from ringbase.settings import made
-from tasks.bench.settings import SIZES, LoadSettings
+from tasks.bench.settings import LoadSettings
 from tasks.bench.step import config_of, random_rows
 from tasks.runs.execute.job import POLICIES, set_precision
 from tasks.squad.settings import WindowSettings

@@ -38,6 +38,9 @@ class Architecture:
     projects_embeddings: bool = False  # embeddings may have another size, and are then projected
     pooler: Pooler = Pooler()
     unused: tuple[str, ...] = ()  # beginnings of the names of tensors that belong to other heads
+    # Keys of config.json that say the id of [CLS] ("cls") or [SEP] ("sep"). Where they are missing,
+    # transformers takes those of the published vocabulary.
+    special_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 _CLASSIFIER = (("classifier.out_proj.", "classifier."), ("classifier.dense.", "pooler.dense."))
@@ -109,7 +112,6 @@ _MODERNBERT_TENSORS = (
 )
 _MODERNBERT_FIXED = {
     "layer_norm_eps": 1e-5,
-    "pad_token_id": 50283,
     "max_position_embeddings": 8192,
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
@@ -126,6 +128,12 @@ _MODERNBERT = Architecture(
     fixed=_MODERNBERT_FIXED,
     has_token_types=False,
     pooler=Pooler("", is_normalized=True, of_tokens=True),
+    special_ids={
+        "bos_token_id": "cls",
+        "eos_token_id": "sep",
+        "cls_token_id": "cls",
+        "sep_token_id": "sep",
+    },
 )
 ARCHITECTURES = {
     "bert": Architecture("Bert", "bert."),

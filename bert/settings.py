@@ -12,7 +12,7 @@ class TokenizerSettings(Settings):
 
     vocab_file: str | None = setting(
         None,
-        "WordPiece vocabulary; with --spm_model_file, the ids of its pieces",
+        "WordPiece vocabulary, or a tokenizer.json; with --spm_model_file, the ids of its pieces",
         "model",
         shown_default="the model's own",
         reads="first",
@@ -31,8 +31,11 @@ class TokenizerSettings(Settings):
 class VocabularySettings(Settings):
     """Which vocabulary is trained."""
 
-    kind: Literal["wordpiece", "unigram", "bpe"] = setting(
-        "wordpiece", "unigram and bpe are SentencePiece models", "training"
+    kind: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = setting(
+        "wordpiece",
+        "unigram and bpe are SentencePiece models; byte_bpe is byte-level BPE, as ModernBERT's,"
+        " which knows every text in every script",
+        "training",
     )
     vocab_size: int = setting(
         30522, "number of entries, special tokens included", "training", at_least=6, at_most=1 << 24
@@ -45,7 +48,7 @@ class VocabularySettings(Settings):
     )
     min_frequency: int = setting(
         2,
-        "number of times that a pair of pieces must occur to be joined (wordpiece)",
+        "number of times that a pair of pieces must occur to be joined (wordpiece, byte_bpe)",
         "training",
         at_least=0,
         at_most=1 << 32,
@@ -59,6 +62,8 @@ class VocabularySettings(Settings):
     )
 
     def void(self) -> Mapping[str, str]:
+        if self.kind == "byte_bpe":
+            return {"character_coverage": "--kind byte_bpe has a piece for each byte"}
         if self.kind == "wordpiece":
             return {}
         return {"min_frequency": f"--kind {self.kind} has no such limit"}

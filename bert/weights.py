@@ -180,6 +180,8 @@ def copied(model, tokenizer=None) -> Callable[[Path], None]:
     config = {"architectures": names, **model.config.as_json()}
     if tokenizer is not None:
         config["pad_token_id"] = tokenizer.pad_id
+        ids = {"cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
+        config |= {key: ids[token] for key, token in architecture.special_ids.items()}
     if model.head is CLASSIFIER and model.config.problem_type == "regression":
         config |= AS_IT_IS
 

@@ -12,6 +12,13 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 nsmc=$(realpath "$1") klue=$(realpath "$2") out=${3:-korean}
 steps=${PRETRAINING_STEPS:-8000}
+transformers_python=${TRANSFORMERS_PYTHON:-python}
+# The last step needs it, half an hour from now.
+"$transformers_python" -c 'import torch, transformers' 2> /dev/null || {
+  echo "korean.sh: $transformers_python has no PyTorch or no transformers, which the last step needs: set" \
+    "TRANSFORMERS_PYTHON to a Python that has both (python -m venv torch; torch/bin/pip install torch transformers)" >&2
+  exit 1
+}
 mkdir -p "$out" && cd "$out"
 
 step() { echo; echo "== $1 (after $((SECONDS / 60)) min $((SECONDS % 60)) s)"; }
@@ -48,7 +55,7 @@ bert-launch -np 2 -- bert-tagger --characters --train_file "$klue/train.tsv" --d
   --precision bf16 --output_dir names
 
 step "transformers"
-"${TRANSFORMERS_PYTHON:-python}" - <<'PYTHON'
+"$transformers_python" - <<'PYTHON'
 from transformers import pipeline
 
 classify = pipeline("text-classification", model="reviews/model")

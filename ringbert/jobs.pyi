@@ -12,6 +12,7 @@ class Squad(CommandJob, of=SQUAD):
     model_revision: str | None
     init_checkpoint: str | None
     bert_config_file: str | None
+    model_size: Literal['tiny', 'minilm', 'base', 'large', 'ettin-17m', 'ettin-32m', 'ettin-68m', 'modernbert-base', 'modernbert-large'] | None
     vocab_file: str | None
     spm_model_file: str | None
     do_lower_case: bool | None
@@ -97,6 +98,7 @@ class Squad(CommandJob, of=SQUAD):
         model_revision: str | None = None,
         init_checkpoint: str | PathLike[str] | None = None,
         bert_config_file: str | PathLike[str] | None = None,
+        model_size: Literal['tiny', 'minilm', 'base', 'large', 'ettin-17m', 'ettin-32m', 'ettin-68m', 'modernbert-base', 'modernbert-large'] | None = None,
         vocab_file: str | PathLike[str] | None = None,
         spm_model_file: str | PathLike[str] | None = None,
         do_lower_case: bool | None = None,
@@ -182,6 +184,7 @@ class Classification(CommandJob, of=CLASSIFIER):
     model_revision: str | None
     init_checkpoint: str | None
     bert_config_file: str | None
+    model_size: Literal['tiny', 'minilm', 'base', 'large', 'ettin-17m', 'ettin-32m', 'ettin-68m', 'modernbert-base', 'modernbert-large'] | None
     vocab_file: str | None
     spm_model_file: str | None
     do_lower_case: bool | None
@@ -274,6 +277,7 @@ class Classification(CommandJob, of=CLASSIFIER):
         model_revision: str | None = None,
         init_checkpoint: str | PathLike[str] | None = None,
         bert_config_file: str | PathLike[str] | None = None,
+        model_size: Literal['tiny', 'minilm', 'base', 'large', 'ettin-17m', 'ettin-32m', 'ettin-68m', 'modernbert-base', 'modernbert-large'] | None = None,
         vocab_file: str | PathLike[str] | None = None,
         spm_model_file: str | PathLike[str] | None = None,
         do_lower_case: bool | None = None,
@@ -366,6 +370,7 @@ class Tagging(CommandJob, of=TAGGER):
     model_revision: str | None
     init_checkpoint: str | None
     bert_config_file: str | None
+    model_size: Literal['tiny', 'minilm', 'base', 'large', 'ettin-17m', 'ettin-32m', 'ettin-68m', 'modernbert-base', 'modernbert-large'] | None
     vocab_file: str | None
     spm_model_file: str | None
     do_lower_case: bool | None
@@ -450,6 +455,7 @@ class Tagging(CommandJob, of=TAGGER):
         model_revision: str | None = None,
         init_checkpoint: str | PathLike[str] | None = None,
         bert_config_file: str | PathLike[str] | None = None,
+        model_size: Literal['tiny', 'minilm', 'base', 'large', 'ettin-17m', 'ettin-32m', 'ettin-68m', 'modernbert-base', 'modernbert-large'] | None = None,
         vocab_file: str | PathLike[str] | None = None,
         spm_model_file: str | PathLike[str] | None = None,
         do_lower_case: bool | None = None,
@@ -534,6 +540,7 @@ class Embedding(CommandJob, of=EMBEDDER):
     model_revision: str | None
     init_checkpoint: str | None
     bert_config_file: str | None
+    model_size: Literal['tiny', 'minilm', 'base', 'large', 'ettin-17m', 'ettin-32m', 'ettin-68m', 'modernbert-base', 'modernbert-large'] | None
     vocab_file: str | None
     spm_model_file: str | None
     do_lower_case: bool | None
@@ -626,6 +633,7 @@ class Embedding(CommandJob, of=EMBEDDER):
         model_revision: str | None = None,
         init_checkpoint: str | PathLike[str] | None = None,
         bert_config_file: str | PathLike[str] | None = None,
+        model_size: Literal['tiny', 'minilm', 'base', 'large', 'ettin-17m', 'ettin-32m', 'ettin-68m', 'modernbert-base', 'modernbert-large'] | None = None,
         vocab_file: str | PathLike[str] | None = None,
         spm_model_file: str | PathLike[str] | None = None,
         do_lower_case: bool | None = None,
@@ -718,6 +726,7 @@ class Pretraining(CommandJob, of=PRETRAINING):
     model_revision: str | None
     init_checkpoint: str | None
     bert_config_file: str | None
+    model_size: Literal['tiny', 'minilm', 'base', 'large', 'ettin-17m', 'ettin-32m', 'ettin-68m', 'modernbert-base', 'modernbert-large'] | None
     vocab_file: str | None
     spm_model_file: str | None
     do_lower_case: bool | None
@@ -793,6 +802,7 @@ class Pretraining(CommandJob, of=PRETRAINING):
         model_revision: str | None = None,
         init_checkpoint: str | PathLike[str] | None = None,
         bert_config_file: str | PathLike[str] | None = None,
+        model_size: Literal['tiny', 'minilm', 'base', 'large', 'ettin-17m', 'ettin-32m', 'ettin-68m', 'modernbert-base', 'modernbert-large'] | None = None,
         vocab_file: str | PathLike[str] | None = None,
         spm_model_file: str | PathLike[str] | None = None,
         do_lower_case: bool | None = None,

@@ -10,8 +10,8 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import NamedTuple
 
 import numpy as np
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as RustTokenizer
-from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert.text import added, sentencepiece
 from bert.text.characters import begins_without_blank
@@ -203,7 +203,7 @@ class Tokenizer:
         and types of tokens if the model has some. With `truncation=True` it cuts to
         `num_positions`."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.backend.save(str(folder / "tokenizer.json"))
+        self._written().save(str(folder / "tokenizer.json"))
         # The class BertTokenizer would rebuild it from the vocabulary, with a limit of 100
         # characters per word.
         config: dict[str, object] = {
@@ -232,6 +232,16 @@ class Tokenizer:
         if self._spm is not None:
             (folder / "spiece.model").write_bytes(self._spm)
 
+    def _written(self) -> RustTokenizer:
+        """The tokenizer for files. The blank before a byte-level [MASK] belongs to it, as in
+        RoBERTa's and ModernBERT's: in a masked row too there is no token for it."""
+        if self.kind != "bytes":
+            return self.backend
+        written = RustTokenizer.from_str(self.backend.to_str())
+        *_, mask = self._names
+        written.add_special_tokens([AddedToken(mask, special=True, lstrip=True)])
+        return written
+
 
 def load(
     vocab_file: str | None = None,
@@ -243,7 +253,8 @@ def load(
     """The tokenizer of a SentencePiece model, a vocabulary file or a model folder, whichever is
     given first.
 
-    A SentencePiece model takes its ids from `vocab_file`, if that is given too. In a folder, the
+    A SentencePiece model takes its ids from `vocab_file`, if that is given too; alone, a .json is a
+    tokenizer.json. In a folder, the
     first of these that exists is used: tokenizer.json; a `.model` file, with ids from vocab.txt if
     there is one; vocab.txt. The tokenizer_config.json beside `vocab_file`, or in the folder,
     decides about lower case, accents and Chinese characters, before tokenizer.json unless its class
@@ -262,17 +273,21 @@ def load(
     stated = next(filter(None, statements), Stated({}))
     normalization, is_bert, has_types = stated
     saved = None
-    if folder is not None and not (vocabulary or model):
-        files = folder / "tokenizer.json", folder / "vocab.txt"
+    place = folder if not (vocabulary or model) else None
+    if place is not None:
+        files = place / "tokenizer.json", place / "vocab.txt"
         saved, vocabulary = (path if path.is_file() else None for path in files)
-        present = list(folder.glob("*.model"))
+        present = list(place.glob("*.model"))
         model = present[0] if len(present) == 1 else None
-        if saved:
-            normalization, is_bert = _normalization_of(saved, normalization, is_bert)
+    elif vocabulary and not model and vocabulary.suffix == ".json":
+        place = saved = vocabulary
+    if saved:
+        normalization, is_bert = _normalization_of(saved, normalization, is_bert)
+    if place is not None:
         of_files = normalization.get("lowercase")
         if None not in (of_files, do_lower_case) and of_files != do_lower_case:
             raise InputError(
-                f"--do_lower_case={do_lower_case}, but {folder} says do_lower_case={of_files}"
+                f"--do_lower_case={do_lower_case}, but {place} says do_lower_case={of_files}"
             )
     cases = do_lower_case, normalization.get("lowercase"), model is None
     lower_case = next(value for value in cases if value is not None)

@@ -1,5 +1,5 @@
-"""Trains a vocabulary on a text: WordPiece with `tokenizers`, unigram or BPE with
-`sentencepiece`."""
+"""Trains a vocabulary on a text: WordPiece and byte-level BPE with `tokenizers`, unigram and BPE
+with `sentencepiece`."""
 
 import io
 import itertools
@@ -9,7 +9,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sentencepiece import SentencePieceTrainer
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from bert.settings import VocabularySettings
 from bert.text import sentencepiece, tokenizer
@@ -18,6 +25,7 @@ from ringbase.files import filled_beside
 
 # written in this order
 FILES = ("vocab.txt", "spiece.model", "tokenizer_config.json", "tokenizer.json")
+NAMES = {"wordpiece": "vocab.txt", "byte_bpe": "tokenizer.json"}  # of the file; else spiece.model
 LONGEST_LINE_BYTES = 1 << 24
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPM_THREADS = 8  # constant, because the last digits of the pieces' scores depend on it
@@ -28,13 +36,13 @@ NO_TEXT = "the text to train a vocabulary on is empty (--input_file)"
 
 
 def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettings) -> Path:
-    """Trains on a stream of texts, read once; returns `output_dir/vocab.txt` or
-    `output_dir/spiece.model`.
+    """Trains on a stream of texts, read once; returns `vocab.txt`, `spiece.model` or
+    `tokenizer.json` in `output_dir`.
 
     The folder also gets what `tokenizer.load` and `transformers.AutoTokenizer` read. The same texts
-    in the same order give the same bytes. Memory holds a count of each distinct word (WordPiece),
-    or all texts (SentencePiece). Raises InputError: the text does not suffice for `vocab_size`, or
-    the folder already holds a tokenizer.
+    in the same order give the same bytes. Memory holds a count of each distinct word (WordPiece,
+    byte-level BPE), or all texts (SentencePiece). Raises InputError: the text does not suffice for
+    `vocab_size`, or the folder already holds a tokenizer.
     """
     present = [name for name in FILES if (output_dir / name).exists()]
     if present or (output_dir.exists() and not output_dir.is_dir()):
@@ -42,9 +50,8 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
             f"--output_dir {output_dir} is a file, or holds {' '.join(present or FILES)}: give"
             " another folder"
         )
-    is_wordpiece = settings.kind == "wordpiece"
-    name = "vocab.txt" if is_wordpiece else "spiece.model"
-    trained = _wordpiece if is_wordpiece else _sentencepiece
+    trained = {"wordpiece": _wordpiece, "byte_bpe": _byte_bpe}.get(settings.kind, _sentencepiece)
+    name = NAMES.get(settings.kind, "spiece.model")
 
     def fill(folder):
         (folder / name).write_bytes(trained(sentences, settings))
@@ -146,6 +153,53 @@ def _repeated(words: Counter[str]) -> Iterator[str]:
         for start in range(0, count, 4096):
             times = min(count - start, 4096)
             yield " ".join([word] * times)
+
+
+def _byte_bpe(sentences: Iterable[str], settings: VocabularySettings) -> bytes:
+    """A tokenizer.json with the parts of ModernBERT's and its special tokens, which come first.
+
+    Each sentence begins with a blank (`add_prefix_space`), so that its first word has the same
+    piece alone, in a row of a corpus and after other words. ModernBERT's own has none.
+    """
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    smallest = len(SPECIAL_TOKENS) + len(alphabet)
+    size = settings.vocab_size
+    if size < smallest:
+        raise InputError(
+            f"--vocab_size {size} cannot hold the {smallest} special tokens and bytes of byte_bpe:"
+            " increase it"
+        )
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = normalizers.NFC()
+    if settings.lower_case:
+        trained.normalizer = sentencepiece.lower_casing()
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    trained.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=settings.min_frequency,
+        special_tokens=[*SPECIAL_TOKENS],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    texts = _with_text(sentences)
+    trained.train_from_iterator(texts, trainer)
+    number = trained.get_vocab_size()
+    if number < size:
+        raise InputError(
+            f"--vocab_size {size} is more than the {number} entries that the text gives with"
+            f" --min_frequency {settings.min_frequency}: give more text, or a smaller size"
+        )
+    return trained.to_str().encode()
+
+
+def _with_text(sentences: Iterable[str]) -> Iterator[str]:
+    """Those that are not blank. Raises InputError if all are."""
+    texts = filter(str.strip, sentences)
+    first = next(texts, None)
+    if first is None:
+        raise InputError(NO_TEXT)
+    return itertools.chain([first], texts)
 
 
 def _sentencepiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:

@@ -3,25 +3,15 @@
 from typing import Literal
 
 from bert.settings import DropoutSettings
+from bert.sizes import ModelSize
 from ringbase.settings import LONGEST_ROW, MOST_ROWS, MOST_STEPS, Settings, setting
 from tasks.runs.settings import MachineSettings, StepSettings
-
-# hidden size, layers, heads, intermediate size
-SIZES = {
-    "tiny": (128, 2, 2, 512),
-    "minilm": (384, 6, 12, 1536),
-    "base": (768, 12, 12, 3072),
-    "large": (1024, 24, 16, 4096),
-    "modernbert-base": (768, 22, 12, 1152),
-}
 
 
 class LoadSettings(Settings):
     """What a measured step computes: a model without trained weights, on full rows."""
 
-    model_size: Literal["tiny", "minilm", "base", "large", "modernbert-base"] = setting(
-        "minilm", "published model size", "model"
-    )
+    model_size: ModelSize = setting("minilm", "published model size", "model")
     bert_config_file: str | None = setting(
         None, "JSON file with a BERT configuration, instead of --model_size", "model"
     )

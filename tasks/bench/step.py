@@ -17,6 +17,7 @@ from bert import configuration
 from bert.configuration import BertConfig
 from bert.heads import SPAN
 from bert.model import Bert, encoder_shapes
+from bert.sizes import SIZES, ModelSize, config_of_size
 from distributed.clock import PARTS, StepClock
 from distributed.collectives import Collectives, open_collectives
 from distributed.plan import first_state
@@ -26,7 +27,7 @@ from distributed.step import TrainingStep
 from distributed.world import World
 from ringbase.errors import InputError
 from ringbase.settings import flat, made
-from tasks.bench.settings import SIZES, LoadSettings, StepConfig
+from tasks.bench.settings import LoadSettings, StepConfig
 from tasks.bench.timing import line_up, medians, write
 from tasks.runs.execute.job import Job, set_precision
 from tasks.runs.execute.trainer import OPTIMIZED_FROM, Trainer, TrainingData
@@ -166,14 +167,11 @@ def config_of(load: LoadSettings) -> BertConfig:
     return with_dropouts_of(flat(load.dropout), config)
 
 
-def model_config(size: str, **others: Any) -> BertConfig:
+def model_config(size: ModelSize, **others: Any) -> BertConfig:
     """The configuration of a published size, uncased."""
-    names = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
-    values: dict = dict(zip(names, SIZES[size], strict=True))
-    values["vocab_size"] = 30522
-    if size == "modernbert-base":
-        values |= {"model_type": "modernbert", "vocab_size": 50368}
-    return configuration.config_of(values | others)
+    model_type, *_ = SIZES[size]
+    vocab_size = 50368 if model_type == "modernbert" else 30522
+    return config_of_size(size, vocab_size, **others)
 
 
 def random_training(config: BertConfig, length: int, values: dict, job: Job) -> Trainer:

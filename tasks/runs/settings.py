@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from bert.optimizers.layers import LayerSettings
 from bert.optimizers.settings import OptimizerName, OptimizerSettings, ScheduleSettings
 from bert.settings import DropoutSettings, TokenizerSettings
+from bert.sizes import ModelSize
 from distributed.collectives import CollectiveSettings
 from distributed.devices import DeviceSettings
 from distributed.plan import LoopSettings, PlanSettings
@@ -98,9 +99,19 @@ class ModelSettings(Settings):
         reads="first",
         describes="model",
     )
+    model_size: ModelSize | None = setting(
+        None,
+        "a new model of this published size, whose vocabulary is the tokenizer's, instead of"
+        " --bert_config_file",
+        "model",
+        describes="model",
+    )
     tokenizer: TokenizerSettings
 
     def check(self) -> None:
+        for name in ("model", "init_checkpoint", "bert_config_file"):
+            if self.model_size and getattr(self, name):
+                raise ValueError(f"--model_size makes a new model: give it or --{name}, not both")
         if self.model_revision and (self.init_checkpoint or not self.model):
             raise ValueError(
                 "--model_revision needs --model with a hub name, and no --init_checkpoint"

@@ -74,7 +74,8 @@ INPUT = {  # status 1; "…" is what a library says
     ),
     f"{SQUAD} --bert_config_file=null --model={{runs}}": (
         "no model configuration in {runs}, but models are in {runs/seed-1/model}: give"
-        " --bert_config_file, or --model with a folder or hub name that has one"
+        " --bert_config_file, or --model with a folder or hub name that has one, or --model_size"
+        " for a new model"
     ),
     f"{SQUAD} --nodo_train --do_predict --predict_file={{squad.json}}": (
         "no trained run in --output_dir …: give the folder of one, or --model, or --init_checkpoint"

@@ -2,6 +2,7 @@
 trainers."""
 
 import multiprocessing
+import unicodedata
 from functools import partial
 
 import pytest
@@ -10,14 +11,38 @@ from harness.real_data import real
 from harness.real_tokenizers import nsmc
 from harness.refusals import refused
 from harness.texts import SPECIAL_TOKENS
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    ByteLevelBPETokenizer,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import AutoTokenizer
 
 from bert.settings import VocabularySettings
 from bert.text import tokenizer, vocabulary
 from ringbase.errors import InputError
 
-KINDS = ["wordpiece", "unigram", "bpe"]
+KINDS = ["wordpiece", "unigram", "bpe", "byte_bpe"]
+# Thirteen scripts and emoji; the vocabulary is English.
+SCRIPTS = [
+    "a very fine film",
+    "Ελληνικά",
+    "русский фильм",
+    "հայերեն",
+    "עברית טובה",
+    "العربية جيدة",
+    "हिन्दी फ़िल्म",
+    "ภาพยนตร์ดีมาก",
+    "မြန်မာ ရုပ်ရှင်",
+    "한국어 영화가 좋다",
+    "日本語の映画 カタカナ",
+    "中文电影很好",
+    "አማርኛ",
+    "cafe\u0301 😀👩\u200d👩\u200d👧 \u00ad x",
+]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +57,14 @@ def train(texts, folder, kind, vocab_size, do_lower_case=False, **options):
 
 
 @pytest.mark.parametrize(
-    ("kind", "lower_case"), [("wordpiece", True), ("unigram", False), ("bpe", True)]
+    ("kind", "lower_case"),
+    [
+        ("wordpiece", True),
+        ("unigram", False),
+        ("bpe", True),
+        ("byte_bpe", False),
+        ("byte_bpe", True),
+    ],
 )
 def test_it_works_everywhere(english, tmp_path, kind, lower_case):
     folder = tmp_path / "words"
@@ -43,7 +75,8 @@ def test_it_works_everywhere(english, tmp_path, kind, lower_case):
     assert (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id) == (0, 1, 2, 3, 4)
     texts = [*english[:500], "CAFÉ ﬁsh [MASK]"]
     ids = [x.tolist() for x in ours.encode_ids(texts)]
-    given = {"vocab_file": str(path)} if kind == "wordpiece" else {"spm_model_file": str(path)}
+    is_spm = path.name == "spiece.model"
+    given = {"spm_model_file" if is_spm else "vocab_file": str(path)}
     assert tokenizer.load(do_lower_case=lower_case, **given).digest == ours.digest
     theirs = AutoTokenizer.from_pretrained(folder)
     assert theirs(texts[:-1], add_special_tokens=False).input_ids == ids[:-1]
@@ -85,6 +118,26 @@ def test_wordpiece_is_the_library_s_own_but_for_ties(english, tmp_path):
     assert len(set(theirs.get_vocab()) & set(lines)) > 0.97 * 2500
 
 
+def test_byte_level_bpe_is_the_library_s_own_and_knows_every_script(english, tmp_path):
+    """The library's tokenizer of this kind, trained by itself; and transformers on our files."""
+    train(english, tmp_path / "words", "byte_bpe", 1500)
+    ours = tokenizer.load(folder=tmp_path / "words")
+    theirs = ByteLevelBPETokenizer(add_prefix_space=True, unicode_normalizer="nfc")
+    options = {"vocab_size": 1500, "min_frequency": 2, "special_tokens": SPECIAL_TOKENS}
+    theirs.train_from_iterator(english, **options, show_progress=False)
+    elsewhere = AutoTokenizer.from_pretrained(tmp_path / "words")
+    texts = [*SCRIPTS, *english[:300]]
+    for text, ids in zip(texts, ours.encode_ids(texts), strict=True):
+        assert ids.tolist() == theirs.encode(text, add_special_tokens=False).ids
+        assert elsewhere(text).input_ids == [ours.cls_id, *ids, ours.sep_id]
+        assert ours.unk_id not in ids
+        assert ours.text_of(ids).strip() == unicodedata.normalize("NFC", text).strip()
+    # the blank before [MASK] is no token of its own, as in a row whose word is masked
+    filled = elsewhere("the [MASK] of").input_ids
+    the, of = (ours.encode_ids([text])[0] for text in ("the", "of"))
+    assert filled == [ours.cls_id, *the, ours.mask_id, *of, ours.sep_id]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path, kind):
     def broken():
@@ -95,7 +148,7 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path, kind):
         (nsmc()[:300], 500_000, "--vocab_size"),
         (nsmc()[:300], 30, "--vocab_size"),
         (["", "  "], 1000, ""),
-        (broken(), 100, "corpus.txt: line 101"),
+        (broken(), 300, "corpus.txt: line 101"),
     ):
         refused(partial(train, iter(texts), tmp_path / "words", kind, size), named)
     assert not list(tmp_path.iterdir())

@@ -4,6 +4,7 @@ shards."""
 import contextlib
 import functools
 import json
+import logging
 import shutil
 
 import numpy as np
@@ -20,6 +21,7 @@ from harness.program_runs import (
 )
 from harness.texts import ALL_WORDS, write_model
 from safetensors.numpy import load_file
+from transformers import AutoConfig, AutoTokenizer
 
 from ringbase.files import read_json
 from tasks.corpus.__main__ import main as bert_corpus
@@ -266,6 +268,62 @@ def test_bad_shards_are_one_line(corpus, trained, tmp_path, capsys, shards, flag
     call = functools.partial(pretrain, corpus, tmp_path / "out", shards, *TRAIN, *given)
     refusal(capsys, "bert-pretraining", call, *named)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def modern(corpus):
+    """A folder with a byte-level vocabulary, shards of it, and a new ModernBERT trained on them."""
+    folder = corpus / "modern"
+    text = f"--input_file={corpus}/text.txt"
+    kind = "--kind=byte_bpe", "--vocab_size=300"
+    bert_corpus(["vocab", text, *kind, f"--output_dir={folder}/vocab"])
+    words = f"--vocab_file={folder}/vocab/tokenizer.json"
+    sizes = f"--max_seq_length={LENGTH}", "--num_workers=1", "--nonext_sentence"
+    bert_corpus(["build", text, words, *sizes, f"--output_dir={folder}/shards"])
+    new_model(folder, folder / "run", "--model_size=ettin-17m", "--num_train_steps=2")
+    return folder
+
+
+def new_model(folder, output_dir, *flags):
+    sizes = f"--max_seq_length={LENGTH}", "--global_batch_size=4"
+    shards = f"--input_file={folder}/shards"
+    return bert("pretraining", output_dir, shards, "--do_train", *sizes, *flags)
+
+
+def test_a_new_modernbert_needs_no_json_and_has_the_special_ids_of_its_vocabulary(modern, caplog):
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    written = AutoConfig.from_pretrained(modern / "run/model")
+    assert (written.vocab_size, written.hidden_size, written.num_hidden_layers) == (300, 256, 7)
+    words = AutoTokenizer.from_pretrained(modern / "run/model")
+    for name in ("pad_token_id", "cls_token_id", "sep_token_id"):
+        assert getattr(written, name) == getattr(words, name)
+    assert (written.bos_token_id, written.eos_token_id) == (words.cls_token_id, words.sep_token_id)
+    assert "token_type_ids" not in words("a")
+    assert caplog.messages == []
+
+
+def test_a_configuration_by_hand_needs_no_ids_of_special_tokens(modern, tmp_path):
+    """transformers' ModernBERT has padding as id 50283, which a small vocabulary lacks."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    values = {"model_type": "modernbert", "vocab_size": 300, "intermediate_size": 48} | sizes
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    model = f"--bert_config_file={tmp_path}/config.json"
+    new_model(modern, tmp_path / "run", model, "--num_train_steps=1")
+    written = read_json(tmp_path / "run/model/config.json")
+    assert (written["pad_token_id"], written["sep_token_id"]) == (0, 3)
+
+
+def test_a_size_that_cannot_be_is_one_line(modern, corpus, tmp_path, capsys):
+    call = functools.partial(new_model, modern)
+    refused = functools.partial(refusal, capsys, "bert-pretraining")
+    small, large = "--model_size=ettin-17m", "--model_size=ettin-32m"
+    steps = "--num_train_steps=4"
+    refused(lambda: call(modern / "run", large, steps), "ettin-32m", "hidden_size 256, not 384")
+    both = functools.partial(call, tmp_path / "run", small, "--model=x", steps)
+    refusal(capsys, "bert-pretraining", both, "--model_size", "--model", status=2)
+    records = f"--input_file={corpus}/tf/*.tfrecord"
+    refused(lambda: call(tmp_path / "run", small, records, steps), small[2:11], "--vocab_file")
+    assert not (tmp_path / "run").exists()
 
 
 def test_whole_words_that_never_fit_are_one_line(tmp_path, capsys):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bert import configuration, hub
 from bert.configuration import BertConfig
+from bert.sizes import config_of_size
 from bert.text import tokenizer
 from bert.text.tokenizer import Tokenizer
 from distributed.found import Found, checkpoint_at, checkpoints_in, newest_intact
@@ -228,20 +229,22 @@ def _configuration_and_tokenizer(
 ) -> tuple[BertConfig, Tokenizer | None]:
     """Those of the flags, else of the weights in `source`; the tokenizer else of
     `needs.tokenizer_folder`."""
-    bert_config, tokens = None, config.tokenizer
-    if config.bert_config_file:
-        bert_config = configuration.config_from_file(config.bert_config_file, say)
-    elif source is not None:
-        bert_config = configuration.read_config(source, say)
-    if bert_config is None:
+    tokens = config.tokenizer
+    bert_config = _configuration(config, source, say)
+    if bert_config is None and not config.model_size:
         place = "" if source is None else f" in {source}{models_in(source)}"
         raise InputError(
             f"no model configuration{place}: give --bert_config_file, or --model with a folder or"
-            " hub name that has one"
+            " hub name that has one, or --model_size for a new model"
         )
     folder = source if source is None or source.is_dir() else source.parent
     in_folder = folder is not None and any(any(folder.glob(name)) for name in TOKENIZER_FILES)
     if not (needs.tokenizer or in_folder or tokens.vocab_file or tokens.spm_model_file):
+        if bert_config is None:
+            raise InputError(
+                f"--model_size {config.model_size} needs a vocabulary, which says how many entries"
+                " the new model has: give --vocab_file or --spm_model_file"
+            )
         say("note: without --vocab_file or --model the model is saved without its vocabulary")
         return bert_config, None
     if not in_folder and needs.tokenizer_folder:
@@ -255,6 +258,16 @@ def _configuration_and_tokenizer(
     )
     if words.case_problem:
         say(f"warning: {words.case_problem}")
+    if config.model_size:
+        new = config_of_size(config.model_size, words.vocab_size)
+        if bert_config is None:
+            bert_config = new
+        elif different := _other_sizes(bert_config, new):
+            raise InputError(
+                f"--model_size {config.model_size} is not that of the model in {source}, which has"
+                f" {different}: leave --model_size out, or give another --output_dir"
+            )
+    assert bert_config is not None
     if bert_config.first_position and words.pad_id != (pad := bert_config.pad_token_id):
         raise InputError(
             f"{words.source} has padding as id {words.pad_id}, the model's configuration as {pad},"
@@ -268,7 +281,25 @@ def _configuration_and_tokenizer(
         raise InputError(f"{sizes}: --vocab_file does not belong to this model")
     if words.vocab_size < bert_config.vocab_size:
         say(f"warning: {sizes}: the others are never used")
-    return replace(bert_config, gets_types=words.has_types), words
+    bert_config = replace(bert_config, gets_types=words.has_types, pad_token_id=words.pad_id)
+    return bert_config, words
+
+
+def _configuration(config: ModelSettings, source: Path | None, say: Say) -> BertConfig | None:
+    """That of the flag, else of the weights in `source`; None if neither has one."""
+    if config.bert_config_file:
+        return configuration.config_from_file(config.bert_config_file, say)
+    return None if source is None else configuration.read_config(source, say)
+
+
+def _other_sizes(found: BertConfig, new: BertConfig) -> str:
+    """The keys of a model that `found` has with other values than a `new` one of a published size;
+    "" if there are none."""
+    different = []
+    for name in ("model_type", *configuration.REQUIRED):
+        if getattr(found, name) != getattr(new, name):
+            different.append(f"{name} {getattr(found, name)}, not {getattr(new, name)}")
+    return ", ".join(different)
 
 
 def check_length(max_seq_length: int, bert_config: BertConfig) -> None:
