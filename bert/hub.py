@@ -2,10 +2,12 @@
 the user may name."""
 
 import re
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import huggingface_hub
 from huggingface_hub import constants, errors
 from tqdm import TqdmWarning
@@ -118,8 +120,8 @@ def load_data_set(
     """A split of a hub data set, or of a folder that `datasets` can load, as a `datasets.Dataset`.
 
     `where` is the flags that named it. `default` is the revision to load if the user names none.
-    Raises InputError if it cannot be loaded, or not at
-    this revision.
+    Raises InputError if it cannot be loaded, or not at this revision, or if the disk lacks the room
+    for its rows.
     """
     import datasets
 
@@ -134,18 +136,52 @@ def load_data_set(
             if constants.HF_HUB_OFFLINE or COMMIT.fullmatch(revision):
                 commit = cached_commit(name, revision)
             commit = commit or huggingface_hub.HfApi().dataset_info(name, revision=revision).sha
-        table = datasets.load_dataset(name, config, split=split, revision=commit or default)
+        used = commit or default
+        _check_room(datasets.load_dataset_builder(name, config, revision=used), where)
+        table = datasets.load_dataset(name, config, split=split, revision=used)
+    except InputError:
+        raise
     except Exception as error:  # the hub's errors have no common class
         raise InputError(f"{where}: {reason_of(error)}") from error
     # `datasets` takes the newest copy of its cache, of whatever revision, when it does not reach
     # the hub.
-    used = {Path(file["filename"]).parent.name for file in table.cache_files}
-    if commit is not None and used != {commit}:
+    found = {Path(file["filename"]).parent.name for file in table.cache_files}
+    if commit is not None and found != {commit}:
         raise InputError(
             f"{where} is commit {commit}, but the hub does not answer and the newest copy in the"
-            f" cache is of {', '.join(sorted(used)) or 'an unknown commit'}"
+            f" cache is of {', '.join(sorted(found)) or 'an unknown commit'}"
         )
     return table
+
+
+def _check_room(builder: Any, where: str) -> None:
+    """Raises InputError if `datasets` would fill the disk with this data set's rows, all splits."""
+    folder = Path(builder.cache_dir)
+    if folder.is_dir():  # they are there
+        return
+    needed = builder.info.size_in_bytes  # what its page says
+    if needed is None:
+        files = [file for files in (builder.config.data_files or {}).values() for file in files]
+        needed = sum(map(_size_of, files))
+    place = next(parent for parent in folder.parents if parent.is_dir())
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise InputError(
+            f"{where}: its rows need about {needed:,} bytes in {place}, where {free:,} are free:"
+            " set HF_HOME to a folder with more room, or take a part of its files (--input_file)"
+        )
+
+
+def _size_of(file: str) -> int:
+    """The bytes of a data file, unpacked if it says how many these are."""
+    system, path = fsspec.url_to_fs(file)
+    if not (system.protocol == ("file", "local") and path.endswith(".parquet")):
+        return system.size(path) or 0
+    from pyarrow import parquet
+
+    metadata = parquet.read_metadata(path)
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    return sum(group.total_byte_size for group in groups)
 
 
 def cached_commit(name: str, revision: str | None) -> str | None:

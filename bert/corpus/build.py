@@ -1,12 +1,15 @@
-"""Builds a corpus of sharded pretraining examples, in two passes over numbered pieces of work.
+"""Builds a corpus of sharded pretraining examples, in passes over numbered pieces of work.
 
 `make_unit` turns a unit of text into an Arrow file in `output_dir/.work`, whose record batches deal
 its examples to the shards. `make_shard` reads its record batches from all units, and sorts them by
-random keys. The result of each piece depends only on the input and the settings. So any number of
-workers and hosts write the same bytes, and a build that was killed continues with the files that it
-finds.
+random keys. `make_slice` finds the documents that repeat an earlier one by digests of all: behind
+the units, which write them, to count such documents; or, to leave them out, before the units and
+behind `make_digest`. The result of each piece depends only on the input and the settings. So any
+number of workers and hosts write the same bytes, and a build that was killed continues with the
+files that it finds.
 """
 
+import functools
 import itertools
 import multiprocessing
 import os
@@ -15,7 +18,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -23,9 +26,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from bert.corpus import shards
+from bert.corpus import duplicates, shards
+from bert.corpus.duplicates import Digests
 from bert.corpus.examples import Part, make_examples, parts_of, room_for_pairs
 from bert.corpus.read import documents
+from bert.corpus.report import Tally, report_of
 from bert.corpus.settings import BuildSettings
 from bert.corpus.units import find_units, input_sizes
 from bert.corpus.words import Encoder
@@ -44,6 +49,7 @@ MOST_RANDOM_NEXT = 0.9
 MOST_CUT = 0.01  # of the tokens, beyond the length of a row
 LONG_DOCUMENT = 2000  # sentences
 PROGRESS_EVERY_S = 30.0
+REPORT = "report.json"
 T = TypeVar("T")
 
 
@@ -86,7 +92,8 @@ def build(
     num_workers: int,
     ranks: Builders | None = None,
 ) -> shards.Manifest:
-    """Writes the shards, the folder `tokenizer` and, last, the manifest, which it returns.
+    """Writes the shards, the folder `tokenizer`, report.json and, last, the manifest, which it
+    returns.
 
     The `ranks` build together, each with `num_workers` processes; by default one does.
 
@@ -119,13 +126,27 @@ def build(
         ranks.barrier()
         return paths
 
+    def repeated(units):
+        """How many documents repeat an earlier one; `units`: the JSON files of their digests."""
+        slices = made("slice", work.num_slices)
+        return sum(read_json(path)["repeated"] for path in (*units, *slices))
+
     try:
-        counts = Counter[str]()
-        for path in made("unit", len(work.units)):
-            counts.update(read_json(path))
+        num_units = len(work.units)
+        if settings.deduplicate:
+            num_repeated = repeated(made("digest", num_units))
+        counts, tally = Counter[str](), Tally()
+        units = made("unit", num_units)
+        for path in units:
+            result = read_json(path)
+            counts.update(result["counts"])
+            tally.add(result["report"])
         facts["counts"] = work.checked(counts, say)
+        if not settings.deduplicate:
+            num_repeated = repeated(units)
+        report = report_of(tally, facts["counts"], num_repeated, settings.deduplicate)
         results = made("shard", work.num_shards)
-        ranks.on_first(work.finish, facts, results)
+        ranks.on_first(work.finish, facts, results, report)
     except InputError:
         work.refused.touch()
         raise
@@ -153,6 +174,8 @@ class CorpusWork:
     def facts(self) -> shards.Manifest:
         """Everything that decides the result, as stored in the manifest."""
         text = self.settings.text
+        # only where it is given, so that corpora of earlier versions stay what they are
+        drops = {"deduplicate": True} if self.settings.deduplicate else {}
         return {
             "format_version": shards.FORMAT_VERSION,
             "settings": self.settings.examples.recorded(),
@@ -162,6 +185,7 @@ class CorpusWork:
             "do_lower_case": self.tokenizer.lower_case,
             "input": {
                 **flat(text),
+                **drops,
                 "digest of the input files' names and sizes": digest(input_sizes(text)),
             },
         }
@@ -170,7 +194,7 @@ class CorpusWork:
         """Makes the folder for unfinished work, or keeps that of a killed build with these
         settings. What a refused build has left gives way to the corrected command. Raises as
         `refuse_others`."""
-        if any(self.folder.glob("unit-*")):
+        if any(self.folder.glob("unit-*")) or any(self.folder.glob("digest-*")):
             stored = read_json(self.stated)
             if self.refused.is_file() and shards.differences(stored, facts, facts):
                 shutil.rmtree(self.folder)
@@ -182,13 +206,17 @@ class CorpusWork:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.stated, facts, indent=1)
 
-    def finish(self, facts: shards.Manifest, results: Sequence[Path]) -> None:
-        """Writes the tokenizer and the manifest. `results`: the JSON file of each shard."""
+    def finish(
+        self, facts: shards.Manifest, results: Sequence[Path], report: Mapping[str, Any]
+    ) -> None:
+        """Writes the tokenizer, the report and the manifest. `results`: the JSON file of each
+        shard."""
         folder = self.output_dir / shards.TOKENIZER
         shutil.rmtree(folder, ignore_errors=True)
         self.tokenizer.save(folder)
         facts["tokenizer_files"] = {path.name: sha256(path) for path in sorted(folder.iterdir())}
         facts["shards"] = [read_json(path) for path in results]
+        write_json(self.output_dir / REPORT, report, indent=1)
         shards.write_manifest(self.output_dir, facts)
         shutil.rmtree(self.folder)
 
@@ -251,16 +279,57 @@ class CorpusWork:
         return self.folder / f"{what}-{number:06d}.json"
 
     def make(self, what: str, number: int) -> None:
-        result = self.make_unit(number) if what == "unit" else self.make_shard(number)
-        write_json(self.result_path(what, number), result, indent=None)
+        makers = {
+            "digest": self.make_digest,
+            "slice": self.make_slice,
+            "unit": self.make_unit,
+            "shard": self.make_shard,
+        }
+        write_json(self.result_path(what, number), makers[what](number), indent=None)
 
-    def make_unit(self, number: int) -> Counter[str]:
+    def make_digest(self, number: int) -> dict[str, int]:
+        """Writes the digests of a unit's documents."""
+        digests = Digests(self.folder, number)
+        for _ in digests.of(documents(self.units[number], self.settings.text)):
+            pass
+        return {"runs": digests.num_runs, "repeated": digests.num_repeated}
+
+    @functools.cached_property
+    def runs(self) -> Sequence[duplicates.Run]:
+        """Those of all units, in their order, when all are written."""
+        what = "digest" if self.settings.deduplicate else "unit"
+        return [run for unit in range(len(self.units)) for run in self.runs_of(what, unit)]
+
+    @functools.cached_property
+    def num_slices(self) -> int:
+        return duplicates.num_slices(self.runs)
+
+    def runs_of(self, what: str, unit: int) -> Sequence[duplicates.Run]:
+        """Those that a piece of work has written."""
+        number = read_json(self.result_path(what, unit))["runs"]
+        return [duplicates.Run(self.folder, unit, place) for place in range(number)]
+
+    def make_slice(self, number: int) -> dict[str, int]:
+        """Writes which documents repeat an earlier one, of a slice of all digests."""
+        repeated = duplicates.repeated_in(self.runs, number, self.num_slices)
+        duplicates.write_array(self.result_path("slice", number).with_suffix(".npy"), repeated)
+        return {"repeated": len(repeated)}
+
+    def make_unit(self, number: int) -> dict[str, Any]:
         """Writes the examples of a unit: a record batch for each shard, again for each part and
         duplicate."""
-        counts = Counter[str]()
+        counts, tally, digests = Counter[str](), Tally(), Digests(self.folder, number)
+        read = documents(self.units[number], self.settings.text)
+        if self.settings.deduplicate:
+            files = [run.repeated for run in self.runs_of("digest", number)]
+            for of_slice in range(self.num_slices):
+                files.append(self.result_path("slice", of_slice).with_suffix(".npy"))
+            used = duplicates.without(read, duplicates.numbers_of(number, files))
+        else:
+            used = digests.of(read)
         settings = self.settings.examples
         schema = self.schema.append(pa.field("key", pa.uint64()))
-        parts = parts_of(documents(self.units[number], self.settings.text), self.encoder)
+        parts = parts_of(tally.of(used), self.encoder)
         path = self.result_path("unit", number).with_suffix(".arrow")
         with replacing(path) as file, pa.ipc.new_file(file, schema) as writer:
             for index, part in enumerate(parts):
@@ -271,6 +340,7 @@ class CorpusWork:
                     unknown=int((part.tokens == self.tokenizer.unk_id).sum()),
                     **self.counts_of_lengths(part, number),
                 )
+                tally.add_lengths(np.diff(part.sentences[part.documents]))
                 if number == index == 0:  # a wrong vocabulary is noticed early
                     self.unknown_share(counts, "the beginning of ")
                 for duplicate in range(settings.num_duplicates):
@@ -286,7 +356,12 @@ class CorpusWork:
                     if settings.next_sentence:
                         is_random = np.from_dlpack(batch.column("is_random_next"))
                         counts["random_next"] += int(is_random.sum())
-        return counts
+        return {
+            "counts": counts,
+            "report": tally.as_json(),
+            "runs": digests.num_runs,
+            "repeated": digests.num_repeated,
+        }
 
     def counts_of_lengths(self, part: Part, unit: int) -> dict[str, int]:
         """How many sentences do not fit a row with a next sentence, and their tokens beyond it;

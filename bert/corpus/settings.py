@@ -171,6 +171,11 @@ class BuildSettings(Settings):
 
     text: TextSettings
     examples: ExampleSettings
+    deduplicate: bool = setting(
+        False,
+        "leave out documents that repeat an earlier one of the corpus, character by character",
+        "data",
+    )
     allow_unknown: bool = setting(
         False, "continue even if more than 10 % of the tokens are [UNK]", "data"
     )

@@ -8,9 +8,11 @@ from bert import hub
 from bert.corpus import build as corpus
 from bert.corpus import shards
 from bert.corpus.read import sample_sentences
+from bert.corpus.report import lines_of
 from bert.text import tokenizer, vocabulary
 from distributed.launcher import launched_size
 from distributed.world import World
+from ringbase.files import read_json
 from tasks.corpus.settings import BuildConfig, VerifyConfig, VocabConfig
 
 MOST_SENTENCEPIECE_BYTES = 256 << 20  # unless --max_bytes is given: it keeps the text in memory
@@ -55,6 +57,10 @@ def build(config: BuildConfig, world: World) -> None:
         f" sentences, {counts['tokens']:,} tokens ({counts['unknown_share']:.2%} [UNK]{cut}) ->"
         f" {counts['examples']:,} examples in {num_shards} shard{'s' * (num_shards > 1)}"
     )
+    path = Path(settings.output_dir).expanduser() / corpus.REPORT
+    if path.is_file():  # corpora of earlier versions have none
+        for line in lines_of(read_json(path)):
+            world.say(f"  {line}")
 
 
 def verify(config: VerifyConfig) -> None:

@@ -4,6 +4,8 @@ together."""
 import gzip
 import json
 import random
+import unicodedata
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from harness.refusals import refused
 from bert.corpus.read import split_sentences
 from bert.corpus.shards import verify
 from bert.corpus.words import Encoder
+from bert.text import tokenizer
 from tasks.corpus.__main__ import main as bert_corpus
 
 TEXTS = [
@@ -218,6 +221,80 @@ def test_a_refused_build_leaves_nothing_that_refuses_the_corrected_command(tmp_p
     refused(lambda: build(num_shards=5000), "--num_shards is 5000")
     assert build(num_shards=3)[0] == expected
     verify(tmp_path / "shards")  # also that there is no other shard
+
+
+def test_documents_that_repeat_others_are_counted_and_left_out(tmp_path, monkeypatch, capsys):
+    """Against a dict of Python, in one unit and in many, in runs and slices of a few documents."""
+    draw = random.Random(4)
+    words = [f"w{number}" for number in range(5, 45)]
+    texts.write_vocabulary(tmp_path, *words, "!")
+    every = ["\n".join(draw.choices(words, k=draw.randint(1, 2))) for _ in range(3000)]
+    every[100:400] = [every[0]] * 300  # and one that is everywhere
+    once = list(dict.fromkeys(every))
+    for name, documents in ("every", every), ("once", once):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(documents))
+
+    def build(name, output, *flags):
+        files = f"--input_file={tmp_path}/{name}.txt", f"--vocab_file={tmp_path}/vocab.txt"
+        output = tmp_path / output
+        bert_corpus(["build", *files, f"--output_dir={output}", "--num_workers=1", *flags])
+        report = json.loads((output / "report.json").read_text())
+        printed = capsys.readouterr().err
+        found = report["documents"], report["repeated_documents"]
+        assert f"{len(every) - len(once):,} documents" in printed or not found[1]
+        return found, {name: data for name, data in files_in(output).items() if "shard-" in name}
+
+    num_repeated = len(every) - len(once)
+    assert num_repeated > 1000
+    counted, unchanged = build("every", "counted")
+    expected, shards = build("once", "expected")
+    assert (counted, expected) == ((3000, num_repeated), (len(once), 0))
+    dropped, found = build("every", "dropped", "--deduplicate")
+    assert dropped == (len(once), num_repeated)
+    assert found == shards != unchanged
+    other = partial(build, "every", "dropped")
+    refusal(capsys, "bert-corpus build", other, "deduplicate (True and None)")
+    monkeypatch.setattr(UNIT_BYTES, 1 << 12)
+    monkeypatch.setattr("bert.corpus.units.SMALLEST_UNIT_BYTES", 1)
+    monkeypatch.setattr("bert.corpus.duplicates.MOST_IN_RUN", 200)
+    monkeypatch.setattr("bert.corpus.duplicates.MOST_AT_ONCE", 300)
+    assert build("every", "units counted", "--nonext_sentence")[0] == counted
+    flags = "--nonext_sentence", "--deduplicate", "--max_seq_length=5"
+    assert build("every", "units dropped", *flags)[0] == dropped
+    rows = corpora.open_table(str(tmp_path / "units dropped"))[0]["input_ids"].to_pylist()
+    kept = sorted(token for row in rows for token in row if token > corpora.MASK)
+    ids = {word: number for number, word in enumerate(words, 5)}
+    assert kept == sorted(ids[word] for text in once for word in text.split())
+
+
+def test_a_report_counts_scripts_and_lengths(tmp_path):
+    """Scripts by the names of characters, as Python's unicodedata has them."""
+    lines = [
+        "Ελλάδα and 한국어 영화",
+        "русский фильм, 12",
+        "हिन्दी फ़िल्म",
+        "日本語の映画 カナ",
+        "ไทย",
+    ]
+    path = texts.write_lines(tmp_path / "a.txt", *lines)
+    texts.write_vocabulary(tmp_path, "and", ",", "12", "!")
+    files = f"--input_file={path}", f"--vocab_file={tmp_path}/vocab.txt"
+    options = "--document_separator=line", "--nonext_sentence", "--allow_unknown", "--num_workers=1"
+    bert_corpus(["build", *files, *options, f"--output_dir={tmp_path}/shards"])
+    report = json.loads((tmp_path / "shards/report.json").read_text())
+    expected = Counter()
+    names = {"CJK": "Han", "DIGIT": "other characters", "COMMA": "other characters"}
+    for character in "".join(lines):
+        if character != " ":
+            first = unicodedata.name(character).split()[0]
+            expected[names.get(first, first.capitalize())] += 1
+    assert report["characters_by_script"] == expected
+    words = tokenizer.load(str(tmp_path / "vocab.txt"))
+    sizes = [len(ids) for ids in words.encode_ids(lines)]
+    assert report["tokens_of_the_longest_document"] == max(sizes)
+    by_power = Counter(str(1 << (size - 1).bit_length()) for size in sizes)
+    assert report["documents_of_at_most_so_many_tokens"] == by_power
+    assert report["tokens"] == sum(sizes)
 
 
 def test_what_a_build_cuts_off_and_lines_that_may_be_documents_are_said(tmp_path, capsys):

@@ -8,6 +8,7 @@ import threading
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pyarrow.parquet
 import pytest
 from harness.corpora import read_documents
 from harness.jobs import shell
@@ -98,6 +99,22 @@ def test_data_are_those_of_the_revision_or_refused(data_sets):
     refused(lambda: read(data_sets, "v1"), "--dataset_revision", data_sets)
     for revision, commit in (None, NEW), ("v1", OLD), (OTHER, OTHER), ("v2", None):
         assert hub.cached_commit("someone/texts", revision) == commit
+
+
+def test_rows_for_which_the_disk_lacks_the_room_are_refused_before_anything_is_written(
+    data_sets, monkeypatch
+):
+    """`datasets` itself asks only where a page states the size, and a folder has no page."""
+    free = shutil.disk_usage(data_sets)._replace(free=10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    cache = data_sets.parent / "datasets"
+    before = sorted(cache.rglob("*.arrow"))
+    metadata = pyarrow.parquet.read_metadata(data_sets / "train.parquet")
+    size = metadata.row_group(0).total_byte_size
+    call = partial(read_documents, dataset_name=str(data_sets))
+    refused(call, "--dataset_name", data_sets, f"{size:,} bytes", "10 are free")
+    assert sorted(cache.rglob("*.arrow")) == before
+    assert read_documents(dataset_name="someone/texts") == [["one"], ["two"]]  # is there already
 
 
 @pytest.mark.parametrize(
