@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bert import hub
 from bert.architectures import ARCHITECTURES, Architecture
 from bert.heads import CLASSIFIER, FEATURES, HEADS, Head
+from bert.tensors import check_types, files_of
 from ringbase.errors import InputError, shortened
-from ringbase.files import read_object, write_json
+from ringbase.files import write_json
 
 UNUSED = "unused/"  # where `read` puts tensors of heads that we do not have
 # Entries of checkpoints that are not weights.
@@ -60,9 +61,6 @@ _ENDS = (  # of all others, as Hugging Face and Google write them
     ("_embeddings.weight", "_embeddings"),
     (".weight", ".kernel"),
 )
-
-
-TYPES = ("F64", "F32", "F16", "BF16")  # of safetensors
 
 
 class MissingTensors(InputError):
@@ -201,55 +199,15 @@ def read(source: Path, architecture: Architecture = ARCHITECTURES["bert"]) -> di
     if hub.is_tf_checkpoint(source):
         return _read_tf(source)
     tensors = {}
-    for file in _files(source):
+    for file in files_of(source):
         try:
-            _check_types(file)
+            check_types(file)
             for key, value in load_file(file).items():
                 name = google_name(key, architecture)
                 tensors[name] = value.T if name.endswith("/kernel") else value
         except SafetensorError as error:
             raise InputError(f"{file}: damaged, or not a safetensors file: {error}") from error
     return tensors
-
-
-def _check_types(file: Path) -> None:
-    """Raises InputError for numbers of a kind that the model cannot take over as they are."""
-    with safe_open(file, "numpy") as tensors:
-        for key in tensors.keys():  # noqa: SIM118
-            kind = tensors.get_slice(key).get_dtype()
-            # buffers with the places of tokens are no weights
-            if kind not in TYPES and not key.endswith("_ids"):
-                raise InputError(
-                    f"{file}: {key} is stored as {kind}, which needs a scale of its own: save the"
-                    f" model in one of {', '.join(TYPES)} (--model)"
-                )
-
-
-def _files(source: Path) -> list[Path]:
-    """The safetensors files of a folder, or the file itself. Raises InputError: some are
-    missing."""
-    if source.is_file():
-        return [source]
-    index = source / "model.safetensors.index.json"
-    if index.is_file():
-        shards = read_object(index, f"{index} (--model)").get("weight_map")
-        # Only files in the same folder: an index that was downloaded must not make us read others.
-        present = [path.name for path in source.iterdir() if path.is_file()]
-        if isinstance(shards, dict) and shards and all(file in present for file in shards.values()):
-            return [source / name for name in sorted(set(shards.values()))]
-        raise InputError(
-            f"{index}: weight_map must name files that are in the same folder (--model)"
-        )
-    whole = source / "model.safetensors"
-    if whole.is_file():
-        return [whole]
-    content = "no model.safetensors, no TensorFlow checkpoint"
-    if any(source.glob("*.bin")):
-        content = "only a pickle (pytorch_model.bin), which can run code when read"
-    raise InputError(
-        f"{source}: {content}; save it with transformers' save_pretrained first (--model,"
-        " --init_checkpoint)"
-    )
 
 
 def _read_tf(source: Path) -> dict[str, np.ndarray]:

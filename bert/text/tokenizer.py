@@ -114,6 +114,11 @@ class Tokenizer:
         parts = self.backend, self.lower_case, self.source, self._names, self._spm, self.has_types
         return Tokenizer, parts
 
+    def with_backend(self, backend: RustTokenizer) -> "Tokenizer":
+        """The tokenizer with more entries, which `backend` has."""
+        names = self._names
+        return Tokenizer(backend, self.lower_case, self.source, names, None, self.has_types)
+
     @property
     def added_tokens(self) -> list[str]:
         """The tokens that somebody added to the vocabulary, each of which is one token wherever a

@@ -5,7 +5,7 @@ import io
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sentencepiece import SentencePieceTrainer
@@ -44,12 +44,7 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
     byte-level BPE), or all texts (SentencePiece). Raises InputError: the text does not suffice for
     `vocab_size`, or the folder already holds a tokenizer.
     """
-    present = [name for name in FILES if (output_dir / name).exists()]
-    if present or (output_dir.exists() and not output_dir.is_dir()):
-        raise InputError(
-            f"--output_dir {output_dir} is a file, or holds {' '.join(present or FILES)}: give"
-            " another folder"
-        )
+    refuse_present(output_dir, FILES)
     trained = {"wordpiece": _wordpiece, "byte_bpe": _byte_bpe}.get(settings.kind, _sentencepiece)
     name = NAMES.get(settings.kind, "spiece.model")
 
@@ -63,6 +58,16 @@ def train(sentences: Iterable[str], output_dir: Path, settings: VocabularySettin
         for path in written:
             path.replace(output_dir / path.name)
     return output_dir / name
+
+
+def refuse_present(folder: Path, files: Sequence[str]) -> None:
+    """Raises InputError if the folder is a file, or has one of these files."""
+    present = [name for name in files if (folder / name).exists()]
+    if present or (folder.exists() and not folder.is_dir()):
+        raise InputError(
+            f"--output_dir {folder} is a file, or holds {' '.join(present or files)}: give another"
+            " folder"
+        )
 
 
 def _wordpiece(sentences: Iterable[str], settings: VocabularySettings) -> bytes:

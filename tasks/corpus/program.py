@@ -1,20 +1,26 @@
 """bert-corpus: builds and checks corpora, and trains vocabularies, on any number of ranks."""
 
 import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert import hub
+from bert import configuration, hub, tensors
 from bert.corpus import build as corpus
 from bert.corpus import shards
 from bert.corpus.read import sample_sentences
 from bert.corpus.report import lines_of
-from bert.text import tokenizer, vocabulary
+from bert.text import extension, tokenizer, vocabulary
 from distributed.launcher import launched_size
 from distributed.world import World
-from ringbase.files import read_json
+from ringbase.errors import InputError
+from ringbase.files import filled_beside, read_json
 from tasks.corpus.settings import BuildConfig, VerifyConfig, VocabConfig
 
+# of a model with new words, in the order in which they are written
+MODEL_FILES = ("vocab.txt", "tokenizer_config.json", "tokenizer.json", tensors.FILE, "config.json")
+MOST_SHOWN = 20  # new words
 MOST_SENTENCEPIECE_BYTES = 256 << 20  # unless --max_bytes is given: it keeps the text in memory
 
 
@@ -26,7 +32,10 @@ def run(name: str, config: Any) -> None:
         if name == "build":
             build(config, world)
         else:
-            world.on_first(verify if name == "verify" else train_vocabulary, config)
+            works: dict[str, Callable] = {"verify": verify, "vocab": train_vocabulary}
+            if name == "vocab" and config.extend:
+                works["vocab"] = extend_vocabulary
+            world.on_first(works[name], config)
 
 
 def build(config: BuildConfig, world: World) -> None:
@@ -72,8 +81,43 @@ def verify(config: VerifyConfig) -> None:
 
 def train_vocabulary(config: VocabConfig) -> None:
     kind, max_bytes = config.vocabulary.kind, config.max_bytes
-    if kind != "wordpiece":
+    if kind in ("unigram", "bpe"):
         max_bytes = max_bytes or MOST_SENTENCEPIECE_BYTES
     sentences = sample_sentences(config.text, max_bytes)
     path = vocabulary.train(sentences, Path(config.output_dir).expanduser(), config.vocabulary)
     print(f"{path}: {kind}, {config.vocabulary.vocab_size:,} entries")
+
+
+def extend_vocabulary(config: VocabConfig) -> None:
+    """Writes a model whose vocabulary has words of the text as new entries."""
+    source = hub.find(str(config.extend))
+    bert_config = configuration.read_config(source) if source.is_dir() else None
+    if bert_config is None:
+        raise InputError(
+            f"--extend {config.extend}: new words need a folder with config.json and"
+            f" {tensors.FILE}; a training with --init_checkpoint writes one, its model/"
+        )
+    output_dir = Path(config.output_dir).expanduser()
+    vocabulary.refuse_present(output_dir, MODEL_FILES)
+    words = tokenizer.load(folder=source)
+    sentences = sample_sentences(config.text, config.max_bytes)
+    least = config.vocabulary.min_frequency
+    new = extension.new_words(sentences, words, config.new_words, least)
+    extended = extension.extended(words, new)
+
+    def fill(folder: Path) -> None:
+        tensors.extend(source, folder, words.vocab_size, extension.pieces_of(new, words))
+        has_types = replace(bert_config, gets_types=words.has_types).has_types
+        extended.save(folder, has_types, bert_config.num_positions)
+
+    with filled_beside(output_dir, fill) as filled:
+        output_dir.mkdir(exist_ok=True)
+        for path in sorted(filled.iterdir(), key=lambda path: MODEL_FILES.index(path.name)):
+            path.replace(output_dir / path.name)
+    print(f"{output_dir}: {extended.vocab_size:,} entries, {len(new):,} of them new: {_some(new)}")
+
+
+def _some(words: Sequence[str]) -> str:
+    """The first of these words, for people."""
+    shown = " ".join(words[:MOST_SHOWN])
+    return f"{shown} …" if len(words) > MOST_SHOWN else shown
