@@ -133,15 +133,15 @@ def lines_of(report: Mapping[str, Any]) -> Iterator[str]:
             " them out"
         )
     lengths = report["documents_of_at_most_so_many_tokens"]
+    longest = report["tokens_of_the_longest_document"]
     parts = []
     for share in SHARES:
         reached = 0
         for most, count in lengths.items():
             reached += count
             if reached >= share * number:
-                parts.append(f"{share:.0%} have at most {int(most):,}")
+                parts.append(f"{share:.0%} have at most {min(int(most), longest):,}")
                 break
-    longest = report["tokens_of_the_longest_document"]
     yield f"tokens of a document: {', '.join(parts)}, the longest has {longest:,}"
     characters = report["characters_by_script"]
     total = sum(characters.values())
