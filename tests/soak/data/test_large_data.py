@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import sys
 
 import pytest
@@ -15,18 +16,21 @@ from harness.squad_files import compare_windows, read_file
 from bert.corpus.shards import find_shards, open_shards
 from distributed.order import BlockOrder
 from distributed.rows import BatchRows
+from ringbase.files import read_json
 from tasks.squad.settings import WindowSettings
 
+# The kernel's own mark of this program: the one of `resource` begins with the memory of pytest.
 PEAK = (
-    "import resource, sys; from tasks.corpus.__main__ import main; main(sys.argv[1:]); "
-    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    "import pathlib, sys; from tasks.corpus.__main__ import main; main(sys.argv[1:]); "
+    "print(pathlib.Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])"
 )
 
 
-def peak_of_build(folder, name):
+def peak_of_build(folder, name, *flags):
     """Peak memory, in kB, of one process that builds a corpus from a file of the folder."""
     given = ["build", f"--input_file={name}", f"--output_dir=of_{name}", "--vocab_file=vocab.txt"]
-    done = shell(sys.executable, "-c", PEAK, *given, "--num_workers=1", cwd=folder, wait_s=1000)
+    given += ["--num_workers=1", *flags]
+    done = shell(sys.executable, "-c", PEAK, *given, cwd=folder, wait_s=2000)
     return int(done.stdout.split()[-1])
 
 
@@ -55,6 +59,26 @@ def test_memory_does_not_grow_with_the_corpus_and_a_gigabyte_is_read_as_written(
         tokens += int(rows.lengths_at("input_ids", numbers).sum())
     assert len(rows) == manifest["counts"]["examples"]
     assert tokens > manifest["counts"]["tokens"]
+
+
+@pytest.mark.timeout(3000)
+def test_memory_does_not_grow_with_repeated_documents(tmp_path):
+    """20 MB of lines, and 2 GB that repeat them; the same documents are left."""
+    write(tmp_path, make_texts(200), "one.txt")
+    words = (tmp_path / "one.txt").read_text().split()
+    draw = random.Random(1)
+    lines = [" ".join(draw.choices(words, k=draw.randint(3, 30))) for _ in range(200_000)]
+    once = "".join(f"{line}\n" for line in lines).encode()
+    (tmp_path / "small.txt").write_bytes(once)
+    with (tmp_path / "large.txt").open("wb") as file:
+        for _ in range(2_000_000_000 // len(once)):
+            file.write(once)
+    flags = "--document_separator=line", "--nonext_sentence", "--deduplicate"
+    small, large = (peak_of_build(tmp_path, f"{name}.txt", *flags) for name in ("small", "large"))
+    print(f"peak memory: {small:,} kB, {large:,} kB")
+    assert large < 2 * small
+    reports = [read_json(tmp_path / f"of_{name}.txt/report.json") for name in ("small", "large")]
+    assert reports[0]["documents"] == reports[1]["documents"] == len(set(lines))
 
 
 @pytest.mark.timeout(3000)
