@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from distributed.clock import StepClock
-from distributed.optimizer import StepResult, terms_without_targets
+from distributed.optimizer import PART, StepResult, terms_without_targets
 from distributed.plan import LoopSettings, State
 from distributed.run import Run
 from distributed.timeline import Profile, Timeline
@@ -82,7 +82,8 @@ class Display:
         self.times: list[Mapping[str, float]] = []  # of the logged steps
 
     def show(self, step: Step, values: dict[str, float]) -> None:
-        shown = {name: f"{values[name]:.4f}" for name in ("loss", *step.result.weights)}
+        of_terms = [term for term in step.result.weights if PART not in term]
+        shown = {name: f"{values[name]:.4f}" for name in ("loss", *of_terms)}
         shown["rate"] = f"{values['learning_rate']:.2e}"
         shown["examples_s"] = f"{step.times['examples_per_s']:.1f}"
         self._bar.set_postfix(shown, refresh=False)

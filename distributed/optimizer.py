@@ -21,6 +21,8 @@ from distributed.loss_scale import AdaptiveScale, LossScale, Unscaled
 from distributed.world import World
 
 Tensors = list[Tensor]  # the gradient of each variable, and last the loss sums [terms]
+# "mlm/news" is a part of the loss term "mlm": its mean is logged, and nothing is learned from it
+PART = "/"
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,17 @@ class StepResult:
     weights: Mapping[str, float]
 
     def read(self) -> dict[str, float]:
-        """The numbers by name: losses are means over all ranks, NaN without a target,
-        "gradient_norm" is that before clipping, and there is a "loss_scale" for float16 only. Waits
-        until the device has finished the step."""
+        """The numbers by name: losses are means over all ranks, NaN without a target; parts of them
+        without one are left out. "gradient_norm" is that before clipping, and there is a
+        "loss_scale" for float16 only. Waits until the device has finished the step."""
         norm, rate, applied, scale, *sums = self.numbers.numpy().tolist()
-        losses = {}
+        losses, parts = {}, {}
         for loss_sum, (term, weight) in zip(sums, self.weights.items(), strict=True):
-            losses[term] = loss_sum / weight if weight else math.nan
-        numbers = {"loss": sum(losses.values()), **losses}
+            if PART not in term:
+                losses[term] = loss_sum / weight if weight else math.nan
+            elif weight:
+                parts[term] = loss_sum / weight
+        numbers = {"loss": sum(losses.values()), **losses, **parts}
         numbers |= {"learning_rate": rate, "gradient_norm": norm, "applied": applied}
         if scale:
             numbers["loss_scale"] = scale
@@ -140,8 +145,8 @@ class AllreduceOptimizer:
 
     def factors(self, weights: Mapping[str, float]) -> Tensor:
         """The factor of each loss term in the backward pass, [terms]: loss scale / weight over all
-        ranks."""
-        inverse = [1 / weight for weight in weights.values()]
+        ranks; 0 for parts of terms."""
+        inverse = [0 if PART in term else 1 / weight for term, weight in weights.items()]
         return self._loss_scale.scaled(tf.constant(inverse, self.dtype))
 
     def sink(self) -> Sink:
@@ -200,7 +205,7 @@ def reduce_weights(
 
 def terms_without_targets(weights: Mapping[str, float]) -> list[str]:
     """The loss terms that no row of a step has a target for: their means are not defined."""
-    return [term for term, weight in weights.items() if weight == 0]
+    return [term for term, weight in weights.items() if weight == 0 and PART not in term]
 
 
 def check_replicas(optimizer: StepOptimizer) -> None:

@@ -29,12 +29,17 @@ class Order:
 
     def rows_at(self, start: int, stop: int) -> ndarray:
         """Row numbers (int64) of the positions start, …, stop - 1 of the endless stream."""
+        return self.fields_at(start, stop)["row"]
+
+    def fields_at(self, start: int, stop: int) -> dict[str, ndarray]:
+        """Of these positions of the stream, int64: the number of the "row", the "epoch" in which it
+        is seen, counted from 0, and the "position" itself."""
         positions = np.arange(start, stop, dtype=np.int64)
         epochs, within = np.divmod(positions, self.num_rows)
         parts = [within[:0]]
         for epoch in np.unique(epochs).tolist():
             parts.append(self._rows_of_epoch(epoch, within[epochs == epoch]))
-        return np.concatenate(parts)
+        return {"row": np.concatenate(parts), "epoch": epochs, "position": positions}
 
     def _rows_of_epoch(self, epoch, positions):
         return self._permutation(epoch)[positions]

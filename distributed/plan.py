@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ringbase.errors import InputError
 from ringbase.settings import MOST_ROWS, MOST_SEED, MOST_STEPS, Settings, setting, shown
@@ -213,6 +213,28 @@ def _epochs_in_words(epochs):
     return f"{about}{rounded:,.6g} epoch{'s' * (rounded != 1)}"
 
 
+class Length(NamedTuple):
+    """The length of a training in steps of one rank."""
+
+    steps: int
+    warmup_steps: int
+    decay_steps: int
+
+
+def length_of(settings: PlanSettings, rows: int) -> Length:
+    """The length of a training on `rows` rows of data."""
+    epochs = 3.0 if settings.num_train_epochs is None else settings.num_train_epochs
+    steps, warmup = settings.num_train_steps, settings.num_warmup_steps
+    decay = settings.num_decay_steps
+    if steps is None:
+        steps = int(rows / settings.batch_size * epochs)
+    if warmup is None:
+        warmup = int(steps * settings.warmup_proportion)
+    if decay is None:
+        decay = int(steps * settings.decay_proportion)
+    return Length(steps, warmup, decay)
+
+
 def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
     """The plan for `rows` rows of data and `size` ranks. Raises InputError: no step is left, or
     there is more warmup than steps."""
@@ -220,16 +242,8 @@ def make_plan(settings: PlanSettings, rows: int, size: int) -> Plan:
         raise InputError("there are no rows to train on")
     batch, keeps_batch = settings.batch_size, settings.global_batch_size is not None
     divisor = 1 if keeps_batch else size
-    epochs = 3.0 if settings.num_train_epochs is None else settings.num_train_epochs
-    steps_of_one, warmup_of_one = settings.num_train_steps, settings.num_warmup_steps
-    if steps_of_one is None:
-        steps_of_one = int(rows / batch * epochs)
-    if warmup_of_one is None:
-        warmup_of_one = int(steps_of_one * settings.warmup_proportion)
+    steps_of_one, warmup_of_one, decay_of_one = length_of(settings, rows)
     steps, warmup = steps_of_one // divisor, warmup_of_one // divisor
-    decay_of_one = settings.num_decay_steps
-    if decay_of_one is None:
-        decay_of_one = int(steps_of_one * settings.decay_proportion)
     batch_flag = "--global_batch_size" if keeps_batch else "--train_batch_size"
     length_flag = f"--num_train_{'steps' if settings.num_train_steps else 'epochs'}"
     if steps < 1:

@@ -53,8 +53,7 @@ def _predicted(
     kept: list = []
 
     def batch_of(number):
-        row_numbers = batches[number]
-        return collate(fields_of(rows, row_numbers, row_numbers))
+        return collate(fields_of(rows, batches[number]))
 
     def digest_of(number, output):
         # waits for the device

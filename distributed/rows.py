@@ -2,7 +2,7 @@
 ahead of time."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -163,25 +163,30 @@ class Feed:
 
     def micro_batches(self, plan: Plan, rank: int, position: int) -> list[Batch]:
         """A rank's share of the step whose rows start at `position`."""
-        numbers = self.order.rows_at(position, position + plan.global_batch_size)
+        of_stream = self.order.fields_at(position, position + plan.global_batch_size)
+        numbers = of_stream["row"]
         lengths = self.lengths(numbers)
         own = balanced(lengths, plan.size)[rank]
         micro_batches = []
         for places in micro_batches_of(own, lengths, plan.accumulation):
-            fields = fields_of(self.rows, numbers[places], position + places)
+            chosen = {name: values[places] for name, values in of_stream.items()}
+            fields = fields_of(self.rows, numbers[places], chosen)
             micro_batches.append(self.collate(fields))
         return micro_batches
 
     def batches_of_shapes(self) -> Iterator[Batch]:
         """A batch without rows, padding only, of each shape that XLA compiles for."""
-        none = np.zeros(0, np.int64)
-        return (collate(fields_of(self.rows, none, none)) for collate in self.collates_of_shapes)
+        fields = fields_of(self.rows, np.zeros(0, np.int64), self.order.fields_at(0, 0))
+        return (collate(fields) for collate in self.collates_of_shapes)
 
 
-def fields_of(rows: BatchRows, numbers: ndarray, positions: ndarray) -> dict[str, Any]:
-    """The columns of these rows, their numbers as "row" and, of their positions in the stream,
-    their "epoch"."""
-    return rows.take(numbers) | {"row": numbers, "epoch": positions // len(rows)}
+def fields_of(
+    rows: BatchRows, numbers: ndarray, of_stream: Mapping[str, ndarray] | None = None
+) -> dict[str, Any]:
+    """The columns of these rows, their numbers as "row", and what `Order.fields_at` says of their
+    places in the stream; without a stream their "epoch" is the first."""
+    places = {"epoch": np.zeros(len(numbers), np.int64)} if of_stream is None else of_stream
+    return rows.take(numbers) | {"row": numbers, **places}
 
 
 def prefetched(

@@ -785,13 +785,14 @@ class Pretraining(CommandJob, of=PRETRAINING):
     do_train: bool
     max_seq_length: int
     max_predictions_per_seq: int | None
-    masked_lm_prob: float | None
+    masked_lm_prob: float | str | None
     do_whole_word_mask: bool | None
     do_eval: bool
     eval_batch_size: int
     eval_steps: int | Literal['auto'] | None
     max_eval_steps: int
     input_file: str | list
+    mixture_alpha: float | str | None
     eval_input_file: str | list | None
     def __init__(
         self,
@@ -861,11 +862,12 @@ class Pretraining(CommandJob, of=PRETRAINING):
         do_train: bool = False,
         max_seq_length: int = 128,
         max_predictions_per_seq: int | None = None,
-        masked_lm_prob: float | None = None,
+        masked_lm_prob: float | str | None = None,
         do_whole_word_mask: bool | None = None,
         do_eval: bool = False,
         eval_batch_size: int = 8,
         eval_steps: int | Literal['auto'] | None = None,
         max_eval_steps: int = 100,
+        mixture_alpha: float | str | None = None,
         eval_input_file: str | PathLike[str] | list | None = None,
     ) -> None: ...

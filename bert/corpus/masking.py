@@ -24,8 +24,8 @@ class Masking:
     """How texts of a tokenizer are masked."""
 
     tokenizer: Tokenizer
-    # share of an example's tokens to predict; special tokens count too
-    masked_lm_prob: float
+    # share of an example's tokens to predict, or that of each example; special tokens count too
+    masked_lm_prob: float | Array
     max_predictions_per_seq: int
     do_whole_word_mask: bool
 

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from bert.corpus.shards import TOKENIZER, find_shards, is_arrow, open_shards
+from bert.corpus.shards import TOKENIZER, find_shards, is_arrow
 from tasks.pretraining.settings import COMMAND, GOOGLES_WARMUP, PretrainingConfig
-from tasks.runs.resolve.command import Count, Learned, Program, Say
+from tasks.pretraining.stream import corpora_of, note_of_twice, stream_of
+from tasks.runs.resolve.command import Count, Learned, Program, Say, Stream
 from tasks.runs.resolve.spec import Start
 from tasks.runs.resolve.start import Needs
 from tasks.runs.rows.reader import Readings
@@ -19,10 +20,13 @@ class Pretraining(Program[PretrainingConfig]):
 
     def needs(self, config: PretrainingConfig) -> Needs:
         # TFRecord shards are ids already: Google's program has no tokenizer
-        folder = tokenizer_of_shards(config.input_file)
+        folder = tokenizer_of_shards(config.corpora[0].patterns)
         return Needs(folder is not None, folder)
 
     def settled(self, config: PretrainingConfig, start: Start, say: Say) -> PretrainingConfig:
+        for corpus in config.corpora:
+            if note := note_of_twice(corpus.patterns):
+                say(note)
         given = config.training.plan.num_warmup_steps
         warmup = config.training.plan.resolved().num_warmup_steps
         if config.do_train and given != warmup != GOOGLES_WARMUP:
@@ -39,11 +43,14 @@ class Pretraining(Program[PretrainingConfig]):
         return replace(start, moments=moments)
 
     def train_rows(self, config: PretrainingConfig, start: Start, readings: Readings) -> Count:
-        files = find_shards(config.input_file)
-        if not is_arrow(files):  # TFRecord files are counted when they are converted
+        corpora = corpora_of(config)
+        if corpora is None:  # TFRecord files are counted when they are converted
             return Count()
-        _, manifest = open_shards(files)
-        return Count(sum(shard["examples"] for shard in manifest["shards"]), is_exact=True)
+        return Count(sum(corpus.num_rows for corpus in corpora), is_exact=True)
+
+    def stream(self, config: PretrainingConfig) -> Stream:
+        corpora = corpora_of(config)
+        return Stream() if corpora is None else stream_of(config, corpora)
 
 
 PROGRAM = Pretraining()

@@ -71,7 +71,7 @@ class Evaluation:
         if outputs is None:
             return []
         shares, candidate_ids = (values.tolist() for values in outputs[0])
-        batch = self.task.batch(fields_of(self.rows, first, first))
+        batch = self.task.batch(fields_of(self.rows, first))
         true_ids = batch["masked_ids"].tolist()
         of_tokens = zip(true_ids, candidate_ids, shares, strict=True)
         masked = dict(zip(batch["masked_tokens"].tolist(), of_tokens, strict=True))

@@ -9,8 +9,9 @@ from typing import Any
 
 from tasks.pretraining.definition import PROGRAM
 from tasks.pretraining.evaluation import Evaluation
+from tasks.pretraining.naming import Named
 from tasks.pretraining.settings import COMMAND, PretrainingConfig
-from tasks.pretraining.shards import open_rows
+from tasks.pretraining.shards import Source, open_rows
 from tasks.pretraining.task import head_of
 from tasks.runs.details import REPORT
 from tasks.runs.environment import result_file
@@ -34,15 +35,16 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
     work = resolved(PROGRAM, config, job)
     config, (one,) = work.config, work.runs
     start, history, settings = one.start, one.history, config.evaluation
-    source = "--input_file", config.input_file
+    source = Source("--input_file", config.corpora, trains=config.do_train)
     if config.do_train:
-        trained = open_rows(config.shards, job, start, source, one.seed)
+        trained = open_rows(config, job, start, source, one.seed)
         one.check_unchanged(trained[1], config)
     if config.eval_input_file:
-        source = "--eval_input_file", config.eval_input_file
+        source = Source("--eval_input_file", [Named(config.eval_input_file)], trains=False)
     evaluates = settings.do_eval or settings.eval_steps
     if evaluates:
-        task, data = open_rows(config.shards, job, start, source, EVALUATION_SEED)
+        held_out_source = source._replace(trains=False)
+        task, data = open_rows(config, job, start, held_out_source, EVALUATION_SEED)
     model = model_of(start, head_of(start.bert_config))
     held_out = None
     steps = start.steps

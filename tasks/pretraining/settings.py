@@ -5,12 +5,22 @@ from collections.abc import Mapping
 
 from bert.corpus.settings import GOOGLES_MASKS, given_masks
 from distributed.plan import PlanSettings
+from distributed.stages import DECAY, stages_of
 from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
+from tasks.pretraining.naming import Named, named_corpora, places_in
 from tasks.runs.commands import Command
-from tasks.runs.settings import EvaluationSettings, ProgramConfig, TrainingSettings, row_setting
+from tasks.runs.settings import (
+    EvaluationSettings,
+    ProgramConfig,
+    TrainingSettings,
+    data_setting,
+    row_setting,
+)
 
 GOOGLES_WARMUP = 10_000  # steps, by default
 MODERN_SHARE = 0.3  # of the tokens are masked
+LEAST_SHARE = 0.001
+MOST_ALPHA = 10
 
 
 class ShardSettings(Settings):
@@ -26,11 +36,12 @@ class ShardSettings(Settings):
         at_least=1,
         at_most=LONGEST_ROW,
     )
-    masked_lm_prob: float | None = row_setting(
+    masked_lm_prob: float | str | None = row_setting(
         None,
-        "fraction of the tokens that are masked",
+        "fraction of the tokens that are masked; 0.3:0.15@60% changes after 60 % of the training,"
+        " 0.3:0.15@5000 after 5,000 steps of one rank",
         shown_default="as the shards were built, else 0.15; for ModernBERT 0.3",
-        at_least=0.001,
+        at_least=LEAST_SHARE,
         at_most=1,
     )
     do_whole_word_mask: bool | None = row_setting(
@@ -39,17 +50,34 @@ class ShardSettings(Settings):
         shown_default="as the shards were built, else false",
     )
 
+    def check(self) -> None:
+        if isinstance(self.masked_lm_prob, str):
+            for stage in stages_of(self.masked_lm_prob, "masked_lm_prob"):
+                if not LEAST_SHARE <= stage.value <= 1:
+                    raise ValueError(
+                        f"--masked_lm_prob must be from {LEAST_SHARE} to 1, got"
+                        f" {float(stage.value):g} in {self.masked_lm_prob}"
+                    )
+
     def masks(self, built: Mapping, is_modern: bool = False) -> dict:
         """The settings of masks: of the flags, else of `built`, those that the shards were made
-        with, else Google's or ModernBERT's (Warner et al. 2024, section 2.2)."""
+        with, else Google's or ModernBERT's (Warner et al. 2024, section 2.2). A share that changes
+        may be used in full."""
         stated = {name: built[name] for name in GOOGLES_MASKS if name in built}
         stated |= given_masks(self)
         defaults = dict(GOOGLES_MASKS)
-        if is_modern:
-            share = stated.get("masked_lm_prob", MODERN_SHARE)
-            most = math.ceil(share * self.max_seq_length)
+        share = stated.get("masked_lm_prob", MODERN_SHARE)
+        if is_modern or isinstance(share, str):
+            most = math.ceil(highest(share) * self.max_seq_length)
             defaults |= {"masked_lm_prob": share, "max_predictions_per_seq": most}
         return defaults | stated
+
+
+def highest(share: str | float) -> float:
+    """The highest of the values of `--masked_lm_prob`."""
+    if not isinstance(share, str):
+        return share
+    return float(max(stage.value for stage in stages_of(share, "masked_lm_prob")))
 
 
 class HeldOutSettings(EvaluationSettings):
@@ -132,12 +160,21 @@ class PretrainingConfig(ProgramConfig):
     training: PretrainingSettings
     evaluation: HeldOutSettings
     input_file: str = setting(
-        help="shards to train on: comma-separated globs, .arrow or TFRecord files",
+        help="shards to train on: comma-separated globs, .arrow or TFRecord files; with weights,"
+        " such as 'news/*=0.7,books/*=0.3', a mixture of corpora, whose weights may change:"
+        " 'books/*=0:0.5@decay'",
         group="data",
         is_list=True,
         changes="data",
         reads="machine",
         describes="data",
+    )
+    mixture_alpha: float | str | None = data_setting(
+        None,
+        "instead of weights: each corpus that --input_file names has a share in proportion to its"
+        " number of rows to the power of this; 1: by size, 0: the same for all",
+        at_least=0,
+        at_most=MOST_ALPHA,
     )
     eval_input_file: str | None = setting(
         None,
@@ -151,6 +188,11 @@ class PretrainingConfig(ProgramConfig):
     @property
     def does_eval(self) -> bool:
         return self.evaluation.do_eval
+
+    @property
+    def corpora(self) -> list[Named]:
+        """What `--input_file` names: one corpus, or a mixture of several."""
+        return named_corpora(self.input_file, "input_file", self.mixture_alpha is not None)
 
     def void(self) -> Mapping[str, str]:
         reasons = dict(super().void())
@@ -168,6 +210,37 @@ class PretrainingConfig(ProgramConfig):
             raise ValueError(
                 "--init_moments needs --init_checkpoint, a folder in a run's checkpoints/"
             )
+        self.check_mixture()
+
+    def check_mixture(self) -> None:
+        """Raises ValueError: corpora, weights and places contradict each other or other flags."""
+        corpora, alpha = self.corpora, self.mixture_alpha
+        first = corpora[0] if corpora else Named("")
+        if isinstance(alpha, str):
+            for stage in stages_of(alpha, "mixture_alpha"):
+                if stage.value > MOST_ALPHA:
+                    raise ValueError(
+                        f"--mixture_alpha must be at most {MOST_ALPHA}, got {float(stage.value):g}"
+                    )
+        if alpha is not None and first.weight is not None:
+            raise ValueError(
+                "--mixture_alpha and weights in --input_file exclude each other: give one"
+            )
+        if len(corpora) == 1 and (alpha is not None or first.weight is not None):
+            what = "a weight" if alpha is None else "--mixture_alpha"
+            raise ValueError(
+                f"--input_file {self.input_file}: {what} needs several corpora, with commas between"
+                " them"
+            )
+        if DECAY in places_in(corpora, alpha, self.shards.masked_lm_prob):
+            kind = self.training.rate.lr_scheduler_type
+            if kind != "wsd":
+                raise ValueError(f"@{DECAY} needs --lr_scheduler_type wsd, got {kind}")
+        held_out = self.eval_input_file
+        if held_out and named_corpora(held_out)[0].weight is not None:
+            raise ValueError(f"--eval_input_file takes no weights, got {held_out}")
+        if not held_out and len(corpora) > 1 and (self.does_eval or self.evaluation.eval_steps):
+            raise ValueError("a mixture of corpora is evaluated on an --eval_input_file: give one")
 
 
 COMMAND = Command(

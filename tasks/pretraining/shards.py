@@ -2,17 +2,20 @@
 by tf.data."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
 from bert.corpus.masking import Masking
-from bert.corpus.settings import ExampleSettings
+from bert.corpus.settings import GOOGLES_MASKS, ExampleSettings
 from bert.corpus.shards import (
+    Manifest,
+    Shard,
+    differences,
     find_shards,
     is_arrow,
     open_shards,
@@ -22,12 +25,20 @@ from bert.corpus.shards import (
     write_shard,
 )
 from bert.heads import MASKED_WORDS
-from distributed.order import BlockOrder
 from distributed.rows import BatchRows
 from ringbase.errors import InputError, one_line
 from ringbase.files import build_folder, digest
 from ringbase.ragged import Ragged, offsets_of
-from tasks.pretraining.settings import ShardSettings
+from tasks.pretraining.naming import Named
+from tasks.pretraining.settings import PretrainingConfig, ShardSettings
+from tasks.pretraining.stream import (
+    Corpus,
+    PretrainingStream,
+    last_share,
+    names_of,
+    refuse_twice,
+    stream_of,
+)
 from tasks.pretraining.task import MaskedTask, head_of
 from tasks.runs.environment import cache_folder, writing_cache
 from tasks.runs.execute.job import Job
@@ -40,16 +51,89 @@ Columns = dict[str, np.ndarray | Ragged]
 PREDICTIONS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
+class Source(NamedTuple):
+    """What is read: the flag that names it, its corpora, and whether a training reads it."""
+
+    flag: str
+    named: Sequence[Named]
+    trains: bool
+
+    def __str__(self) -> str:
+        return ", ".join(each.patterns for each in self.named)
+
+
+class Opened(NamedTuple):
+    """The shards of one corpus."""
+
+    files: Mapping[Path, Manifest]
+    shards: Sequence[Shard]
+    manifest: Manifest
+
+
 def open_rows(
-    settings: ShardSettings, job: Job, start: Start, source: tuple[str, str], seed: int
+    config: PretrainingConfig, job: Job, start: Start, source: Source, seed: int
 ) -> tuple[MaskedTask, TrainingData]:
-    """The task and the memory-mapped rows of the shards that a flag names (`source` is the flag and
-    its value), on every rank. Raises InputError when they do not fit the flags or the model.
+    """The task and the memory-mapped rows of the shards of a source, on every rank. Raises
+    InputError when they do not fit each other, the flags or the model.
 
     Arrow shards are checked when rows are taken, so that the start does not wait for a large
     corpus. TFRecord files are converted once per machine.
     """
-    flag, patterns = source
+    flag, named = source.flag, source.named
+    settings = config.shards
+    opened = [open_corpus(each.patterns, settings, job, start, flag) for each in named]
+    refuse_mixture(named, opened, flag)
+    built = opened[0].manifest["settings"]
+    is_static = built["masking"] == "static"
+    head = head_of(start.bert_config)
+    masks = settings.masks(built, is_modern=head is MASKED_WORDS)
+    given = {"max_seq_length": settings.max_seq_length, **masks}
+    for name in ("max_seq_length", "max_predictions_per_seq")[: 1 + is_static]:
+        if built[name] > given[name]:
+            raise InputError(
+                f"--{name} must be at least {built[name]}, that of the shards, got {given[name]}"
+            )
+    rows = BatchRows([shard for corpus in opened for shard in corpus.shards])
+    key = digest(*(corpus.manifest for corpus in opened))
+    job.world.agree({f"the shards {source}": key})
+    drawn = "read from the shards" if is_static else "drawn again in every epoch"
+    job.run.say(f"{source}: {len(rows):,} examples, masks {drawn}")
+    if is_static:
+        say_or_refuse_masks(settings, job, flag)
+    has_next = built["next_sentence"]
+    if has_next and head is MASKED_WORDS:
+        raise InputError(
+            f"{flag}: the shards have next sentences, which ModernBERT does not predict: build them"
+            " with --nonext_sentence"
+        )
+    stream = PretrainingStream()
+    if source.trains:
+        names = names_of(named, [corpus.files for corpus in opened])
+        sizes = [sum(shard.num_rows for shard in corpus.shards) for corpus in opened]
+        stream = stream_of(config, [*map(Corpus, names, sizes)])
+    masking = None
+    if not is_static:
+        # of held-out examples always the last share, so that their scores can be compared
+        share = last_share(masks["masked_lm_prob"])
+        masking = Masking(start.words, **masks | {"masked_lm_prob": share})
+    task = MaskedTask(
+        settings.max_seq_length,
+        masking,
+        seed,
+        masks["max_predictions_per_seq"],
+        has_next,
+        head,
+        stream.masked_lm_prob,
+        stream.names,
+    )
+    return task, TrainingData(rows, key, stream.order, given, stream=stream)
+
+
+def open_corpus(
+    patterns: str, settings: ShardSettings, job: Job, start: Start, flag: str
+) -> Opened:
+    """The shards of one corpus. Raises InputError: they were made with another vocabulary than the
+    model's."""
     files = find_shards(patterns, flag)
     if is_arrow(files):
         if start.tokenizer is None:
@@ -66,37 +150,44 @@ def open_rows(
         most = settings.masks({})["max_predictions_per_seq"]
         limits = Limits(settings.max_seq_length, most, start.bert_config.vocab_size)
         folder = job.world.on_each_machine(converted, [*files], limits, flag)
-        files = find_shards(str(folder), flag)
-    shards, manifest = open_shards(files)
-    built = manifest["settings"]
-    is_static = built["masking"] == "static"
-    head = head_of(start.bert_config)
-    masks = settings.masks(built, is_modern=head is MASKED_WORDS)
-    given = {"max_seq_length": settings.max_seq_length, **masks}
-    for name in ("max_seq_length", "max_predictions_per_seq")[: 1 + is_static]:
-        if built[name] > given[name]:
+        return Opened(files, *open_shards(find_shards(str(folder), flag)))
+    return Opened(files, *open_shards(files))
+
+
+def refuse_mixture(named: Sequence[Named], opened: Sequence[Opened], flag: str) -> None:
+    """Raises InputError: corpora have a shard in common, or cannot be mixed."""
+    refuse_twice(named, [corpus.files for corpus in opened], flag)
+    first = facts_of_rows(opened[0].manifest)
+    for each, corpus in zip(named, opened, strict=True):
+        other = facts_of_rows(corpus.manifest)
+        if different := differences(first, other, first):
             raise InputError(
-                f"--{name} must be at least {built[name]}, that of the shards, got {given[name]}"
+                f"{flag}: the corpora {named[0].patterns} and {each.patterns} differ in"
+                f" {different}: build them with the same tokenizer, length, next sentences and"
+                " masks"
             )
-    rows = BatchRows(shards)
-    key = digest(manifest)
-    job.world.agree({f"the shards {patterns}": key})
-    drawn = "read from the shards" if is_static else "drawn again in every epoch"
-    job.run.say(f"{patterns}: {len(rows):,} examples, masks {drawn}")
-    if is_static:
-        for name in ("masked_lm_prob", "do_whole_word_mask"):
-            if name in settings.given:
-                job.run.say(f"note: --{name} changes nothing: the shards have masks")
-    masking = None if is_static else Masking(start.words, **masks)
-    most_masked = masks["max_predictions_per_seq"]
-    has_next = built["next_sentence"]
-    if has_next and head is MASKED_WORDS:
+
+
+def facts_of_rows(manifest: Manifest) -> dict[str, Any]:
+    """What corpora of a mixture must have in common, by name."""
+    settings = manifest["settings"]
+    names = "max_seq_length", "next_sentence", "masking", *GOOGLES_MASKS
+    facts = {name: settings.get(name) for name in names}
+    return {"tokenizer_digest": manifest["tokenizer_digest"], **facts}
+
+
+def say_or_refuse_masks(settings: ShardSettings, job: Job, flag: str) -> None:
+    """Says which settings of masks change nothing because the rows have theirs. Raises InputError:
+    masks cannot change along the training."""
+    share = settings.masked_lm_prob
+    if isinstance(share, str):
         raise InputError(
-            f"{flag}: the shards have next sentences, which ModernBERT does not predict: build them"
-            " with --nonext_sentence"
+            f"--masked_lm_prob {share}: the rows of {flag} have their masks, which cannot change:"
+            " build them with --masking dynamic, or leave it out"
         )
-    task = MaskedTask(settings.max_seq_length, masking, seed, most_masked, has_next, head)
-    return task, TrainingData(rows, key, BlockOrder, given)
+    for name in ("masked_lm_prob", "do_whole_word_mask"):
+        if name in settings.given:
+            job.run.say(f"note: --{name} changes nothing: the shards have masks")
 
 
 # -- Google's TFRecord files -----------------------------------------------------------------------

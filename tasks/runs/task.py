@@ -48,7 +48,7 @@ class Trainable:
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """The names of the loss terms."""
+        """The names of the loss terms. "mlm/news" is a part of "mlm", which is only logged."""
         return ("loss",)
 
     @property

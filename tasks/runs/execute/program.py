@@ -67,7 +67,7 @@ class SeedRun(NamedTuple):
         world = self.job.world
         settings = fixed_settings(data, config.training, self.seed)
         plan_of = partial(make_plan, rows=len(data.rows), size=world.ranks.launched_size)
-        note = world.on_first(refuse_changes, self.spec, settings, config, plan_of)
+        note = world.on_first(refuse_changes, self.spec, settings, config, plan_of, data.stream)
         if note:
             self.job.run.say(note)
 

@@ -49,7 +49,7 @@ from tasks.runs.execute.attention import why_not_cudnn
 from tasks.runs.execute.job import Job
 from tasks.runs.execute.loading import SavedModel, load_on_all
 from tasks.runs.history import TRAINING, History, began_here, files_of
-from tasks.runs.resolve.command import DATA, is_lengthened, schedule_of
+from tasks.runs.resolve.command import DATA, Stream, is_lengthened, schedule_of
 from tasks.runs.resolve.past import MODEL, RUN_FILE, TASK_FILE
 from tasks.runs.resolve.spec import RunSpec, Start, digest_of
 from tasks.runs.resolve.start import WEIGHTS
@@ -81,6 +81,7 @@ class TrainingData(NamedTuple):
     # by flag: must not change when a run is resumed
     settings: Mapping = {}
     commit: str | None = None  # the hub's, of its data set
+    stream: Stream = Stream()  # what changes along the training
 
 
 class Trained(NamedTuple):
@@ -93,7 +94,7 @@ class Trained(NamedTuple):
 def fixed_settings(data: TrainingData, config: TrainingSettings, seed: int) -> dict[str, Any]:
     """What must not change when a training goes on, by name."""
     settings = {f"--{name}": value for name, value in data.settings.items()}
-    return {**settings, **schedule_of(config, seed), DATA: data.key}
+    return {**settings, **schedule_of(config, seed), DATA: data.key, **data.stream.fixed()}
 
 
 def set_former_run_aside(run: Run, history: History) -> None:
@@ -251,7 +252,8 @@ class Trainer:
 
     def _announce(self, job: Job, plan: Plan, step: int, held_out: HeldOut | None) -> None:
         """Says the plan and the first step, and makes sure that all ranks have the same."""
-        job.run.say(str(plan))
+        for line in (str(plan), *self._data.stream.in_words(plan)):
+            job.run.say(line)
         recipe = [f"--{name} {value}" for name, value in self._config.recipe().items()]
         if recipe:
             job.run.say(f"recipe: {', '.join(recipe)}")
@@ -465,6 +467,8 @@ class Trainer:
             "hub_commits": {"model": spec.start.commit, "data_set": self._data.commit},
             "environment": environment(),
         }
+        if stream := self._data.stream.facts(plan):
+            facts["stream"] = stream
         job.run.write_json(RUN_FILE, masked(facts))
         job.run.begin(job.config)
 

@@ -80,6 +80,11 @@ class RunFiles(NamedTuple):
         # The first line holds the compilation, unless it is the only one.
         return statistics.median(values[1:] or values) if values else 0.0
 
+    def parts_of_losses(self) -> list[str]:
+        """The names of the losses of parts of the rows, such as "mlm/news"."""
+        names = dict.fromkeys(name for line in self.steps for name in line)
+        return [name for name in names if "/" in name]
+
     def planned_rates(self) -> list[tuple[float, float]]:
         """Steps, and the learning rates that the plan has for them."""
         known = {field.name for field in fields_of(ScheduleSettings)}

@@ -247,6 +247,12 @@ def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
             curve = Curve(label, points(run.evaluations, name), color, "dots")
             shown_curves.append(curve)
     yield chart(f"loss{', smoothed' * several}", losses, [*marks, *breaks])
+    parts = [] if several else runs[0].parts_of_losses()
+    curves_of_parts = []
+    for color, name in enumerate(parts):
+        values = smoothed(points(runs[0].steps, name))
+        curves_of_parts.append(Curve(name, values, color % MOST_COLORS))
+    yield chart("loss of each corpus, smoothed", curves_of_parts, breaks)
     yield chart("scores on held-out data", scores, marks, from_zero=False)
     yield chart("examples per second of the whole job", curves("examples_per_s"), breaks)
     rates = [*curves("learning_rate")]

@@ -4,7 +4,7 @@ Called on rank 0; nothing here computes, and nobody reads the flags or the folde
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -43,6 +43,23 @@ class Count(NamedTuple):
 
     number: int | None = None
     is_exact: bool = False
+
+
+class Stream:
+    """What of a training depends on the place in its stream of rows, besides the rate: nothing
+    here."""
+
+    def fixed(self) -> Mapping[str, str]:
+        """By flag, what must not change when the training goes on."""
+        return {}
+
+    def in_words(self, plan: Plan) -> Sequence[str]:
+        """Lines that belong to the plan."""
+        return ()
+
+    def facts(self, plan: Plan) -> Mapping[str, Any]:
+        """What run.json and `--plan` say of it."""
+        return {}
 
 
 class Program(Generic[Config]):
@@ -88,6 +105,10 @@ class Program(Generic[Config]):
         if number is not None:
             return Count(number, is_exact=True)
         return Count(*reader.rows_of(readings.of(reader, source)))
+
+    def stream(self, config: Config) -> Stream:
+        """What changes along the training, as far as it is known before its rows are made."""
+        return Stream()
 
 
 @dataclass(frozen=True)
@@ -246,10 +267,15 @@ def schedule_of(config: TrainingSettings, seed: int) -> dict[str, Any]:
 
 
 def refuse_changes(
-    spec: RunSpec, settings: Mapping[str, Any], config: ProgramConfig, plan_of: PlanOf
+    spec: RunSpec,
+    settings: Mapping[str, Any],
+    config: ProgramConfig,
+    plan_of: PlanOf,
+    stream: Stream,
 ) -> str | None:
     """Raises InputError for the first of these settings, by name, that is not as the training which
-    goes on began with, with both values; and how to train on.
+    goes on began with, with both values; and how to train on. What the stream says of itself is
+    among them.
 
     Length and schedule may change as long as the steps so far had the rates that the new ones give
     them. Returns what to say then. `plan_of` makes the plan of settings.
@@ -261,6 +287,8 @@ def refuse_changes(
     differing = {}
     for name in dict.fromkeys([*before, *settings]):
         default = defaults.get(name)
+        if default is MISSING:
+            default = None
         old, new = before.get(name, default), settings.get(name, default)
         if old != new:
             differing[name] = old, new
@@ -274,8 +302,15 @@ def refuse_changes(
             return f"note: {changed}: accepted if the steps so far had the same rates"
         if has_same:
             return f"note: {changed}: the steps so far had the same rates"
-    name, (old, new) = next(iter(differing.items()))
+    # whose places in the stream are shares of the length
+    moved = stream.fixed().keys() - {f"--{name}" for name in spec.changed}
+    name = next((name for name in differing if name not in moved), next(iter(differing)))
+    old, new = differing[name]
     difference = f"{name} = {old}, this command has {new}"
+    if name.removeprefix("--") in OF_LENGTH:
+        for other in differing.keys() & moved:
+            was, now = differing[other]
+            difference += f", by which {other} would be {now} instead of {was}"
     if name == DATA:
         difference = f"other training data: {_change_of_data(spec)}"
     moments = ""

@@ -3,7 +3,7 @@
 Nothing is written but the cache of remote inputs, and no model is downloaded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
@@ -59,10 +59,18 @@ def planned(
             for name, value in schedule_of(found.config.training, spec.seed).items():
                 if name in now or name.removeprefix("--") in RECIPE:
                     now[name] = value
-            if note := refuse_changes(spec, now, found.config, plan_of):
+            stream = program.stream(found.config)
+            now |= stream.fixed()
+            if note := refuse_changes(spec, now, found.config, plan_of, stream):
                 say(note)
         if "train" in spec.does and not spec.start.is_complete:
             plan = _plan_of(found.config, counted(), num_ranks, say)
+        along_stream: Mapping[str, Any] = {}
+        if plan:
+            stream = program.stream(found.config)
+            along_stream = stream.facts(plan)
+            for line in stream.in_words(plan):
+                say(line)
         is_exact = plan is not None and counted().is_exact
         runs.append(
             {
@@ -71,6 +79,7 @@ def planned(
                 "ranks": num_ranks,
                 "plan": asdict(plan) if plan and is_exact else None,
                 "plan_about": asdict(plan) if plan and not is_exact else None,
+                **({"stream": along_stream} if along_stream else {}),
             }
         )
     return runs
