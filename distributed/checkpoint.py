@@ -26,7 +26,7 @@ from safetensors.numpy import load_file, save_file
 
 from distributed import launcher
 from distributed.arrays import host_view
-from distributed.found import checkpoints_in, complete_checkpoints, folder_name
+from distributed.found import STATE_FILE, checkpoints_in, complete_checkpoints, folder_name
 from distributed.loss_scale import LOSS_SCALE
 from distributed.optimizer import StepOptimizer
 from distributed.plan import LoopSettings, State
@@ -201,7 +201,7 @@ class Checkpoints:
         def fill(folder):
             for write in writes:
                 write(folder)
-            write_json(folder / "state.json", asdict(state))
+            write_json(folder / STATE_FILE, asdict(state))
             manifest.seal(folder, state.position)
 
         final = self.folder / folder_name(state.position)

@@ -11,6 +11,7 @@ from ringbase.errors import InputError, Unreadable
 from ringbase.files import read_object
 
 CHECKPOINTS = "checkpoints"  # the folder of a run that has them
+STATE_FILE = "state.json"  # of a checkpoint
 
 
 class Found(NamedTuple):
@@ -46,7 +47,7 @@ def read_checkpoint(path: Path) -> State:
         manifest.check_intact(path)
     except InputError as error:
         raise type(error)(f"{path}: {error}") from error
-    file = path / "state.json"
+    file = path / STATE_FILE
     values = read_object(file)
     names = {field.name for field in fields(State)}
     needed = {field.name for field in fields(State) if field.name != "evaluated_by"}

@@ -467,6 +467,8 @@ class Trainer:
             "hub_commits": {"model": spec.start.commit, "data_set": self._data.commit},
             "environment": environment(),
         }
+        if spec.start.origin:
+            facts["origin"] = spec.start.origin
         if stream := self._data.stream.facts(plan):
             facts["stream"] = stream
         job.run.write_json(RUN_FILE, masked(facts))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distributed.found import CHECKPOINTS, Found, newest_intact
+from distributed.found import CHECKPOINTS, STATE_FILE, Found, newest_intact
 from ringbase.errors import InputError, shortened
 from ringbase.files import read_object
 from tasks.runs.environment import result_file
@@ -98,11 +98,7 @@ def settings_of(place: Path) -> Mapping[str, Any]:
     """The settings that the model in the folder of a model or of a checkpoint was trained with, by
     flag: those of its TASK_FILE, of a complete training's checkpoint those of its model's, else of
     the run.json of its run; empty without any. Raises InputError: the file is damaged."""
-    run = place
-    if place.name == MODEL:
-        run = place.resolve().parent
-    elif place.resolve().parent.name == CHECKPOINTS:
-        run = place.resolve().parent.parent
+    run = run_of(place)
     files = [place / TASK_FILE]
     if (run / result_file(trains=True)).is_file():
         files.append(run / MODEL / TASK_FILE)
@@ -110,6 +106,32 @@ def settings_of(place: Path) -> Mapping[str, Any]:
         if file.is_file():
             return read_object(file)
     return config_of(run)
+
+
+def run_of(place: Path) -> Path:
+    """The folder of the run that the folder of a model or of a checkpoint belongs to; of another
+    place the place itself."""
+    if place.name == MODEL:
+        return place.resolve().parent
+    if place.resolve().parent.name == CHECKPOINTS:
+        return place.resolve().parent.parent
+    return place
+
+
+def origin_of(place: Path) -> dict[str, Any] | None:
+    """Which run has trained the weights in the folder of a model or of a checkpoint: its folder,
+    the digest of what it was (`spec` of its run.json), and the steps; None if it is no run's."""
+    run = run_of(place)
+    facts = facts_of(run)
+    if run == place or not facts:
+        return None
+    steps = None
+    file = run / result_file(trains=True)
+    if place.name != MODEL:
+        steps = read_object(place / STATE_FILE).get("step")
+    elif file.is_file():
+        steps = read_object(file).get("steps")
+    return {"run": str(run), "spec": facts.get("spec"), "step": steps}
 
 
 def models_in(folder: Path) -> str:

@@ -25,6 +25,8 @@ class Start:
     state: State | None = None
     reason: str = "initial values"  # where the weights come from, for messages
     commit: str | None = None  # of the weights, if they are the hub's
+    # which run has trained the weights that a new run begins with, if one has (past.py)
+    origin: Mapping[str, Any] | None = None
     # which keep their initial values although `weights` has them
     fresh_tensors: tuple[str, ...] = ()
     moments: Path | None = None  # a checkpoint whose optimizer's moments a new run takes over

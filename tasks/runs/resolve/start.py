@@ -22,6 +22,7 @@ from tasks.runs.resolve.past import (
     facts_of,
     models_in,
     newest_foreign,
+    origin_of,
     seeds_in,
     settings_of,
 )
@@ -219,9 +220,17 @@ def start_of_model(config: ModelSettings, say: Say, needs: Needs) -> Start:
     reason = f"--{flag} {named}" if named else "initial values"
     if commit:
         reason += f", commit {commit}"
+    saved: Mapping = {}
+    origin = None
+    if source is not None:
+        saved, origin = settings_of(source), origin_of(source)
+    if origin:
+        step = "" if origin["step"] is None else f"step {origin['step']:,} of "
+        reason += f", {step}the run in {origin['run']}"
     bert_config, words = _configuration_and_tokenizer(config, source, say, needs)
-    saved: Mapping = settings_of(source) if source is not None else {}
-    return Start(bert_config, words, source, reason=reason, commit=commit, saved=saved)
+    return Start(
+        bert_config, words, source, reason=reason, commit=commit, saved=saved, origin=origin
+    )
 
 
 def _configuration_and_tokenizer(
