@@ -30,7 +30,7 @@ from ringbase.errors import InputError, one_line
 from ringbase.files import build_folder, digest
 from ringbase.ragged import Ragged, offsets_of
 from tasks.pretraining.naming import Named
-from tasks.pretraining.settings import PretrainingConfig, ShardSettings
+from tasks.pretraining.settings import PretrainingConfig, ShardSettings, highest
 from tasks.pretraining.stream import (
     Corpus,
     PretrainingStream,
@@ -111,6 +111,8 @@ def open_rows(
         names = names_of(named, [corpus.files for corpus in opened])
         sizes = [sum(shard.num_rows for shard in corpus.shards) for corpus in opened]
         stream = stream_of(config, [*map(Corpus, names, sizes)])
+        if note := limit_of_masks(masks, settings.max_seq_length):
+            job.run.say(note)
     masking = None
     if not is_static:
         # of held-out examples always the last share, so that their scores can be compared
@@ -174,6 +176,18 @@ def facts_of_rows(manifest: Manifest) -> dict[str, Any]:
     names = "max_seq_length", "next_sentence", "masking", *GOOGLES_MASKS
     facts = {name: settings.get(name) for name in names}
     return {"tokenizer_digest": manifest["tokenizer_digest"], **facts}
+
+
+def limit_of_masks(masks: Mapping[str, Any], length: int) -> str | None:
+    """What to say if rows may have fewer masks than a share that changes says."""
+    share, most = masks["masked_lm_prob"], masks["max_predictions_per_seq"]
+    if not isinstance(share, str) or most >= highest(share) * length:
+        return None
+    longest = int(most / highest(share))
+    return (
+        f"note: --max_predictions_per_seq {most} is less than --masked_lm_prob {share} asks for in"
+        f" rows of more than {longest} tokens"
+    )
 
 
 def say_or_refuse_masks(settings: ShardSettings, job: Job, flag: str) -> None:

@@ -12,14 +12,20 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 from harness.simulation.options import Options
-from harness.simulation.watch import NUM_ROWS, PRIMES, SEED, Watch, hash_after
+from harness.simulation.watch import (
+    NUM_ROWS,
+    PRIMES,
+    SEED,
+    Watch,
+    hash_after,
+    order_of_rows,
+)
 from safetensors.numpy import load_file, save_file
 
 from distributed.checkpoint import Checkpoints, SavedOptimizer
 from distributed.collectives import Collectives
 from distributed.fit import fit, restored
 from distributed.joining import started
-from distributed.order import Order
 from distributed.plan import LoopSettings, PlanSettings, make_plan
 from distributed.rows import Feed, Rows
 from distributed.run import Run
@@ -189,7 +195,7 @@ def program(world: World, folder: Path, options: Options, watch: Watch) -> None:
                 best="score" if options.keeps_best else None,
             )
             rows = Rows(pa.table({"row_id": pa.array(range(NUM_ROWS))}))
-            feed = Feed(rows=rows, order=Order(NUM_ROWS, SEED), collate=dict)
+            feed = Feed(rows=rows, order=order_of_rows(), collate=dict)
             state = fit(step, feed, plan, checkpoints, run, loop, state, held_out)
         run.write_json("result.json", {"step": state.step})
         world.on_first(run.publish, True)

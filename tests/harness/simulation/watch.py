@@ -13,14 +13,18 @@ from harness.simulation.scheduler import Fault, Process
 from safetensors.numpy import load_file
 
 from distributed.found import complete_checkpoints, read_checkpoint
-from distributed.order import Order
+from distributed.mixture import Mixture
 from distributed.plan import State
+from distributed.stages import Table
 from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError
 from ringbase.files import read_object
 
 NUM_ROWS, SEED = 97, 5
+# of three corpora, whose weights change during the training, in the middle of a step
+SIZES = 60, 30, 7
+WEIGHTS: Table[tuple[int, ...]] = Table((0, 70, 330), ((3, 1, 0), (1, 1, 1), (0, 2, 5)))
 PRIMES = np.array([2, 3, 5, 7, 11, 13, 17, 19, 23, 29])
 MODULUS = 2.0**40  # of hashes, exact in float64
 CHECKPOINT_FILES = {"model.safetensors", "optimizer.safetensors", "state.json"}
@@ -32,6 +36,10 @@ def hash_after(before: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.asarray((before * 31 + rows @ weights + 1) % MODULUS)
 
 
+def order_of_rows() -> Mixture:
+    return Mixture(SIZES, WEIGHTS, SEED)
+
+
 class Watch:
     """Sees what all ranks do, and raises Fault when something does not hold."""
 
@@ -40,7 +48,7 @@ class Watch:
         self.saved = 0  # rows of the newest checkpoint that was said to be complete
         self.applied: dict[Process, int] = {}  # the last step of each process
         self._wanted: dict[Any, list[bool]] = {}
-        self._order = Order(NUM_ROWS, SEED)
+        self._order = order_of_rows()
         # what the variables must be after each step, from the order of the rows alone
         self._right = [(np.zeros(NUM_ROWS), np.zeros([]))]
 
