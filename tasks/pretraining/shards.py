@@ -111,6 +111,7 @@ def open_rows(
         names = names_of(named, [corpus.files for corpus in opened])
         sizes = [sum(shard.num_rows for shard in corpus.shards) for corpus in opened]
         stream = stream_of(config, [*map(Corpus, names, sizes)])
+        job.world.agree({"what changes along the training": stream.fixed()})
         if note := limit_of_masks(masks, settings.max_seq_length):
             job.run.say(note)
     masking = None

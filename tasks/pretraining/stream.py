@@ -143,8 +143,11 @@ class PretrainingStream(Stream):
 
 def rows_and_values(table: Table) -> list[dict[str, Any]]:
     """A table for JSON."""
-    pairs = zip(table.starts, table.values, strict=True)
-    return [{"from_row": row, "value": value} for row, value in pairs]
+    pairs = []
+    for row, value in zip(table.starts, table.values, strict=True):
+        is_of_all = isinstance(value, tuple)  # the weights of all corpora
+        pairs.append({"from_row": row, "value": [*value] if is_of_all else value})
+    return pairs
 
 
 def corpora_of(config: PretrainingConfig) -> list[Corpus] | None:

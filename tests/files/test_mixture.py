@@ -93,10 +93,10 @@ def test_any_number_of_ranks_sees_the_same_rows_also_after_resumes_and_deaths(ra
     order = mixture()
     rows = Rows(pa.table({"number": pa.array(range(sum(SIZES)), pa.int64())}))
     feed = Feed(rows=rows, order=order, collate=dict)
-    settings = PlanSettings(global_batch_size=24, num_train_steps=60)
+    settings = PlanSettings(global_batch_size=24, num_train_steps=48)
     found: Counter = Counter()
-    for step in range(60):
-        size = ranks[step * len(ranks) // 60]
+    for step in range(48):
+        size = ranks[step * len(ranks) // 48]
         plan = make_plan(settings, len(rows), size)
         if size > 1 and step % 3 == 2:  # the survivors take the step of all
             plan = plan.on_ranks(size - 1)
@@ -104,7 +104,7 @@ def test_any_number_of_ranks_sees_the_same_rows_also_after_resumes_and_deaths(ra
             for batch in feed.micro_batches(plan, rank, step * 24):
                 names = "number", "epoch", "position", "corpus"
                 found.update(zip(*(batch[name].tolist() for name in names), strict=True))
-    fields = order.fields_at(0, 60 * 24)
+    fields = order.fields_at(0, 48 * 24)
     names = "row", "epoch", "position", "corpus"
     assert found == Counter(zip(*(fields[name].tolist() for name in names), strict=True))
 

@@ -12,6 +12,7 @@ from harness import jobs
 from harness.program_runs import bert, command, metrics_in, refusal, weights_in
 from harness.texts import ALL_WORDS, write_model
 
+import ringbert
 from bert.corpus.masking import Masking
 from bert.corpus.shards import find_shards, open_shards
 from bert.text import tokenizer
@@ -130,6 +131,7 @@ def test_a_mixture_learns_and_tells_what_it_was(corpora, trained):
     page = (trained / "report.html").read_text()
     assert "loss of each corpus, smoothed" in page
     assert "mlm/books" in page
+    assert "books 2." in page or "books 1." in page
 
 
 def test_the_plan_says_how_often_each_corpus_is_seen(corpora, trained, tmp_path, capsys):
@@ -194,6 +196,7 @@ def test_masks_follow_the_schedule_by_the_place_in_the_stream(corpora):
         assert weights["nsp/a"] + weights["nsp/b"] == weights["nsp"] == 16
 
 
+@pytest.mark.slow
 def test_held_out_examples_have_the_last_share_of_masks(corpora, tmp_path, capsys):
     """So that scores of trainings with the same end can be compared."""
     held_out = f"--eval_input_file={corpora}/reviews", "--do_eval", "--nodo_train"
@@ -280,6 +283,29 @@ def test_a_run_goes_on_with_the_same_mixture_alone(corpora, trained, capsys, fla
             continue
         call = functools.partial(pretrain, corpora, trained, *given, mixture=mixture)
         refusal(capsys, "bert-pretraining", call, *named)
+
+
+def test_toml_and_python_name_corpora_in_lists(corpora, tmp_path, capsys):
+    listed = [f"{corpora}/news=7", f"{corpora}/books=3:2@50%"]
+    table = f'input_file = {json.dumps(listed)}\nmasked_lm_prob = "0.3:0.15@12"\n'
+    (tmp_path / "mixture.toml").write_text(table)
+    job = ringbert.Pretraining(
+        input_file=listed,
+        masked_lm_prob="0.3:0.15@12",
+        bert_config_file=corpora / "bert_config.json",
+        num_train_steps=STEPS,
+        global_batch_size=BATCH,
+        max_seq_length=LENGTH,
+        do_lower_case=True,
+        output_dir=tmp_path / "run",
+    )
+    (planned,) = job.plan()
+    config, _ = files_of(corpora)
+    with pytest.raises(SystemExit):
+        bert("pretraining", tmp_path, config, *TRAIN, f"--config={tmp_path}/mixture.toml", "--plan")
+    (of_toml,) = json.loads(capsys.readouterr().out)
+    assert planned["stream"] == of_toml["stream"]
+    assert [piece["value"] for piece in planned["stream"]["weights"]] == [[7, 3], [7, 2]]
 
 
 def test_a_temperature_gives_the_shares_of_its_formula(corpora, tmp_path, capsys):

@@ -48,6 +48,7 @@ class RunFiles(NamedTuple):
     group: str = ""
     metric: str | None = None
     plan: Mapping[str, float] = {}
+    stream: Mapping = {}  # what changes along it, and how often each corpus is seen
     config: Mapping = {}
     describes: Mapping[str, Mapping[str, str]] = {}  # the flags of its "model" and its "data"
     environment: Mapping = {}
@@ -206,6 +207,7 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         group,
         metric=run.get("metric"),
         plan=run["plan"],
+        stream=run.get("stream", {}),
         config=run.get("config", {}),
         describes=run.get("describes", {}),
         environment=run["environment"],

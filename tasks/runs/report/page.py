@@ -359,11 +359,18 @@ def facts_of(run: RunFiles) -> dict[str, str]:
         "model": ", ".join(names_of(run, "model")),
         "weights from": run.start,
         "data": ", ".join(names_of(run, "data")),
+        "corpora": ", ".join(seen(run)),
         "started": date(run.began_s),
         "took": duration(run.seconds),
         "machine": run.environment.get("machine", ""),
         "packages": versions_of(run),
     }
+
+
+def seen(run: RunFiles) -> Iterator[str]:
+    """How often the training sees each corpus of a mixture."""
+    for corpus in run.stream.get("corpora", ()):
+        yield f"{corpus['name']} {corpus['seen']:.3g} times"
 
 
 def history_of(run: RunFiles) -> str:
