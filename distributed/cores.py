@@ -1,12 +1,63 @@
-"""How many cores this process may use: its affinity mask, the quota of its control groups, and what
-the user says in OMP_NUM_THREADS."""
+"""How many cores this process may use: its affinity mask, the quota of its control groups, what the
+user says in OMP_NUM_THREADS, and its run's share of a machine that several runs have together."""
 
+import contextlib
 import math
 import os
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 GROUPS = Path("/sys/fs/cgroup")
 THREADS = "OMP_NUM_THREADS"
+# Set for the ranks of one of several runs on a machine: which of its slots are this run's.
+SLOTS = "RINGBERT_SLOTS"
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The slots of a run on its machine, which other runs share; each has as many of the cores, and
+    the GPU of its number."""
+
+    first: int
+    count: int
+    total: int  # on the machine
+
+    def __str__(self) -> str:
+        """As the variable has them, "2-3/8"."""
+        return f"{self.first}-{self.first + self.count - 1}/{self.total}"
+
+    def of(self, cores: set[int]) -> set[int]:
+        """Those of the machine's cores that are this run's; with more slots than cores, slots share
+        them."""
+        numbers = sorted(cores)
+        own = set()
+        for slot in range(self.first, self.first + self.count):
+            start = slot * len(numbers) // self.total
+            stop = max(start + 1, (slot + 1) * len(numbers) // self.total)
+            own.update(numbers[start:stop])
+        return own
+
+
+def own_slots() -> Slots | None:
+    """Those of this process's run; None where it has its machines for itself."""
+    text = os.environ.get(SLOTS)
+    if not text:
+        return None
+    first, last, total = map(int, text.replace("/", "-").split("-"))
+    return Slots(first, last - first + 1, total)
+
+
+@cache  # a second time would take a share of the share
+def pin() -> None:
+    """Keeps this process, with the threads that it has so far, on the cores of its slots."""
+    slots = own_slots()
+    if slots is None:
+        return
+    cores = slots.of(os.sched_getaffinity(0))
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cores)
 
 
 def wanted_threads() -> int | None:

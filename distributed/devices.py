@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distributed.cores import THREADS, quota, slurm_cores, wanted_threads
+from distributed.cores import THREADS, own_slots, quota, slurm_cores, wanted_threads
 from distributed.messages import Messages
 from ringbase.errors import InputError
 from ringbase.settings import Settings, setting
@@ -66,7 +66,10 @@ def own_cores(world: Messages) -> Device:
     total = os.cpu_count() or 1
     num_sharing = sum(bool(mask & mine) for mask in masks)
     threads = int(min(max(1, len(mine) // num_sharing), slurm_cores()))
-    in_group = sum(other == group for _, _, other in everyone)
+    in_group: float = sum(other == group for _, _, other in everyone)
+    slots = own_slots()
+    if slots:  # other runs are in the group too
+        in_group = in_group * slots.total / slots.count
     share = max(1, int(limit / in_group)) if limit < math.inf else threads
     wanted = wanted_threads()
     notes = []
@@ -76,7 +79,9 @@ def own_cores(world: Messages) -> Device:
         cores = f"{limit:g} cores of {total}"
         notes.append(f"a control group ({group}) limits its processes to {cores}")
     advice = "mpirun --bind-to none (bert-launch sets it) or srun --cpus-per-task gives them all"
-    if len(set().union(*masks)) < total:
+    if slots:
+        notes.append(f"slots {slots} of this machine: {len(mine)} of {total} cores")
+    elif len(set().union(*masks)) < total:
         notes.append(f"each rank is bound to {len(mine)} of {total} cores; {advice}")
     return Device("cpu", wanted or min(threads, share), notes=tuple(notes))
 
@@ -100,7 +105,16 @@ def use_device(world: Messages, settings: DeviceSettings) -> Device:
                 device, notes=(*device.notes, f"{hidden} hides the GPUs of this machine")
             )
         return device
-    index = number_on_machine(world) % len(gpus)
+    number = number_on_machine(world)
+    if slots := own_slots():
+        number += slots.first
+        if slots.total > len(gpus) and not settings.share_gpus:
+            raise InputError(
+                f"{slots.total} slots of this machine would share {len(gpus)}"
+                f" GPU{'s' * (len(gpus) != 1)}: give it a slot for each GPU (-np, or its number in"
+                " -H), or --share_gpus"
+            )
+    index = number % len(gpus)
     tf.config.set_visible_devices([gpus[index]], "GPU")
     tf.config.experimental.set_memory_growth(gpus[index], True)
     name, bus_id = _name_and_bus_id()

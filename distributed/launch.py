@@ -58,6 +58,7 @@ GRACE_S, KILL_S = 30.0, 10.0
 # A program that is alone takes SIGTERM soon after its first request for a repetition of it.
 ALONE_KILL_S = 2.0
 WELL = (0, Preempted.STATUS)  # statuses of a program that ended as it should
+NO_ANSWER = "not started: no answer from"  # begins the error of a job whose hosts do not answer
 TICK_S = 0.2
 FINAL = (0, Preempted.STATUS, 1, 2)  # statuses after which another start would end in the same way
 EARLY_FINAL = (128 + signal.SIGBUS, 213)  # the same of a job whose ranks have not all joined
@@ -192,8 +193,7 @@ def _on_ready_hosts(options):
     if not hosts or not options.restarts:
         text = shlex.join([*shell, lost[0], "true"])
         raise InputError(
-            f"not started: no answer from {', '.join(lost)}: `{text}` must end within"
-            f" {ANSWER_S} s and ask nothing"
+            f"{NO_ANSWER} {', '.join(lost)}: `{text}` must end within {ANSWER_S} s and ask nothing"
         )
     ranks = min(options.num_proc, sum(hosts.values()))
     say(

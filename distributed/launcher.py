@@ -21,7 +21,7 @@ import sys
 import time
 from typing import BinaryIO
 
-from distributed.cores import quota, wanted_threads
+from distributed.cores import own_slots, quota, wanted_threads
 
 RECORDS = r"joined|stops|runs|error [^\n]*|ended \d+"
 LONGEST_BYTES = 3000  # of a message, so that a record is one write to a pipe
@@ -211,6 +211,8 @@ def share_of_cores() -> int:
         return own
     limit, _ = quota()
     own = max(1, int(min(own, limit)))
+    if slots := own_slots():
+        own = max(1, own * slots.count // slots.total)
     sizes = [os.environ.get(name, "") for name in LOCAL_SIZE_VARIABLES]
     num_ranks = next((int(size) for size in sizes if size.isdigit()), 1)
     return max(1, own // max(1, num_ranks))

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Literal
 
-from distributed import launcher
+from distributed import cores, launcher
 from distributed.devices import Device, DeviceSettings, own_cores, use_device
 from distributed.joining import communicator, starting
 from distributed.messages import FirstRankError, Messages
@@ -67,6 +67,7 @@ class World(Messages):
         watchdog. `comm` is an mpi4py communicator of a part of the processes. Raises InputError if
         MPI sees one of several processes that a launcher started, or if a rank can get no GPU.
         """
+        cores.pin()
         comm, problem = communicator() if comm is None else (comm, "")
         program = program or Path(sys.argv[0]).name
         watchdog = Watchdog(stalls)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         TextFeatures,
         export,
     )
+    from ringbert.searching.results import Found, search
 
 __all__ = [
     "Answer",
@@ -38,6 +39,7 @@ __all__ = [
     "Embedding",
     "Entity",
     "Features",
+    "Found",
     "InputError",
     "Prediction",
     "Pretraining",
@@ -52,6 +54,7 @@ __all__ = [
     "__version__",
     "export",
     "launch",
+    "search",
 ]
 # where they are, the cheapest first
 _MODULES = (
@@ -59,6 +62,7 @@ _MODULES = (
     "ringbert.jobs",
     "ringbert.job",
     "ringbert.launching",
+    "ringbert.searching.results",
     "ringbert.predictors",
 )
 

@@ -105,12 +105,8 @@ def launch(
         hosts = ",".join(f"{host}:{slots}" for host, slots in hosts.items())
     if not isinstance(mpi_args, str):
         mpi_args = shlex.join(mpi_args)
-    options = {"-np": ranks, "--restarts": restarts, "-H": hosts, "-p": ssh_port}
-    options["--mpi-args"] = mpi_args
-    argv = [f"{flag}={value}" for flag, value in options.items() if value is not None]
-    if elastic:
-        argv.append("--elastic")
-    command = [*PYTHON, "distributed.launch", *argv, "--", *job.command]
+    options = {"--restarts": restarts, "-H": hosts, "-p": ssh_port, "--mpi-args": mpi_args}
+    command = launch_command(job.command, ranks, options, elastic)
     own = {name: str(value) for name, value in (environment or {}).items()}
     variables = {**os.environ, **own}
     variables[COMMAND] = f"ringbert.launch({job.call}, ranks={ranks})"
@@ -134,6 +130,17 @@ def launch(
     return Result(details["scores"], folder, details["seconds"], details["world_size"], details)
 
 
+def launch_command(
+    job: Sequence[str], ranks: int, options: Mapping[str, object], elastic: bool = False
+) -> list[str]:
+    """bert-launch with those of its options that are not None."""
+    given = {"-np": ranks, **options}
+    argv = [f"{flag}={value}" for flag, value in given.items() if value is not None]
+    if elastic:
+        argv.append("--elastic")
+    return [*PYTHON, "distributed.launch", *argv, "--", *job]
+
+
 class Ended(NamedTuple):
     """How bert-launch has ended."""
 
@@ -154,19 +161,11 @@ def run(command: Sequence[str], environment: dict[str, str], is_shown: bool) -> 
     elif is_shown and stream.isatty():
         width = columns(stream.fileno())
     environment[TERMINAL] = str(width)
-    errors, end_of_launcher = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    environment[CALLER] = name_of_pipe(end_of_launcher)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     printed, is_interrupted = "", False
-    # in a group of its own: a terminal and Jupyter send SIGINT to all of theirs
-    with subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        process_group=0,
-    ) as process:
+    launched = Launched(command, environment, subprocess.PIPE)
+    process = launched.process
+    with process:
         assert process.stdout is not None
         while True:
             try:
@@ -181,7 +180,29 @@ def run(command: Sequence[str], environment: dict[str, str], is_shown: bool) -> 
             except KeyboardInterrupt:
                 is_interrupted = True
                 process.send_signal(signal.SIGINT)
-    os.close(end_of_launcher)
-    with os.fdopen(errors, "rb") as file:
-        error = (file.read() or b"").decode()
-    return Ended(status, error, printed, is_interrupted)
+    return Ended(status, launched.error(), printed, is_interrupted)
+
+
+class Launched:
+    """bert-launch as a process of its own, with which its ranks end, and which ends with this
+    thread."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], output: Any):
+        """`environment` has TERMINAL; `output` is where all that is printed goes."""
+        self._errors, self._end_of_launcher = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # in a group of its own: a terminal and Jupyter send SIGINT to all of theirs
+        self.process = subprocess.Popen(
+            command,
+            env={**environment, CALLER: name_of_pipe(self._end_of_launcher)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+
+    def error(self) -> str:
+        """What it, or the program, has told of why the job failed; "" if nothing. Asked once, after
+        its end."""
+        os.close(self._end_of_launcher)
+        with os.fdopen(self._errors, "rb") as file:
+            return (file.read() or b"").decode()

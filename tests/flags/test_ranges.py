@@ -8,8 +8,14 @@ MAY_BE_0 = """learning_rate num_train_epochs num_warmup_steps num_warmup warmup_
     save_checkpoints_minutes check_steps random_seed short_seq_prob min_frequency stall_warning
     stall_timeout null_score_diff_threshold num_decay_steps decay_proportion min_lr_ratio
     weight_decay adam_beta1 adam_beta2 max_grad_norm head_learning_rate reinit_layers
-    hidden_dropout_prob attention_probs_dropout_prob classifier_dropout label_smoothing_factor"""
-ALIASES = {"random_seed": "seed", "max_seq_length": "seq_length"}
+    hidden_dropout_prob attention_probs_dropout_prob classifier_dropout label_smoothing_factor
+    restarts"""
+ALIASES = {
+    "random_seed": "seed",
+    "max_seq_length": "seq_length",
+    "ranks_per_run": "ranks_per_trial",
+}
+ALIASES |= {"np": "num_proc", "n": "num_proc", "p": "ssh_port"}
 SHARES = {
     "warmup_proportion",
     "decay_proportion",

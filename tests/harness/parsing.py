@@ -42,6 +42,7 @@ COMMANDS = OF_PROGRAMS | {
     "bert-export": ("tasks.export.__main__:ExportConfig", "folder out"),
     "bert-doctor": ("tasks.doctor.__main__:DoctorConfig", ""),
     "bert-bench step": ("tasks.bench.settings:StepConfig", ""),
+    "bert-search": ("ringbert.searching.__main__:Config", "space.toml"),
     "bert-report": ("tasks.runs.report.page:ReportConfig", "folder other"),
 }
 SETTINGS = {command: settings for command, (settings, _) in COMMANDS.items()}

@@ -69,10 +69,7 @@ class RunFiles(NamedTuple):
 
     def main_score(self, measured: Iterable[str]) -> str | None:
         """The one of these scores that says how good the model is."""
-        scores = [name for name in measured if is_score(name)]
-        if self.metric in scores:
-            return self.metric
-        return scores[0] if scores else None
+        return main_score(self.metric, measured)
 
     def median(self, key: str) -> float:
         """The median of a figure over the logged steps; 0 if it was not logged."""
@@ -132,6 +129,14 @@ def is_score(name: str) -> bool:
     """Whether a value of result.json is a score (higher is better), and not a loss, count or
     threshold."""
     return name not in NO_SCORES and not name.endswith(("loss", "total", "thresh"))
+
+
+def main_score(metric: str | None, measured: Iterable[str]) -> str | None:
+    """The one of these scores that says how good a model is: the program's, else the first."""
+    scores = [name for name in measured if is_score(name)]
+    if metric in scores:
+        return metric
+    return scores[0] if scores else None
 
 
 def read_runs(places: Sequence[Path]) -> list[RunFiles]:

@@ -25,6 +25,15 @@ from tasks.runs import flags
 from tasks.runs.history import DAMAGED, NEW, duration
 from tasks.runs.report.charts import Curve, Points, chart, key, smoothed
 from tasks.runs.report.files import Lines, RunFiles, Scores, date, is_score, read_runs
+from tasks.runs.report.search import (
+    best_of,
+    command_of_search,
+    heading,
+    is_search,
+    trial_table,
+    trials_of,
+    value_tables,
+)
 from tasks.runs.report.sections import Best, section, table
 from tasks.runs.settings import recipe_in
 
@@ -73,7 +82,10 @@ def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
     if path.exists() and path.suffix != ".html":
         raise InputError(f"--output_file {path} must be an HTML file")
     try:
-        page = page_of(read_runs(places))
+        if len(places) == 1 and is_search(places[0]):
+            page = page_of_search(places[0])
+        else:
+            page = page_of(read_runs(places))
     except InputError:
         raise
     except DAMAGED as error:
@@ -86,11 +98,30 @@ def write_page(places: Sequence[Path], output_file: Path | None = None) -> Path:
 def page_of(places: Runs) -> str:
     names = dict.fromkeys(place.group or place.name for place in places)
     title = html.escape(" · ".join(names))
-    heading = " · ".join(f'<span class="name">{html.escape(name)}</span>' for name in names)
+    shown = " · ".join(f'<span class="name">{html.escape(name)}</span>' for name in names)
     main_scores = (place.main_score(place.measured) for place in places)
     score = next(filter(None, main_scores), "")
     places = sorted(places, key=lambda place: -place.measured.get(score, -math.inf))
     runs = [place for place in places if place.steps]
+    header = f"<header><h1>{shown}</h1>{summary(runs, score)}</header>"
+    return document(title, [header, *parts_of(places, runs)])
+
+
+def page_of_search(folder: Path) -> str:
+    """The page of a search: its trials, and the best of them side by side."""
+    trials, metric = trials_of(folder)
+    if not trials:
+        raise InputError(f"{folder}: no trial has begun")
+    name = folder.resolve().name
+    parts = [heading(name, trials), trial_table(trials), value_tables(trials, metric)]
+    runs = best_of(trials, MOST_COLORS)
+    if runs:
+        parts += [f"<h2>The best {len(runs)} runs</h2>", *parts_of(runs, runs)]
+    return document(html.escape(name), [*parts, command_of_search(folder)])
+
+
+def parts_of(places: Runs, runs: Runs) -> list[str]:
+    """What a page says of runs, or `places` that have scores only."""
     several = len(runs) > 1
     color_of_group = dict[str, int]()
     colors = {}
@@ -98,8 +129,7 @@ def page_of(places: Runs) -> str:
         number = color_of_group.setdefault(run.group or run.name, len(color_of_group))
         colors[run.name] = number % MOST_COLORS
     charts = "".join(charts_of(runs, colors))
-    parts = [
-        f"<header><h1>{heading}</h1>{summary(runs, score)}</header>",
+    return [
         score_table(places),
         f'<h2>Training</h2><div class="charts">{charts}</div>',
         step_bars(runs),
@@ -109,6 +139,9 @@ def page_of(places: Runs) -> str:
         *map(history_of, runs),
         *map(command_of, runs),
     ]
+
+
+def document(title: str, parts: Iterable[str]) -> str:
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width,initial-scale=1"><title>{title}</title>'
