@@ -38,14 +38,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         if size > 1:
             raise InputError(f"{setting}: bert-search starts the ranks itself: leave mpirun out")
         from ringbert.searching.command import of_words
+        from ringbert.searching.plan import Plan
         from ringbert.searching.results import Found
-        from ringbert.searching.search import Search
+        from ringbert.searching.search import run_search
         from ringbert.searching.space import Space
 
         command, space = of_words(words[at + 1 :])
         if config.space:
             space = Space({**space, **Space.of_file(config.space)})
-        trials = Search(command, space, config).run()
+        trials = run_search(Plan.of(command, space, config))
     flags.print_whole(Found(command.folder, trials).text(), sys.stdout)
     if not any(trial.score is not None for trial in trials):
         raise SystemExit(1)

@@ -43,7 +43,8 @@ class TrialCommand:
 
     def shown(self, values: Values, folder: Path | str, ranks: int) -> str:
         """The same as a user types it."""
-        words = [self.program, *self.flags_of(values, str(folder))]
+        start = [self.program] if self.config else ["python", self.start[-1]]
+        words = [*start, *self.flags_of(values, str(folder))]
         launcher = ["bert-launch", "-np", str(ranks), "--"] if ranks > 1 else []
         return shlex.join([*launcher, *words])
 

@@ -11,10 +11,12 @@ from distributed.launcher import launched_size
 from ringbase.errors import InputError, Preempted, as_arguments
 from ringbert.job import LaunchedJob
 from ringbert.searching.command import of_job
-from ringbert.searching.search import BEST, Search
+from ringbert.searching.keeping import BEST
+from ringbert.searching.plan import Plan
+from ringbert.searching.search import run_search
 from ringbert.searching.settings import SearchSettings
 from ringbert.searching.space import Space
-from tasks.runs.report.trials import Trial, table_of
+from tasks.runs.report.trials import Trial, failures_of, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +62,7 @@ class Found:
         for row in cells:
             padded = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
             lines.append("  ".join(padded).rstrip())
-        return "\n".join(lines)
+        return "\n".join([*lines, *failures_of(self.trials)])
 
     def __repr__(self) -> str:
         return f"{self.text()}\n({self.output_dir})"
@@ -72,7 +74,8 @@ class Found:
         body = ""
         for row in rows:
             body += "<tr>" + "".join(f"<td>{html.escape(str(cell))}" for cell in row)
-        return f"<table><tr>{head}{body}</table>{html.escape(str(self.output_dir))}"
+        notes = [*failures_of(self.trials), str(self.output_dir)]
+        return f"<table><tr>{head}{body}</table>{'<br>'.join(map(html.escape, notes))}"
 
 
 def search(
@@ -129,7 +132,8 @@ def search(
             restarts=restarts,
         )
         own = {name: str(value) for name, value in (environment or {}).items()}
-        found = Search(command, Space.of(space), settings, progress, own).run()
+        plan = Plan.of(command, Space.of(space), settings)
+        found = run_search(plan, progress, own)
     except ValueError as error:
         raise InputError(as_arguments(str(error), {"num_proc": "ranks"})) from None
     except Preempted:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from harness.classifier_runs import model_flags, own_files, write_data
 from harness.hosts import NETWORK, TCP_ONLY, available, simulated_hosts
 from harness.hosts import VARIABLES as OF_HOSTS
 from harness.jobs import assert_gone, run, shell, started
@@ -87,8 +88,8 @@ def test_a_grid_has_all_combinations_and_finds_the_best(undisturbed):
     for values, score in found.values():
         assert score == 1 - (values["rate"] - 0.3) ** 2 - values["batch"] / 100
     heads, best, *_ = done.stdout.splitlines()
-    assert heads.split() == ["trial", "rate", "batch", "score", "state", "seconds"]
-    assert best.split()[1:5] == ["0.3", "1", "0.9900", "complete"]
+    assert heads.split() == ["trial", "score", "state", "rate", "batch", "seconds"]
+    assert best.split()[1:5] == ["0.9900", "complete", "0.3", "1"]
     names = [trial.name for trial in trials_in(folder)]
     assert all("rate=" in name and "batch=" in name for name in names)
     models = {
@@ -117,7 +118,8 @@ def test_best_has_the_model_and_the_command_that_makes_it_again(undisturbed, tmp
     best = read_json(folder / "best/trial.json")
     assert best["score"] == max(score for _, score in scores_in(folder).values())
     assert (folder / "best/model/weights").exists()
-    command = shlex.split((folder / "best/command.txt").read_text())
+    python, *command = shlex.split((folder / "best/command.txt").read_text())
+    assert python == "python"
     shell(sys.executable, *command, cwd=tmp_path, **VARIABLES)
     assert read_json(tmp_path / "again/result.json")["scores"] == best["scores"]
 
@@ -133,7 +135,7 @@ def test_the_same_command_twelve_times_repeats_nothing(undisturbed, tmp_path):
     for done in ends:
         assert done.status == 0 or "belongs to a run that has not ended" in done.stderr
     for _ in range(8):
-        assert run(command, **VARIABLES).stdout.splitlines()[1].split()[1] == "0.3"
+        assert run(command, **VARIABLES).stdout.splitlines()[1].split()[3] == "0.3"
     assert_whole(folder)
     assert scores_in(folder) == scores_in(undisturbed[0])
 
@@ -199,7 +201,7 @@ def test_trials_that_fail_are_marked_with_their_line(tmp_path):
     assert "starts" not in again.stderr
     lonely = run(search(tmp_path / "lonely", space={"rate": [2.0, 3.0]}), **VARIABLES)
     assert lonely.status == 1
-    assert lonely.stdout.count("failed") == 2
+    assert lonely.stdout.count("failed: --rate must be at most 1") == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
@@ -325,3 +327,32 @@ def test_six_slots_on_three_hosts_of_which_one_is_lost(tmp_path):
     assert done.status == 0, done
     assert f"{NETWORK}.3 is left out" in done.stderr
     assert_whole(folder, 10)
+
+
+def test_a_classifier_s_trials_are_its_runs(tmp_path):
+    """With two seeds each; the best one's scores are those of its command alone, to the bit."""
+    data = write_data(tmp_path / "data")
+    out = tmp_path / "search"
+    flags = [*model_flags(data), *own_files(data), "--do_train", "--do_eval", "--seeds=1,2"]
+    flags += ["--num_train_steps=6", "--log_steps=1", "--device=cpu", "--train_batch_size=16"]
+    words = [sys.executable, "-m", "ringbert.searching", "-np=2", "--keep_models=1", "--"]
+    words += ["bert-classifier", *flags, "--learning_rate", "1e-3,1e-6", f"--output_dir={out}"]
+    shell(*words, OMP_NUM_THREADS="1")
+    trials = trials_in(out)
+    assert [trial["state"] for trial in trials.values()] == ["complete", "complete"]
+    best = read_json(out / "best/trial.json")
+    for folder, trial in trials.items():
+        seeds = [read_json(folder / f"seed-{n}/result.json")["scores"] for n in (1, 2)]
+        mean = sum(scores["eval_accuracy"] for scores in seeds) / 2
+        assert trial["score"] == pytest.approx(mean, abs=1e-12)
+        assert len([*folder.glob("seed-*/model")]) == 2 * (trial["number"] == best["number"])
+    page = (out / "report.html").read_text()
+    assert "The best 4 runs" in page
+    assert page.count("<svg") > 1
+    program, *argv = shlex.split((out / "best/command.txt").read_text())
+    assert program == "bert-classifier"
+    command = [sys.executable, "-m", "tasks.classifier", *argv]
+    shell(*command, cwd=tmp_path, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
+    assert read_json(tmp_path / "again/result.json")["scores"] == best["scores"]
+    again = ringbert.Classifier(out / "best/model")(("cat", "dog"))
+    assert again.label in again.probabilities

@@ -7,10 +7,18 @@ from pathlib import Path
 
 from ringbase.errors import InputError
 from ringbase.files import read_object
-from ringbase.secrets import masked
 from tasks.runs.report.files import RunFiles, read_run
 from tasks.runs.report.sections import Best, table
-from tasks.runs.report.trials import SEARCH, Trial, as_text, is_loss, ranked, table_of, trials_in
+from tasks.runs.report.trials import (
+    SEARCH,
+    Trial,
+    as_text,
+    failures_of,
+    is_loss,
+    ranked,
+    table_of,
+    trials_in,
+)
 
 MOST_VALUES = 12  # of a flag, for a table of them
 
@@ -48,15 +56,12 @@ def heading(name: str, trials: Sequence[Trial]) -> str:
 
 
 def trial_table(trials: Sequence[Trial]) -> str:
-    heads, rows = table_of(masked_errors(trials))
+    heads, rows = table_of(trials)
     if trials[0].score is not None:
         at = heads.index("score")
         rows[0][at] = Best(rows[0][at])
-    return f"<h2>Trials</h2>{table(heads, rows)}"
-
-
-def masked_errors(trials: Sequence[Trial]) -> list[Trial]:
-    return [Trial(**{**vars(trial), "error": masked(trial.error)}) for trial in trials]
+    lines = "".join(f"<p>{html.escape(line)}</p>" for line in failures_of(trials))
+    return f"<h2>Trials</h2>{table(heads, rows)}{lines}"
 
 
 def value_tables(trials: Sequence[Trial], metric: str | None) -> str:

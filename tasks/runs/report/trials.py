@@ -12,6 +12,7 @@ from typing import Any
 
 from ringbase.errors import InputError
 from ringbase.files import read_object
+from ringbase.secrets import masked
 from tasks.runs.environment import result_file
 from tasks.runs.history import figures, read_metrics
 from tasks.runs.report.files import is_score, main_score
@@ -143,18 +144,20 @@ def measured_so_far(trial: Trial, wanted: str | None) -> list[float]:
 
 
 def table_of(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows of a table of trials: what differs, what they scored, and why they failed."""
+    """Heads and rows of a table of trials: what they scored, and what differs."""
     flags: dict[str, None] = {}
     for trial in trials:
         flags |= dict.fromkeys(trial.values)
-    heads = ["trial", *flags, "score", "state", "seconds"]
-    has_errors = any(trial.error for trial in trials)
     rows = []
     for trial in trials:
-        values = [as_text(trial.values.get(name, "")) for name in flags]
         score = "" if trial.score is None else f"{trial.score:.4f}"
         seconds = "" if trial.seconds is None else f"{trial.seconds:.0f}"
-        rows.append([str(trial.number), *values, score, trial.state, seconds])
-        if has_errors:
-            rows[-1].append(trial.error)
-    return [*heads, *(["error"] if has_errors else [])], rows
+        values = [as_text(trial.values.get(name, "")) for name in flags]
+        rows.append([str(trial.number), score, trial.state, *values, seconds])
+    return ["trial", "score", "state", *flags, "seconds"], rows
+
+
+def failures_of(trials: Sequence[Trial]) -> list[str]:
+    """A line for each trial that failed."""
+    failed = sorted((trial.number, trial) for trial in trials if trial.error)
+    return [masked(f"{trial.name} failed: {trial.error}") for _, trial in failed]
