@@ -35,6 +35,7 @@ from ringbase.files import parse_json, replace_folder, write_bytes, write_json, 
 from ringbase.secrets import masked
 
 LOCK = ".lock"
+HELD = "belongs to a run that has not ended"  # in the error of who finds a folder locked
 LEASE_S = 150.0  # NFS: 90 s by default until a lost client's locks are free
 LINE_INTERVAL_S = 30.0
 # what to do about a folder that cannot be written
@@ -134,8 +135,7 @@ class Run:
             lock = self._locked(path)
         if lock is None:
             raise InputError(
-                f"{self.folder} belongs to a run that has not ended ({path.read_text()}): wait for"
-                " it, or give another folder"
+                f"{self.folder} {HELD} ({path.read_text()}): wait for it, or give another folder"
             )
         who = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}"
         lock.truncate(0)

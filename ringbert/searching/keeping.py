@@ -36,12 +36,22 @@ def copy_best(plan: Plan, trial: Trial) -> None:
 
     def fill(folder: Path) -> None:
         if model is not None:
-            shutil.copytree(model, folder / "model")
+            copy(model, folder / "model")
         again = plan.command.shown(trial.values, "again", plan.settings.ranks_per_trial)
         (folder / AGAIN).write_text(f"{masked(again)}\n")
         write_json(folder / TRIAL, trial.as_json())
 
     replaced(best, replace_folder, fill)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copies a folder. Raises OSError, the first one: that of shutil.copytree tells no reason."""
+    target.mkdir()
+    for path in sorted(source.iterdir()):
+        if path.is_dir():
+            copy(path, target / path.name)
+        else:
+            shutil.copyfile(path, target / path.name)
 
 
 def best_runs(trial: Trial, metric: str | None) -> Sequence[Path]:

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found: its trials, the best first."""
+    """What a search has found: its trials, the best first.
+
+    >>> Found(Path("mrpc"), [Trial(Path("mrpc/trial-000"), 0, {"seed": 1}, "complete", 0.87)])
+    trial  score   state     seed  seconds
+    0      0.8700  complete  1
+    (mrpc)
+    """
 
     output_dir: Path
     trials: Sequence[Trial]
@@ -105,6 +111,14 @@ def search(
     time. Interrupting saves the trainings, then raises KeyboardInterrupt.
 
     Raises InputError if the job, the space or these arguments cannot be used.
+
+    >>> from ringbert import Squad
+    >>> job = Squad(output_dir="search", model="minilm", train_file="a.json", predict_file="b.json")
+    >>> search(job, {"learning_rate": {"low": 1e-5, "high": 1e-4}})
+    Traceback (most recent call last):
+        ...
+    ringbase.errors.InputError: sampler grid: learning_rate is a range without a step: give it \
+one, a list, or sampler random or tpe
     """
     if not isinstance(job, LaunchedJob):
         raise InputError(f"job must be ringbert.Squad(…), Classification(…) …, got {job!r:.80}")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from distributed.launch import FINAL, NO_ANSWER
 from distributed.launcher import COMMAND, TERMINAL
-from distributed.run import LOCK, MAKE_ROOM, Run, replaced
+from distributed.run import HELD, LOCK, MAKE_ROOM, Run, replaced
 from distributed.world import World
 from ringbase.errors import InputError, Preempted
 from ringbase.files import write_json
@@ -121,7 +121,7 @@ class Search:
                 continue
             self._again.append(trial.number)
             if is_held(trial.folder):
-                self.say(f"{trial.name} is still saved by the start before: it goes on after that")
+                self.say(f"{trial.name} is still saved by the start before: waiting for its end")
         with self._signals():
             while self._has_work():
                 self._start_some()
@@ -149,6 +149,9 @@ class Search:
 
     def _start_some(self) -> None:
         """Starts trials on the shares that are free, those first that have begun before."""
+        # of a start that was killed: they save, and still have cores and GPUs
+        if any(is_held(self._trials[number].folder) for number in self._again):
+            return
         for share in [*self._free]:
             if self._is_stopping or self._fault:
                 return
@@ -164,10 +167,8 @@ class Search:
                 self._start(trial, share)
 
     def _next(self) -> Trial | None:
-        for begun in [*self._again]:
-            if not is_held(self._trials[begun].folder):  # by a start that was killed, and saves
-                self._again.remove(begun)
-                return self._trials[begun]
+        if self._again:
+            return self._trials[self._again.popleft()]
         # a user may remove the folder of a trial, which is then tried again
         missing = (number for number in range(self._plan.num_trials) if number not in self._trials)
         number = next(missing, None)
@@ -229,7 +230,7 @@ class Search:
             self._again.appendleft(trial.number)
         elif status == 0:
             self._end(replace(trial, state=FAILED, error="it has left no result.json"))
-        elif error and status in FINAL:
+        elif error and status in FINAL and HELD not in error:
             self._end(replace(trial, state=FAILED, error=error))
         else:
             self._broke_off(trial, error or last_line(trial.folder / LOG, status))
