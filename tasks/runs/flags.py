@@ -237,7 +237,8 @@ def read_command_line(argv: Sequence[str], fields: Sequence[Field]) -> dict:
         try:
             value = from_text(text, field.type)
         except ValueError as error:
-            raise InputError(f"--{field.name} {error}") from None
+            several = "; bert-search takes several values" if "," in text else ""
+            raise InputError(f"--{field.name} {error}{several}") from None
         if field.name == "flagfile":
             if value in files:
                 raise InputError(f"--flagfile {value} is read a second time")

@@ -101,7 +101,7 @@ def imports_of(path):
 
 def test_what_installed_code_imports_is_declared_and_private_parts_have_an_upper_bound():
     extras = PROJECT["optional-dependencies"]
-    texts = [*PROJECT["dependencies"], *extras["cpu"]]
+    texts = [*PROJECT["dependencies"], *extras["cpu"], *extras["search"]]
     declared = {canonicalize_name(each.name): each.specifier for each in map(Requirement, texts)}
     distributions, faults = importlib.metadata.packages_distributions(), []
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
