@@ -134,7 +134,7 @@ def several(argv: Sequence[str], fields: Sequence[Field]) -> tuple[list[str], Sp
         if field is None or not word.startswith("-"):
             kept.append(word)
             continue
-        if not equals and words and "," in words[0]:
+        if not equals and words and "," in words[0] and not flags.FLAG.match(words[0]):
             text, word = words[0], f"{word}={words.pop(0)}"
         values = _values(text, field)
         if values:

@@ -103,7 +103,9 @@ def test_a_range_without_steps_is_no_grid():
 def test_flags_of_the_command_with_several_values():
     """Numbers and choices; what holds a comma itself is one value."""
     words = "bert-classifier --output_dir out --learning_rate 2e-5,3e-5 --train-batch-size=16,32"
-    words += " --optimizer adamw,lamb --seeds 1,2 --train_file a,b.csv --do_train true,false"
+    words += (
+        " --optimizer adamw,lamb --do_eval --seeds=1,2 --train_file a,b.csv --do_train true,false"
+    )
     command, space = of_words(words.split())
     assert {name: values.all for name, values in space.items()} == {
         "learning_rate": (2e-5, 3e-5),
@@ -111,12 +113,12 @@ def test_flags_of_the_command_with_several_values():
         "optimizer": ("adamw", "lamb"),
         "do_train": (True, False),
     }
-    assert command.argv == ["--seeds=1,2", "--train_file=a,b.csv"]
+    assert command.argv == ["--do_eval", "--seeds=1,2", "--train_file=a,b.csv"]
     assert command.folder.name == "out"
     values = {"learning_rate": 3e-5, "optimizer": "lamb"}
     assert command.shown(values, "t", ranks=2) == (
-        "bert-launch -np 2 -- bert-classifier --seeds=1,2 --train_file=a,b.csv"
-        " --learning_rate=3e-05 --optimizer=lamb --output_dir=t"
+        "bert-launch -np 2 -- bert-classifier --do_eval --seeds=1,2"
+        " --train_file=a,b.csv --learning_rate=3e-05 --optimizer=lamb --output_dir=t"
     )
 
 
