@@ -103,9 +103,8 @@ def test_a_range_without_steps_is_no_grid():
 def test_flags_of_the_command_with_several_values():
     """Numbers and choices; what holds a comma itself is one value."""
     words = "bert-classifier --output_dir out --learning_rate 2e-5,3e-5 --train-batch-size=16,32"
-    words += (
-        " --optimizer adamw,lamb --do_eval --seeds=1,2 --train_file a,b.csv --do_train true,false"
-    )
+    words += " --optimizer adamw,lamb --do_eval --seeds=1,2 --train_file a,b.csv"
+    words += " --do_train true,false"
     command, space = of_words(words.split())
     assert {name: values.all for name, values in space.items()} == {
         "learning_rate": (2e-5, 3e-5),
