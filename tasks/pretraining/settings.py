@@ -237,7 +237,7 @@ class PretrainingConfig(ProgramConfig):
             if kind != "wsd":
                 raise ValueError(f"@{DECAY} needs --lr_scheduler_type wsd, got {kind}")
         held_out = self.eval_input_file
-        if held_out and named_corpora(held_out)[0].weight is not None:
+        if held_out and named_corpora(held_out, "eval_input_file")[0].weight is not None:
             raise ValueError(f"--eval_input_file takes no weights, got {held_out}")
         if not held_out and len(corpora) > 1 and (self.does_eval or self.evaluation.eval_steps):
             raise ValueError("a mixture of corpora is evaluated on an --eval_input_file: give one")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from bert.corpus.masking import Masking
-from bert.corpus.settings import GOOGLES_MASKS, ExampleSettings
+from bert.corpus.settings import GOOGLES_MASKS, ExampleSettings, given_masks
 from bert.corpus.shards import (
     Manifest,
     Shard,
@@ -82,7 +82,7 @@ def open_rows(
     flag, named = source.flag, source.named
     settings = config.shards
     opened = [open_corpus(each.patterns, settings, job, start, flag) for each in named]
-    refuse_mixture(named, opened, flag)
+    refuse_mixture(source, opened, settings)
     built = opened[0].manifest["settings"]
     is_static = built["masking"] == "static"
     head = head_of(start.bert_config)
@@ -157,12 +157,13 @@ def open_corpus(
     return Opened(files, *open_shards(files))
 
 
-def refuse_mixture(named: Sequence[Named], opened: Sequence[Opened], flag: str) -> None:
+def refuse_mixture(source: Source, opened: Sequence[Opened], settings: ShardSettings) -> None:
     """Raises InputError: corpora have a shard in common, or cannot be mixed."""
+    flag, named = source.flag, source.named
     refuse_twice(named, [corpus.files for corpus in opened], flag)
-    first = facts_of_rows(opened[0].manifest)
+    first = facts_of_rows(opened[0].manifest, settings)
     for each, corpus in zip(named, opened, strict=True):
-        other = facts_of_rows(corpus.manifest)
+        other = facts_of_rows(corpus.manifest, settings)
         if different := differences(first, other, first):
             raise InputError(
                 f"{flag}: the corpora {named[0].patterns} and {each.patterns} differ in"
@@ -171,11 +172,15 @@ def refuse_mixture(named: Sequence[Named], opened: Sequence[Opened], flag: str) 
             )
 
 
-def facts_of_rows(manifest: Manifest) -> dict[str, Any]:
-    """What corpora of a mixture must have in common, by name."""
-    settings = manifest["settings"]
-    names = "max_seq_length", "next_sentence", "masking", *GOOGLES_MASKS
-    facts = {name: settings.get(name) for name in names}
+def facts_of_rows(manifest: Manifest, settings: ShardSettings) -> dict[str, Any]:
+    """What corpora of a mixture must have in common, by name; of masks that are drawn later only
+    what the flags leave open."""
+    built = manifest["settings"]
+    masks = set(GOOGLES_MASKS)
+    if built["masking"] == "dynamic":
+        masks -= given_masks(settings).keys()
+    names = "max_seq_length", "next_sentence", "masking", *sorted(masks)
+    facts = {name: built.get(name) for name in names}
     return {"tokenizer_digest": manifest["tokenizer_digest"], **facts}
 
 

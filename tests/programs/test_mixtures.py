@@ -48,7 +48,7 @@ TRAIN = (
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
     """A folder with a vocabulary, a configuration, and corpora that cannot be told apart by their
-    build, but for the last three."""
+    build, but for the last five."""
     folder, chance = tmp_path_factory.mktemp("corpora"), np.random.default_rng(1)
     write_model(folder, num_layers=1)
     words = ALL_WORDS * 2
@@ -71,6 +71,7 @@ def corpora(tmp_path_factory):
             ("longer", 9, *built, "--max_seq_length=40"),
             ("without", 9, *built, "--nonext_sentence"),
             ("cats", 9, *built, "--vocab_file=other/vocab.txt"),
+            ("fewer", 9, *built, "--masked_lm_prob=0.1"),
             ("static", 9, *built, "--masking=static", "--dupe_factor=1"),
         ):
             text = "\n\n".join(document() for _ in range(num_documents))
@@ -216,6 +217,7 @@ def test_held_out_examples_have_the_last_share_of_masks(corpora, tmp_path, capsy
         ("{0}/news=1,{0}/longer=1", ["--max_seq_length=40"], ["max_seq_length (32 and 40)"]),
         ("{0}/news=1,{0}/without=1", [], ["next_sentence (True and False)"]),
         ("{0}/news=1,{0}/cats=1", [], ["vocabulary"]),
+        ("{0}/news=1,{0}/fewer=1", [], ["masked_lm_prob (None and 0.1)"]),
         ("{0}/news=1,{0}/static=1", [], ["masking (dynamic and static)"]),
         ("{0}/news=1,{0}/news=2", [], ["twice", "sum of its weights"]),
         ("{0}/news=1,{0}/news/shard-00000*=2", [], ["shard-00000-of-00002.arrow twice"]),
@@ -306,6 +308,14 @@ def test_toml_and_python_name_corpora_in_lists(corpora, tmp_path, capsys):
     (of_toml,) = json.loads(capsys.readouterr().out)
     assert planned["stream"] == of_toml["stream"]
     assert [piece["value"] for piece in planned["stream"]["weights"]] == [[7, 3], [7, 2]]
+
+
+@pytest.mark.slow
+def test_masks_of_the_builds_may_differ_where_flags_say_others(corpora, tmp_path):
+    given = "--masked_lm_prob=0.2", "--num_train_steps=1", "--num_warmup_steps=0"
+    given += "--num_decay_steps=0", "--global_batch_size=4"
+    pretrain(corpora, tmp_path, *given, mixture="{0}/news=1,{0}/fewer=1")
+    assert read_json(tmp_path / "run.json")["fixed"]["--masked_lm_prob"] == 0.2
 
 
 def test_a_temperature_gives_the_shares_of_its_formula(corpora, tmp_path, capsys):
