@@ -89,7 +89,8 @@ class Display:
         self._bar.set_postfix(shown, refresh=False)
         if self._is_first:  # most of its time was the compilation: it predicts nothing
             self._bar.unpause()
-            self._bar.initial += 1
+            if not self._bar.disable:  # a hidden one has no `initial`
+                self._bar.initial += 1
             self._is_first = False
         self._bar.update()
         self._unlogged = step.state, values, step.times
