@@ -87,11 +87,10 @@ class Display:
         shown["rate"] = f"{values['learning_rate']:.2e}"
         shown["examples_s"] = f"{step.times['examples_per_s']:.1f}"
         self._bar.set_postfix(shown, refresh=False)
-        if self._is_first:  # most of its time was the compilation: it predicts nothing
-            self._bar.unpause()
-            if not self._bar.disable:  # a hidden one has no `initial`
-                self._bar.initial += 1
-            self._is_first = False
+        if self._is_first and not self._bar.disable:
+            self._bar.unpause()  # most of its time was the compilation: it predicts nothing
+            self._bar.initial += 1
+        self._is_first = False
         self._bar.update()
         self._unlogged = step.state, values, step.times
         if step.is_logged:

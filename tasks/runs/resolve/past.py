@@ -125,12 +125,10 @@ def origin_of(place: Path) -> dict[str, Any] | None:
     facts = facts_of(run)
     if run == place or not facts:
         return None
-    steps = None
-    file = run / result_file(trains=True)
-    if place.name != MODEL:
-        steps = read_object(place / STATE_FILE).get("step")
-    elif file.is_file():
-        steps = read_object(file).get("steps")
+    file, entry = place / STATE_FILE, "step"
+    if place.name == MODEL:
+        file, entry = run / result_file(trains=True), "steps"
+    steps = read_object(file).get(entry) if file.is_file() else None
     return {"run": str(run), "spec": facts.get("spec"), "step": steps}
 
 
