@@ -5,6 +5,7 @@ A job whose variables name other hosts never starts all its ranks on this one: t
 taken, left to the mpirun that reads them, or refused with the line that gives them as `-H`.
 """
 
+import argparse
 import os
 import re
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from ringbase.errors import InputError
 
 Environment = Mapping[str, str]
+HOST = re.compile(r"([A-Za-z0-9][\w.-]*)(?::([1-9][0-9]*))?")  # name and slots
 OPEN_MPI, MPICH, INTEL_MPI = "Open MPI", "MPICH", "Intel MPI"
 # Variables with the path of a host file, as Kubernetes' operators set them, and the MPI whose
 # launcher reads them.
@@ -124,3 +126,32 @@ def _pairs(text: str) -> Counter:
     for host, slots in zip(words[::2], words[1::2], strict=True):
         hosts[host] += int(slots)
     return hosts
+
+
+def hosts_in(text: str) -> dict[str, int]:
+    """``"a:4,b"`` as {"a": 4, "b": 1}."""
+    matches = [HOST.fullmatch(part) for part in text.split(",")]
+    if "::" in text or "[" in text:
+        raise argparse.ArgumentTypeError(
+            f"addresses of IPv6 need a name, which /etc/hosts can give them: mpirun reads {text!r}"
+            " as names and slots"
+        )
+    hosts = {match[1]: int(match[2] or 1) for match in matches if match}
+    if len(hosts) < len(matches):
+        raise argparse.ArgumentTypeError(
+            f"needs each host once, for example node1:4,node2:4, got {text!r}"
+        )
+    return hosts
+
+
+def hosts_of_file(path: str) -> dict[str, int]:
+    """The hosts of a file with lines such as `node1 slots=4`."""
+    try:
+        lines = [line.partition("#")[0].split() for line in Path(path).read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error}") from None
+    pairs = []
+    for host, *others in filter(None, lines):
+        slots = others[0].removeprefix("slots=") if others else "1"
+        pairs.append(f"{host}:{slots}")
+    return hosts_in(",".join(pairs))

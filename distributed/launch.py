@@ -1,5 +1,5 @@
 """Start COMMAND on N ranks, here or on several hosts, under the MPI that is installed (Open MPI 4
-and 5, MPICH, Intel MPI). The successor of horovodrun: -np, -H and -p mean the same.
+and 5, MPICH, Intel MPI). The successor of horovodrun, whose flags are all taken or answered.
 
 bert-launch prints one ``mpirun`` command and runs it. Whether the job succeeded is decided by what
 the ranks tell (`distributed.launcher`), and a job that broke off can be started again.
@@ -24,8 +24,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
-from distributed import launcher
-from distributed.hosts import READ_BY_MPIRUN
+from distributed import horovodrun, launcher
+from distributed.hosts import READ_BY_MPIRUN, hosts_in
 from distributed.mpirun import (
     Mpi,
     build_command,
@@ -36,6 +36,7 @@ from distributed.mpirun import (
     with_hosts,
 )
 from ringbase.errors import InputError, Preempted, one_line
+from ringbase.files import cache_folder
 from ringbase.secrets import masked
 
 EXAMPLES = """\
@@ -43,7 +44,6 @@ examples:
   bert-launch -np 4 -- bert-squad --do_train --output_dir out
   bert-launch -np 16 -H node1:8,node2:8 -p 2222 --restarts 10 -- bert-pretraining --config a.toml
   bert-launch -np 2 --mpi-args "--tag-output -x MY_VARIABLE" --dry-run -- bert-bench"""
-HOST = re.compile(r"([A-Za-z0-9][\w.-]*)(?::([1-9][0-9]*))?")  # name and slots
 # mpirun starts its daemons on other hosts through a remote shell: ssh, unless --mpi-args names
 # another.
 SSH, AGENT = "ssh -o BatchMode=yes", re.compile(r"plm_[rs]sh_agent|-(bootstrap|launcher)-exec")
@@ -84,22 +84,14 @@ EARLY_REASONS = {
     213: "mpirun failed on a host: can TMPDIR be written there, and has it room?",
     255: "mpirun could not start on a host: does it answer to ssh, without a question?",
 }
-SUBSTITUTES = {  # for flags of horovodrun
-    "--hostfile": "-H HOST:SLOTS,…, or --mpi-args '--hostfile FILE'",
-    "--timeline-filename": "keras.callbacks.TensorBoard in the script",
-    "--output-filename": "--mpi-args, with the flag of your mpirun",
-    "--network-interfaces": "the variable RINGBERT_NETWORK, such as 10.0.0.0/24",
-    "--min-np": "--restarts N",
-    "--max-np": "--restarts N",
-    "--host-discovery-script": "--restarts N",
-    "--check-build": "bert-doctor",
-}
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the mpirun command for ``argv`` and runs it. Returns the job's exit status."""
     options = parse_args(sys.argv[1:] if argv is None else argv)
+    for note in options.notes:
+        print(f"bert-launch: {note}", file=sys.stderr, flush=True)
     try:
         needs_mpi = options.num_proc > 1 or options.elastic or options.mpi_args or options.hosts
         mpi = find_mpi() if needs_mpi else None  # one rank on this machine needs none
@@ -146,6 +138,9 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
     if not os.environ.get(launcher.JOB_ID, "").startswith(launcher.SLURM_JOB):
         own_id = f"{socket.gethostname()}-{os.getpid()}-{time.time():.0f}"
         os.environ[launcher.JOB_ID] = own_id
+    if options.restarts:
+        folder = cache_folder() / "commits" / os.environ[launcher.JOB_ID]
+        os.environ.setdefault(launcher.COMMITS, str(folder.absolute()))
     while True:
         # of this start alone: a rank that is left of an earlier one must not speak for it
         pipe, end_of_ranks = os.pipe2(os.O_NONBLOCK)
@@ -157,6 +152,8 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
         if process.signal is not None or restarts == options.restarts or not broke_off:
             if status and process.error:
                 launcher.tell_caller(process.error)
+            if options.restarts:
+                _end_commits(Path(os.environ[launcher.COMMITS]), is_complete=status == 0)
             return status
         restarts += 1
         os.environ[launcher.RESTART] = str(restarts)
@@ -165,6 +162,18 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
         time.sleep(RESTART_S)
         if process.signal is not None:
             return 128 + process.signal
+
+
+def _end_commits(folder: Path, is_complete: bool) -> None:
+    """Deletes the commits of a job that is complete; of another one it says where they are."""
+    files = [*folder.glob("state-*.npz")]
+    if files and not is_complete:
+        say(f"{launcher.COMMITS}={folder} has commits of hvd.elastic, from which a job goes on")
+    elif files:
+        with contextlib.suppress(OSError):  # another machine's, or the user's own files are there
+            for file in files:
+                file.unlink()
+            folder.rmdir()
 
 
 def _on_ready_hosts(options):
@@ -450,18 +459,21 @@ def parse_args(argv: Sequence[str]) -> Namespace:
     kinds = ["gpu", "cpu"]
     add("--print-slurm", action=PrintSlurm, choices=kinds, metavar="gpu|cpu", help=slurm)
     add("--dry-run", action="store_true", help="print the mpirun command and do not run it")
+    horovodrun.add_alias(parser)
+    horovodrun.add_flags(parser)
 
     separator = argv.index("--") if "--" in argv else len(argv)
     ours, command = list(argv[:separator]), list(argv[separator + 1 :])
-    if "--mpi-args" in ours[:-1]:  # argparse accepts a value with a leading dash only after "="
-        at = ours.index("--mpi-args")
-        ours[at : at + 2] = [f"--mpi-args={ours[at + 1]}"]
-    for flag in (word.partition("=")[0] for word in ours):
-        if flag in SUBSTITUTES:
-            parser.error(f"{flag} is a flag of horovodrun: use {SUBSTITUTES[flag]}")
-    if not command and not {"-h", "--help", "--print-slurm"} & set(ours):
+    for flag in "--mpi-args", "--binding-args":
+        if flag in ours[:-1]:  # argparse accepts a value with a leading dash only after "="
+            at = ours.index(flag)
+            ours[at : at + 2] = [f"{flag}={ours[at + 1]}"]
+    if reason := horovodrun.refusal(ours):
+        parser.error(reason)
+    if not command and not {"-h", "--help", "--print-slurm", "-v", "--version"} & set(ours):
         parser.error("no -- with a command after it: write bert-launch -np 4 -- bert-squad …")
-    options = parser.parse_args(ours, Namespace(command=command))
+    options = parser.parse_args(ours, Namespace(command=command, notes=[], variables={}))
+    options.mpi_args = [*options.mpi_args, *options.binding_args]
     slots = sum(options.hosts.values())
     if options.hosts and options.num_proc > slots:
         parser.error(f"-np must be at most the {slots} slots of -H, got {options.num_proc}")
@@ -472,22 +484,6 @@ def positive(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
     return int(text)
-
-
-def hosts_in(text: str) -> dict[str, int]:
-    """``"a:4,b"`` as {"a": 4, "b": 1}."""
-    matches = [HOST.fullmatch(part) for part in text.split(",")]
-    if "::" in text or "[" in text:
-        raise argparse.ArgumentTypeError(
-            f"addresses of IPv6 need a name, which /etc/hosts can give them: mpirun reads {text!r}"
-            " as names and slots"
-        )
-    hosts = {match[1]: int(match[2] or 1) for match in matches if match}
-    if len(hosts) < len(matches):
-        raise argparse.ArgumentTypeError(
-            f"needs each host once, for example node1:4,node2:4, got {text!r}"
-        )
-    return hosts
 
 
 if __name__ == "__main__":

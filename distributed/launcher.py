@@ -43,6 +43,8 @@ ELASTIC = "RINGBERT_ELASTIC"  # "1": the ranks go on without those that die
 # seconds from a batch system's signal to the end of the job, as slurm.sh asks for them
 STOP_S = "RINGBERT_STOP_S"
 COMMAND = "RINGBERT_COMMAND"  # what the user typed, for run.json
+# a folder in which scripts with hvd.elastic keep their commits, for the next start of the job
+COMMITS = "RINGBERT_COMMITS"
 # the pipe of a program that has started bert-launch, which tells it the job's error
 CALLER = "RINGBERT_CALLER"
 # Set only in processes of a launcher: Open MPI, MPICH, MVAPICH2, jsrun (LSF), Flux, and Cray's PALS

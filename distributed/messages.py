@@ -197,6 +197,12 @@ class Messages:
             communicator.Revoke()
         self._derived.clear()
 
+    def release(self) -> None:
+        """Gives back the communicators, which nothing uses any more; all ranks call it."""
+        for communicator in filter(None, (*self._derived, self.comm)):
+            communicator.Free()
+        self._derived.clear()
+
     def say(self, text: str, file: TextIO | None = None) -> None:
         """Prints a line to a file, or to standard error, once for the whole job."""
         if self.rank == 0:

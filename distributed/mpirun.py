@@ -34,7 +34,7 @@ TRANSPORTS = ("OMPI_MCA_mtl", *chain(*MEMORY.values()))
 SSH_ARGS = {MPICH: "HYDRA_LAUNCHER_EXTRA_ARGS", INTEL_MPI: "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"}
 # Names of the variables that ranks on other hosts need; the values stay off the command line.
 FORWARDED = re.compile(
-    r"PATH|PYTHONPATH|LD_LIBRARY_PATH|VIRTUAL_ENV|(TF|CUDA|NCCL|HF|XLA|KERAS|OMP|RINGBERT)_.*"
+    r"PATH|PYTHONPATH|LD_LIBRARY_PATH|VIRTUAL_ENV|(TF|CUDA|NCCL|HF|XLA|KERAS|OMP|RINGBERT|HOROVOD)_.*"
 )
 HOST_OPTION = re.compile(r"--?(H|f|host|hosts|hostfile|machinefile)")
 OUTPUT_OPTION = re.compile(r"--((tag-|timestamp-)?output|stream-buffering)")  # of Open MPI
@@ -159,7 +159,9 @@ def build_command(
 ) -> list[str]:
     """The command of a job with bert-launch's options in this environment; without an MPI the
     program alone."""
-    variables = {launcher.ELASTIC: "1"} if options.elastic else {}
+    variables = dict(options.variables)
+    if options.elastic:
+        variables[launcher.ELASTIC] = "1"
     if options.start_timeout is not None:
         variables[launcher.START_TIMEOUT] = str(options.start_timeout)
     argv: list[str] = []

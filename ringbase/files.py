@@ -45,6 +45,12 @@ UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # half of a pair, for characters beyond U+FFFF
 
 
+def cache_folder() -> Path:
+    """Where prepared data is kept: $RINGBERT_CACHE, else ~/.cache/ringbert."""
+    named = os.environ.get("RINGBERT_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "ringbert"
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` when the `with` block ends without an exception;

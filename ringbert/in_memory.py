@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ringbase.errors import InputError, one_line
-from ringbase.files import write_bytes
+from ringbase.files import cache_folder, write_bytes
 from ringbase.settings import shown
-from tasks.runs.environment import cache_folder, writing_cache
+from tasks.runs.environment import writing_cache
 from tasks.runs.rows.tables import of_data_set
 
 IN_MEMORY = "rows_in_memory.parquet"  # as messages and pages name them

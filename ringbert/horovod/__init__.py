@@ -1,4 +1,5 @@
-"""Horovod's names for Keras 3 and TensorFlow: a script needs one changed line.
+"""Horovod's names for Keras 3 and TensorFlow: a script needs one changed line, and none under
+`bert-launch --horovod`.
 
     import ringbert.horovod as hvd        # was: import horovod.tensorflow.keras as hvd
 
@@ -10,13 +11,13 @@
 
 Start it with `bert-launch -np 4 -- python script.py`. The same names stand in
 `ringbert.horovod.tensorflow`, `ringbert.horovod.keras` and `ringbert.horovod.tensorflow.keras`.
-What has no counterpart says so in one line.
+What has no counterpart says so in one line, where it is used.
 """
 
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
@@ -24,12 +25,17 @@ from tensorflow import constant
 from tensorflow.test import is_built_with_cuda as cuda_built
 
 from distributed.joining import communicator, started
-from ringbert.horovod import callbacks, elastic
+from ringbert.horovod import callbacks, common, elastic, names, process_sets
+import ringbert.horovod.common.exceptions
 from ringbert.horovod.operations import (
+    Adasum,
     Average,
     Compression,
+    Compressor,
+    FP16Compressor,
     Max,
     Min,
+    NoneCompressor,
     Product,
     Sum,
     allgather,
@@ -40,13 +46,24 @@ from ringbert.horovod.operations import (
     broadcast,
     broadcast_,
     broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
     grouped_allgather,
     grouped_allreduce,
     grouped_reducescatter,
     join,
     reducescatter,
 )
-from ringbert.horovod.session import Unsupported, current, init, is_initialized, shutdown
+from ringbert.horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    process_set_included_op,
+    remove_process_set,
+    size_op,
+)
+from ringbert.horovod.session import current, is_initialized, shutdown
+from ringbert.horovod.starting import init
 from ringbert.horovod.training import (
     DistributedGradientTape,
     DistributedOptimizer,
@@ -54,13 +71,12 @@ from ringbert.horovod.training import (
     load_model,
 )
 
-broadcast_variables = broadcast_
 PartialDistributedGradientTape = DistributedGradientTape  # with `local_layers`
 PartialDistributedOptimizer = DistributedOptimizer
+__version__ = names.VERSION
 keras = tensorflow = sys.modules[__name__]
-for _name in ("tensorflow", "keras", "tensorflow.keras"):  # Horovod's names for the same
-    _place = f"{__name__}.{_name}"
-    sys.modules |= {_place: keras, f"{_place}.callbacks": callbacks, f"{_place}.elastic": elastic}
+globals().update(names.absent())
+names.add_modules(__name__)
 
 
 def _number(attribute: str, what: str) -> tuple[Callable[[], int], Callable[..., Any]]:
@@ -74,7 +90,7 @@ def _number(attribute: str, what: str) -> tuple[Callable[[], int], Callable[...,
 
 
 rank, rank_op = _number("rank", "The number of this rank, from 0.")
-size, size_op = _number("size", "How many ranks there are.")
+size, _ = _number("size", "How many ranks there are.")
 local_rank, local_rank_op = _number(
     "local_rank", "The number of this rank among those of its machine."
 )
@@ -96,30 +112,3 @@ def mpi_threads_supported() -> bool:
 mpi_built = mpi_enabled = lambda: True
 gloo_built = gloo_enabled = ddl_built = ccl_built = rocm_built = sycl_built = lambda: False
 nccl_built = cuda_built  # TensorFlow for GPUs has NCCL
-
-# What Horovod has and RingBERT has not, and what to do instead.
-ABSENT = {
-    "ProcessSet add_process_set remove_process_set global_process_set process_set_included_op": (
-        "all ranks always work together: leave out process_set"
-    ),
-    "BroadcastGlobalVariablesHook broadcast_global_variables broadcast_object_fn": (
-        "TensorFlow 1's sessions are gone: hvd.broadcast_variables(model.variables, 0), or"
-        " hvd.broadcast_object"
-    ),
-    "Adasum": "only op=hvd.Average, Sum, Min, Max and Product",
-    "run runner spark ray": "start the script with bert-launch or mpirun",
-    "data": "use tf.data.experimental.service itself, or give each rank its shard of the data",
-    "common": (
-        "errors of use are ValueErrors, and a rank that dies ends the job: there is no"
-        " HorovodInternalError"
-    ),
-    "torch mxnet": "it is for Keras and TensorFlow; PyTorch has torch.distributed",
-    "start_timeline stop_timeline": "use TensorFlow's profiler, or keras.callbacks.TensorBoard",
-}
-
-
-def __getattr__(name: str) -> NoReturn:
-    for names, reason in ABSENT.items():
-        if name in names.split():
-            raise Unsupported(f"hvd.{name} has no counterpart in RingBERT: {reason}")
-    raise AttributeError(f"module 'ringbert.horovod' has no attribute {name!r}")

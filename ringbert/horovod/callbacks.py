@@ -1,9 +1,9 @@
 """Callbacks for `fit`."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from ringbase.errors import InputError
 from ringbert.horovod.operations import allreduce, broadcast_
-from ringbert.horovod.session import Call, current
+from ringbert.horovod.session import PAGE, Call, current
 
 
 def _agree(facts):
@@ -88,11 +88,14 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 @dataclass(eq=False)
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """Sets the rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before
-    `end_epoch`."""
+    """Sets the rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before `end_epoch`.
 
-    initial_lr: float
-    multiplier: float | Callable[[float], float]
+    Without `initial_lr`, as before Horovod 0.20, it is the rate that the optimizer has when `fit`
+    begins.
+    """
+
+    initial_lr: float | None = None
+    multiplier: Any = None  # a number, or a function of the epoch
     start_epoch: int = 0
     end_epoch: float | None = None
     # change the rate at the beginning of epochs only; else before each batch
@@ -103,6 +106,14 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def __post_init__(self) -> None:
         super().__init__()
+        if callable(self.initial_lr) and self.multiplier is None:  # as before Horovod 0.20
+            self.initial_lr, self.multiplier = None, self.initial_lr
+        if callable(self.initial_lr) or self.multiplier is None:
+            raise InputError(
+                "LearningRateScheduleCallback: which is the rate? Give multiplier=, start_epoch="
+                f" and initial_lr= by name: Horovod 0.20 has changed their order ({PAGE})"
+            )
+        self.reads_rate = self.initial_lr is None
         self.staircase = self.staircase or not callable(self.multiplier)
 
     def on_train_begin(self, logs=None):
@@ -118,6 +129,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             wrong = f"{type(self).__name__} cannot set the rate of {type(optimizer).__name__}"
             needed = "its learning_rate must be a number, not a LearningRateSchedule"
             raise InputError(f"{wrong}: {needed}") from None
+        if self.reads_rate:
+            self.initial_lr = float(optimizer.learning_rate)
 
     def on_epoch_begin(self, epoch, logs=None):
         self.current_epoch = epoch
@@ -152,16 +165,27 @@ def _velocities(optimizer):
 
 
 def LearningRateWarmupCallback(
-    initial_lr: float, warmup_epochs: float = 5, *args, verbose: int = 0, **options
+    initial_lr: float | None = None,
+    warmup_epochs: float = 5,
+    momentum_correction: bool = True,
+    steps_per_epoch: int | None = None,
+    verbose: int = 0,
 ) -> LearningRateScheduleCallback:
     """Raises the rate from `initial_lr / size` to `initial_lr` over the first epochs (Goyal et al.
     2017).
 
     Steps that Keras takes in one call (`steps_per_execution`) have the rate of the last of them.
 
-    The options are `momentum_correction` and `steps_per_epoch`. `fit` shows the rate, so `verbose`
-    has no effect.
+    Without `initial_lr`, as before Horovod 0.20, it is the rate that the optimizer has when `fit`
+    begins. `fit` shows the rate, so `verbose` has no effect.
     """
+    is_lone = isinstance(initial_lr, int) and warmup_epochs == 5
+    if is_lone or isinstance(warmup_epochs, bool):
+        raise InputError(
+            f"LearningRateWarmupCallback({initial_lr}): the rate, or the epochs? Write"
+            f" initial_lr={initial_lr}.0, or warmup_epochs={initial_lr}, by name: Horovod 0.20 has"
+            f" changed their order ({PAGE})"
+        )
 
     def multiplier(epoch):
         # At the end of the call: the rate which is logged belongs to a whole number of epochs.
@@ -172,7 +196,7 @@ def LearningRateWarmupCallback(
 
     # from epoch 0 to the last, and not in steps of whole epochs
     fixed = (initial_lr, multiplier, 0, warmup_epochs, False)
-    schedule = LearningRateScheduleCallback(*fixed, *args, **options)
+    schedule = LearningRateScheduleCallback(*fixed, momentum_correction, steps_per_epoch)
     return schedule
 
 

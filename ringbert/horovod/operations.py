@@ -1,8 +1,7 @@
 """Horovod's operations on tensors and objects of all ranks: eagerly, or in a `tf.function`."""
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,17 +9,20 @@ from tensorflow import Tensor
 
 from distributed import arrays
 from ringbase.errors import InputError
+from ringbert.horovod.process_sets import ProcessSet, root_in, session_of
 from ringbert.horovod.session import (
+    PAGE,
     Call,
+    Session,
     Unsupported,
     WrongValue,
     as_written,
-    checked_root,
     collective,
     current,
 )
 
 Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
+Adasum = "Adasum"  # may be named, as in a branch that is not taken
 SUMS = (Average, Sum)  # which have a gradient
 MPI_NAMES = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
 OWN_STATE = ("seed_generator_state", "gradient_accumulator")  # ends of Keras' names of variables
@@ -28,30 +30,55 @@ OWN_STATE = ("seed_generator_state", "gradient_accumulator")  # ends of Keras' n
 WIDE = {tf.float16: tf.float32, tf.bfloat16: tf.float32, tf.bool: tf.int32}
 
 
-@dataclass(frozen=True)
 class Compressor:
     """Makes tensors of numbers smaller. Others with these methods may be given too."""
 
     half: tf.DType | None = None
 
-    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
+    @classmethod
+    def compress(cls, tensor: Tensor) -> tuple[Tensor, Any]:
         """The tensor to send, and what `decompress` needs."""
-        if self.half is None or not tensor.dtype.is_floating:
+        if cls.half is None or not tensor.dtype.is_floating:
             return tensor, None
-        return tf.cast(tensor, self.half), tensor.dtype
+        return tf.cast(tensor, cls.half), tensor.dtype
 
-    def decompress(self, tensor: Tensor, context) -> Tensor:
+    @staticmethod
+    def decompress(tensor: Tensor, context) -> Tensor:
         return tensor if context is None else tf.cast(tensor, context)
+
+
+class NoneCompressor(Compressor):
+    """Sends tensors as they are."""
+
+
+class FP16Compressor(Compressor):
+    """Sends float32 values in 16 bits between machines."""
+
+    half = tf.float16
+
+
+class BF16Compressor(Compressor):
+    """The same."""
+
+    half = tf.bfloat16
 
 
 class Compression:
     """`fp16` and `bf16` both send float32 values as bfloat16 between machines, which has the range
     of float32, and add in float32. Within a machine nothing is sent, and so nothing is rounded."""
 
-    none, fp16, bf16 = Compressor(), Compressor(tf.float16), Compressor(tf.bfloat16)
+    none, fp16, bf16 = NoneCompressor, FP16Compressor, BF16Compressor
 
 
 OF_BACKEND = (Compression.fp16, Compression.bf16)  # which rounds, and only what it sends
+
+
+def checked_op(op: str, allowed: Iterable[str], what: str) -> str:
+    """The operation. Raises Unsupported for any other than these."""
+    if op not in allowed:
+        names = ", ".join(f"hvd.{name.capitalize()}" for name in allowed)
+        raise Unsupported(f"{what} takes op={names}, got op={op!r:.40} ({PAGE})")
+    return op
 
 
 @as_written
@@ -65,6 +92,8 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
+    process_set: ProcessSet | None = None,
+    ignore_name_scope: bool = False,
 ) -> list:
     """Tensors averaged (`op` `Sum`: summed, …) over ranks in one call; the same on every rank.
 
@@ -73,18 +102,20 @@ def grouped_allreduce(
     """
     if isinstance(average, str):  # the second argument of horovod.keras.allreduce is the name
         average, name = None, average
+    if isinstance(device_dense, bool):  # and the third one what is here the second
+        average = device_dense
     if op is not None and average is not None:
         raise InputError("give op or average, not both: op=hvd.Average, hvd.Sum …")
-    op = op or (Sum if average is False else Average)
-    if op not in MPI_NAMES:
-        raise InputError(f"op must be hvd.Average, Sum, Min, Max or Product, got {op}")
+    op = checked_op(op or (Sum if average is False else Average), MPI_NAMES, "hvd.allreduce")
+    session = session_of(process_set)
     is_half = compression in OF_BACKEND
     compressor = Compression.none if is_half else compression
 
     def gradient(name, _, *upstream):
         if op not in SUMS:
             raise Unsupported(f"hvd.allreduce: there is no gradient of op={op}")
-        return grouped_allreduce(upstream, compression=compression, op=op, name=name)
+        options = {"compression": compression, "op": op, "name": name}
+        return grouped_allreduce(upstream, **options, process_set=process_set)
 
     results = list(tensors)
     own = []
@@ -102,14 +133,14 @@ def grouped_allreduce(
                 value = tf.cast(value, tf.float64)  # of an average the fraction too
             own.append(value)
         elif op in SUMS and prescale_factor == postscale_factor == 1:
-            results[place] = _gathered(tensor, op, f"{name or 'slices'} {place}")
+            results[place] = _gathered(tensor, op, f"{name or 'slices'} {place}", process_set)
         else:
             raise Unsupported(
                 "hvd.allreduce: sparse tensors are averaged or summed, without factors"
             )
     call = Call("hvd.allreduce", name, (op, is_half))
-    reduce = functools.partial(_reduced, op, is_half)
-    totals = collective(call, reduce, gradient, own)
+    reduce = functools.partial(_reduced, session, op, is_half)
+    totals = collective(call, reduce, gradient, own, session)
     for (place, (dtype, context)), total in zip(sent.items(), totals, strict=True):
         total = tf.cast(_scaled(total, postscale_factor), dtype)
         results[place] = compressor.decompress(total, context)
@@ -123,24 +154,25 @@ def _scaled(value: Tensor, factor: float) -> Tensor:
     return tf.cast(wide * tf.cast(factor, wide.dtype), value.dtype)
 
 
-def _gathered(slices: tf.IndexedSlices, op: str, name: str) -> tf.IndexedSlices:
+def _gathered(
+    slices: tf.IndexedSlices, op: str, name: str, process_set: ProcessSet | None
+) -> tf.IndexedSlices:
     """Each index once: Keras 3 takes the square of each slice for the square of their sum."""
-    all_indices = allgather(slices.indices, f"indices of {name}")
+    all_indices = allgather(slices.indices, f"indices of {name}", process_set=process_set)
     indices, places = tf.unique(all_indices)
-    values = allgather(slices.values, f"values of {name}")
+    values = allgather(slices.values, f"values of {name}", process_set=process_set)
     if op == Average:
-        values /= tf.cast(current().world.size, values.dtype)
+        values /= tf.cast(session_of(process_set).world.size, values.dtype)
     sums = tf.math.unsorted_segment_sum(values, places, tf.size(indices))
     return tf.IndexedSlices(sums, indices, slices.dense_shape)
 
 
-def _reduced(op: str, is_half: bool, *tensors: Tensor) -> list[Tensor]:
+def _reduced(session: Session, op: str, is_half: bool, *tensors: Tensor) -> list[Tensor]:
     """Each tensor, of a dtype that MPI knows, reduced over ranks; float ones in one sum.
 
     Averages are over the ranks that have not joined, those of integers without their fraction. With
     `is_half`, float32 values may be sent in 16 bits between machines.
     """
-    session = current()
     results = {}
     for dtype in dict.fromkeys(value.dtype for value in tensors):
         own = [value for value in tensors if value.dtype == dtype]
@@ -157,15 +189,24 @@ def _reduced(op: str, is_half: bool, *tensors: Tensor) -> list[Tensor]:
 
 
 @as_written
-def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options) -> list:
+def grouped_reducescatter(
+    tensors: Sequence,
+    device_dense: str = "",
+    compression=Compression.none,
+    op: str = Average,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list:
     """This rank's parts of averages (or `op` `Sum`) over ranks, cut along the first dimension.
 
     The first ranks get one row more if the rows do not divide evenly. The gradient of a `Sum` is
-    multiplied by the number of ranks, as in Horovod. The options are those of `grouped_allreduce`.
+    multiplied by the number of ranks, as in Horovod.
     """
-    if op not in SUMS:
-        raise Unsupported(f"hvd.reducescatter: op must be hvd.Average or hvd.Sum, got {op}")
-    world = current().world
+    what = "hvd.reducescatter"
+    checked_op(op, SUMS, what)
+    world = session_of(process_set).world
 
     @tf.custom_gradient
     def with_larger_gradient(value):
@@ -177,40 +218,47 @@ def grouped_reducescatter(tensors: Sequence, *, op: str = Average, **options) ->
         starts = ranks * (num_rows // world.size) + tf.minimum(ranks, num_rows % world.size)
         return total[starts[0] : starts[1]]
 
-    what = "hvd.reducescatter"
     own = []
     for tensor in tensors:
         value = _with_rows(tensor, what)
         own.append(with_larger_gradient(value))
-    options = {"name": what} | options
-    totals = grouped_allreduce(own, op=op, **options)
+    factors = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
+    options = {"compression": compression, "op": op, "name": name or what, **factors}
+    totals = grouped_allreduce(own, **options, process_set=process_set)
     return [*map(part, totals)]
 
 
 @as_written
-def allgather(tensor, name: str | None = None) -> Tensor:
+def allgather(
+    tensor,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet | None = None,
+) -> Tensor:
     """The tensors of all ranks one after the other; their first dimensions may differ.
 
     Gradients are averaged over the ranks, as in Horovod: what all ranks compute from the same
     tensors is one loss.
     """
-    rank = current().world.rank
+    session = session_of(process_set)
+    rank = session.world.rank
     value = _with_rows(tensor, "hvd.allgather")
 
     def gradient(name, results, upstream, _):
-        mean = allreduce(upstream, name=name)
+        mean = allreduce(upstream, name=name, process_set=process_set)
         _, num_rows = results  # of each rank
         start = tf.reduce_sum(num_rows[:rank])
         return [mean[start : start + num_rows[rank]], None]
 
     call = Call("hvd.allgather", name)
     own = [value, tf.shape(value, tf.int64)[:1]]
-    gathered, _ = collective(call, _gather, gradient, own, resizes=True)
+    gather = functools.partial(_gather, session)
+    gathered, _ = collective(call, gather, gradient, own, session, resizes=True)
     return gathered
 
 
-def _gather(value: Tensor, _) -> Sequence:
-    return arrays.gathered(current().world.comm, value.numpy())
+def _gather(session: Session, value: Tensor, _) -> Sequence:
+    return arrays.gathered(session.world.comm, value.numpy())
 
 
 def _with_rows(tensor, what: str) -> Tensor:
@@ -221,30 +269,43 @@ def _with_rows(tensor, what: str) -> Tensor:
 
 
 @as_written
-def grouped_allgather(tensors: Sequence, name: str | None = None) -> list:
+def grouped_allgather(
+    tensors: Sequence,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet | None = None,
+) -> list:
     """As `allgather` of each tensor."""
-    return [allgather(tensor, f"{name or 'hvd.allgather'} {n}") for n, tensor in enumerate(tensors)]
+    names = [f"{name or 'hvd.allgather'} {place}" for place in range(len(tensors))]
+    return [
+        allgather(tensor, own, process_set=process_set)
+        for tensor, own in zip(tensors, names, strict=True)
+    ]
 
 
 @as_written
 def grouped_broadcast(
-    tensors: Sequence, root_rank: int = 0, name: str | None = None
+    tensors: Sequence,
+    root_rank: int = 0,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet | None = None,
 ) -> list[Tensor]:
-    """The tensors of rank `root_rank` on every rank. Their gradient is the mean of the ranks'
-    gradients."""
-    world = current().world
-    root_rank = checked_root(root_rank)
+    """The tensors of rank `root_rank`, by its number among all ranks, on every rank. Their gradient
+    is the mean of the ranks' gradients."""
+    session = session_of(process_set)
+    world, root = session.world, root_in(process_set, root_rank)
 
     def send(*values):
-        return [arrays.broadcast(world.comm, value.numpy(), root_rank) for value in values]
+        return [arrays.broadcast(world.comm, value.numpy(), root) for value in values]
 
     def gradient(name, _, *upstream):
-        means = grouped_allreduce(upstream, name=name)
-        return means if world.rank == root_rank else [*map(tf.zeros_like, means)]
+        means = grouped_allreduce(upstream, name=name, process_set=process_set)
+        return means if world.rank == root else [*map(tf.zeros_like, means)]
 
     call = Call("hvd.broadcast", name, (f"from rank {root_rank}",))
     values = [*map(tf.convert_to_tensor, tensors)]
-    return collective(call, send, gradient, values)
+    return collective(call, send, gradient, values, session)
 
 
 def _of_one_tensor(grouped: Callable[..., list]) -> Callable[..., Any]:
@@ -262,7 +323,12 @@ broadcast = _of_one_tensor(grouped_broadcast)
 
 
 @as_written
-def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None) -> list:
+def broadcast_(
+    variables: Sequence,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> list:
     """Gives every rank the variables' values of rank `root_rank`, and returns the values.
 
     The state of Keras' random numbers and the gradients that a rank still adds up stay its own:
@@ -273,24 +339,46 @@ def broadcast_(variables: Sequence, root_rank: int = 0, name: str | None = None)
     for variable in variables:
         if not variable.name.removesuffix(":0").endswith(OWN_STATE):
             shared.append(variable)
-    values = grouped_broadcast(shared, root_rank, name or "variables")
+    name = name or "variables"
+    values = grouped_broadcast(shared, root_rank, name, process_set=process_set)
     for variable, value in zip(shared, values, strict=True):
         variable.assign(value)
     return [*map(tf.convert_to_tensor, variables)]
 
 
 @as_written
-def alltoall(tensor, splits=None, name: str | None = None):
+def broadcast_variables(
+    variables: Sequence,
+    root_rank: int = 0,
+    process_set: ProcessSet | str | None = None,
+    inplace: bool = False,
+    name: str | None = None,
+) -> list:
+    """As `broadcast_`; `inplace` is without effect."""
+    if isinstance(process_set, str):
+        process_set, name = None, process_set
+    return broadcast_(variables, root_rank, name, process_set)
+
+
+@as_written
+def alltoall(
+    tensor,
+    splits=None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet | None = None,
+):
     """Sends `splits[r]` rows to each rank r, and returns those that this rank receives, in order of
     rank.
 
     Without `splits` every rank gets equally many; with them, how many rows each rank sent is
     returned too.
     """
-    world = current().world
+    session = session_of(process_set)
+    world = session.world
     value = _with_rows(tensor, "hvd.alltoall")
-    own = [tf.shape(value)[0] // world.size] * world.size if splits is None else splits
-    rows_to = tf.convert_to_tensor(own, tf.int32)
+    each = [tf.shape(value)[0] // world.size] * world.size
+    rows_to = tf.convert_to_tensor(each if splits is None else splits, tf.int32)
 
     def exchange(value, rows_to):
         numbers = rows_to.numpy().tolist()
@@ -301,36 +389,67 @@ def alltoall(tensor, splits=None, name: str | None = None):
 
     def gradient(name, results, upstream, _):
         _, rows_from = results
-        gradient_of_value, _ = alltoall(upstream, rows_from, name)
+        gradient_of_value, _ = alltoall(upstream, rows_from, name, process_set=process_set)
         return [gradient_of_value, None]
 
     call = Call("hvd.alltoall", name)
-    received, rows_from = collective(call, exchange, gradient, [value, rows_to], resizes=True)
+    own = [value, rows_to]
+    received, rows_from = collective(call, exchange, gradient, own, session, resizes=True)
     return received if splits is None else (received, rows_from)
 
 
 @as_written
-def barrier() -> None:
+def barrier(process_set: ProcessSet | None = None) -> None:
     """Waits for all ranks."""
-    with current().meeting(Call("hvd.barrier")):
+    with session_of(process_set).meeting(Call("hvd.barrier")):
         pass
 
 
 @as_written
-def broadcast_object(obj, root_rank: int = 0, name: str | None = None):
+def broadcast_object(
+    obj,
+    root_rank: int = 0,
+    session=None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+):
     """The object of rank `root_rank` on every rank (pickled)."""
-    session = current()
-    sent = obj if session.world.rank == checked_root(root_rank) else None
-    with session.meeting(Call("hvd.broadcast_object", name, (root_rank,))):
-        objects = session.world.all_gather(sent)
-    return objects[root_rank]
+    name = _name_of(session, name)
+    part, root = session_of(process_set), root_in(process_set, root_rank)
+    sent = obj if part.world.rank == root else None
+    with part.meeting(Call("hvd.broadcast_object", name, (root_rank,))):
+        objects = part.world.all_gather(sent)
+    return objects[root]
 
 
 @as_written
-def allgather_object(obj, name: str | None = None) -> list:
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session=None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Callable[..., Any]:
+    """A function of an object, which returns that of rank `root_rank`."""
+    name = _name_of(session, name)
+    return lambda obj: broadcast_object(obj, root_rank, None, name, process_set)
+
+
+@as_written
+def allgather_object(
+    obj, session=None, name: str | None = None, process_set: ProcessSet | None = None
+) -> list:
     """The objects of all ranks (pickled), in order of rank."""
-    with current().meeting(Call("hvd.allgather_object", name)):
-        return current().world.all_gather(obj)
+    part = session_of(process_set)
+    with part.meeting(Call("hvd.allgather_object", _name_of(session, name))):
+        return part.world.all_gather(obj)
+
+
+def _name_of(session, name: str | None) -> str | None:
+    """The name of a call. Raises Unsupported for a session of TensorFlow 1; where it stands, other
+    versions have the name."""
+    if session is None or isinstance(session, str):
+        return name or session
+    raise Unsupported(f"there are no sessions in TensorFlow 2: leave out session= ({PAGE})")
 
 
 @as_written
@@ -352,10 +471,10 @@ def join() -> int:
             if call.what == "hvd.allreduce" and call.kind[0] in SUMS:
                 op, is_half, *kinds = call.kind
                 zeros = [tf.zeros(shape, dtype) for dtype, shape in kinds]
-                _reduced(op, is_half, *zeros)
+                _reduced(session, op, is_half, *zeros)
             elif call.what == "hvd.allgather":
                 dtype, shape = call.kind[0]
-                _gather(tf.zeros([0, *shape], dtype), None)
+                _gather(session, tf.zeros([0, *shape], dtype), None)
             else:
                 raise InputError(
                     f"{call} cannot go on without the ranks that have called hvd.join()"

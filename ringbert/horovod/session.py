@@ -20,10 +20,12 @@ from tensorflow.python.ops import control_flow_util  # there is no public name f
 
 from distributed.collectives import Collectives, open_collectives
 from distributed.devices import DeviceSettings
+from distributed.ranks import Ranks
 from distributed.watchdog import StallSettings
 from distributed.world import World
 from ringbase.errors import InputError
 
+PAGE = "docs/horovod.md"  # that says what is here instead
 as_written = tf.autograph.experimental.do_not_convert  # by AutoGraph
 
 
@@ -70,8 +72,11 @@ class Session:
     world: World
     collectives: Collectives
     host: Collectives
+    place: str = ""  # which ranks these are, for messages, if they are not all
     num_active: int = 1
     num_calls: int = 0
+    # of the session of all ranks, by their numbers (`process_sets`)
+    process_sets: dict[int, Any] = field(default_factory=dict)
     # TensorFlow may run two calls at once
     _one_meets: Any = field(default_factory=threading.Lock)
 
@@ -105,9 +110,9 @@ class Session:
             self.world.agree(facts)
         except InputError as error:
             raise RanksDiffer(
-                f"{error}. Give all ranks the same model, optimizer and steps (steps_per_epoch,"
-                " .repeat()), call hvd.join() where the data of a loop end, and put a tape inside"
-                " the tf.function"
+                f"{error}{self.place}. Give all ranks the same model, optimizer and steps"
+                " (steps_per_epoch, .repeat()), call hvd.join() where the data of a loop end, and"
+                " put a tape inside the tf.function"
             ) from None
 
 
@@ -130,29 +135,25 @@ def is_initialized() -> bool:
     return _session is not None
 
 
-def checked_root(rank: int) -> int:
-    """The number of a rank. Raises WrongValue for any other."""
-    size = current().world.size
-    if rank not in range(size):
-        raise WrongValue(f"root_rank must be from 0 to {size - 1}, got {rank}")
-    return rank
-
-
-def init(comm=None, process_sets=None) -> None:
-    """Joins the other ranks. Call it first: before TensorFlow computes anything.
-
-    TensorFlow then uses this rank's GPU, or its share of the machine's cores, and no others. The
-    environment variable RINGBERT_BACKEND chooses what sums: "mpi", "nccl", "ring" or "auto", which
-    is NCCL where each rank has its own GPU, else MPI. `comm` is an mpi4py communicator of the
-    processes to join, instead of all.
-    """
+def start(comm=None) -> None:
+    """Joins the other ranks, unless this rank has joined them: what `init` does for a script."""
     global _session
-    if isinstance(comm, Sequence) or process_sets is not None:
+    if isinstance(comm, Sequence):
         raise Unsupported(
-            "hvd.init(): all ranks always work together; comm can be an mpi4py communicator"
+            "hvd.init(comm=…) needs an mpi4py communicator of the ranks; hvd.ProcessSet(ranks) are"
+            f" some of them ({PAGE})"
         )
     if _session is None:
         _session = _ended if _ended and comm is None else _started(comm)
+
+
+def with_part(ranks: Ranks, place: str) -> Session:
+    """The session of some of the ranks, which work together without the others. Nothing watches
+    over their calls: the watchdog counts those of all ranks."""
+    whole = current().world
+    world = World(ranks, whole.device, whole.program, is_script=True)
+    collectives = open_collectives(world, "mpi" if world.size > 1 else "local")
+    return Session(world, collectives, collectives, place)
 
 
 def _started(comm) -> Session:
@@ -193,6 +194,10 @@ def shutdown() -> None:
     if _session is not None:
         with _session.meeting(Call("shutdown")):
             pass
+        for process_set in _session.process_sets.values():
+            if process_set.session:
+                process_set.session.world.release()
+        _session.process_sets.clear()
         _session, _ended = None, _session
 
 
@@ -224,16 +229,16 @@ def collective(
     function: Callable,
     gradient: Callable,
     tensors: Sequence[Tensor],
+    session: Session,
     resizes: bool = False,
 ) -> list[Tensor]:
-    """The results of `function(*tensors)` on all ranks, cast to the tensors' dtypes.
+    """The results of `function(*tensors)` on all ranks of a session, cast to the tensors' dtypes.
 
     One rank alone keeps its tensors. The ranks meet for `call` first: its kind are the options, to
     which dtype and shape of the tensors are added. `gradient(name, results, *upstream)` are the
     gradients of the tensors; `name` is for its own calls. With `resizes` the first dimensions may
     differ among the ranks, and those of results from the tensors'.
     """
-    session = current()
     is_eager = tf.executing_eagerly()
 
     def meet(*values):
@@ -245,7 +250,7 @@ def collective(
             return [tf.cast(own, value.dtype) for own, value in zip(results, values, strict=True)]
         except InputError as error:
             if not is_eager:  # TensorFlow would wrap it into its own error of many lines
-                session.world.fail(error)
+                current().world.fail(error)
             raise
 
     @tf.custom_gradient

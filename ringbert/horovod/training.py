@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py  # type: ignore[import-untyped]
 import keras
@@ -24,20 +24,30 @@ from keras.src.trainers import trainer
 from ringbase.errors import InputError
 from ringbert.horovod.operations import (
     OF_BACKEND,
+    SUMS,
     Average,
     Compression,
-    Sum,
     allreduce,
+    checked_op,
     grouped_allreduce,
 )
-from ringbert.horovod.session import Unsupported, as_written, current, is_initialized
+from ringbert.horovod.process_sets import ProcessSet, session_of
+from ringbert.horovod.session import PAGE, as_written, current, is_initialized
 
 # Sparse gradients of a variable up to this size are summed dense: the memory does not grow with the
 # ranks.
 MOST_DENSE_BYTES = 1 << 26
 
+# Keras 3 does not find these names of losses and metrics in HDF5 files, where it writes them.
+SHORT_LOSSES = ("mse", "mae", "mape", "msle", "bce", "kld")
+
 # In its configuration a distributed optimizer's name ends with this and its options.
 MARK = ".hvd."
+
+# Arguments that Horovod's versions take by position, after the tape, or the optimizer and its name.
+# `horovod.tensorflow` has `use_locking` before those of an optimizer.
+POSITIONS = ("device_dense", "device_sparse", "compression", "sparse_as_dense")
+POSITIONS_OF_TAPE = (*POSITIONS, "op", "gradient_predivide_factor", "num_groups", "groups")
 
 # What a tape has averaged, by its id; an optimizer does not average it again.
 means_of_tapes: Any = weakref.WeakValueDictionary()
@@ -60,14 +70,12 @@ class GradientMean:
     device_sparse: str = ""
     num_groups: int = 0
     groups: Any = None
+    process_set: ProcessSet | None = None  # the ranks, if not all
     # variables of this rank, by their id
     local: dict = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        if self.op not in (Average, Sum):
-            raise Unsupported(
-                f"gradients can be averaged or summed (op=hvd.Average or hvd.Sum), got op={self.op}"
-            )
+        checked_op(self.op, SUMS, "a sum of gradients")
         for layer in () if self.local_layers is None else tf.nest.flatten(self.local_layers):
             if not isinstance(layer, keras.layers.Layer) or not layer.built:
                 raise InputError(
@@ -97,19 +105,20 @@ class GradientMean:
                 else:
                     own[place] = tf.convert_to_tensor(gradient)
             elif self.scale_local_gradients:
-                results[place] = tf.math.scalar_mul(1 / current().world.size, gradient)
+                size = session_of(self.process_set).world.size
+                results[place] = tf.math.scalar_mul(1 / size, gradient)
         means = self._means([*own.values()])
         for place, mean in zip(own, means, strict=True):
             results[place] = mean
         return results
 
     def _means(self, own: list) -> list:
-        session = current()
+        session = session_of(self.process_set)
         is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in own)
         is_on_host = tf.executing_eagerly() or session.collectives is session.host
         if is_sparse or is_on_host or self.has_own_compressor or not own:
             options = {"op": self.op, "compression": self.compression, "name": "gradients"}
-            return grouped_allreduce(own, **options)
+            return grouped_allreduce(own, **options, process_set=self.process_set)
         dtypes = [value.dtype for value in own]
         wide = tf.float64 if tf.float64 in dtypes else tf.float32
         widened = [tf.cast(value, wide) for value in own]
@@ -148,10 +157,21 @@ class DistributedTape(tf.GradientTape):
         return of_rank, of_all
 
 
+def by_position(what: str, names: Sequence[str], values: Sequence) -> dict[str, Any]:
+    """Arguments that a script gives by position, as in some version of Horovod."""
+    if len(values) > len(names):
+        raise InputError(
+            f"{what}: give arguments after {names[-1]} by name, as op=hvd.Sum: their order was"
+            f" another one in other versions of Horovod ({PAGE})"
+        )
+    return dict(zip(names, values, strict=False))
+
+
 @as_written
-def DistributedGradientTape(gradtape: tf.GradientTape, **options) -> DistributedTape:
+def DistributedGradientTape(gradtape: tf.GradientTape, *positional, **options) -> DistributedTape:
     """A tape, new or recorded, whose `gradient` averages over ranks. The options are those of
     `GradientMean`."""
+    options |= by_position("hvd.DistributedGradientTape", POSITIONS_OF_TAPE, positional)
     tape = DistributedTape.__new__(DistributedTape)
     tape.__dict__.update(gradtape.__dict__)  # with what it has recorded
     tape.gradient_mean = GradientMean(**options)
@@ -219,7 +239,7 @@ class Distributed:
 def DistributedOptimizer(
     optimizer: keras.optimizers.Optimizer,
     name: str | None = None,
-    *,
+    *positional,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     use_locking: bool = False,
@@ -237,10 +257,15 @@ def DistributedOptimizer(
     A copy, and what is loaded from a file, is distributed too. It keeps `op` and the passes;
     another call can give it more options.
     """
+    patch_keras()
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise InputError(
             f"hvd.DistributedOptimizer needs an optimizer of Keras 3, got {type(optimizer)}"
+            f" ({PAGE})"
         )
+    if positional and isinstance(positional[0], bool):
+        positional = positional[1:]
+    options |= by_position("hvd.DistributedOptimizer", POSITIONS, positional)
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     if any(isinstance(part, Distributed) for part in getattr(inner, "optimizers", ())):
         raise InputError("the parts of this MultiOptimizer are distributed already: that is enough")
@@ -305,7 +330,9 @@ def load_model(
 
     `custom_optimizers`: classes of optimizers that the file names. `legacy_opts` is without effect.
     """
-    objects = {kind.__name__: kind for kind in custom_optimizers or ()}
+    patch_keras()
+    objects = {name: keras.losses.get(name) for name in SHORT_LOSSES}
+    objects |= {kind.__name__: kind for kind in custom_optimizers or ()}
     objects |= custom_objects or {}
     model = keras.models.load_model(filepath, objects)
     if getattr(model, "optimizer", None) is not None:
@@ -339,24 +366,14 @@ class CallableList(list):
         return self
 
 
-def _replace(owner, name: str, wrapper: Callable[..., Any]) -> None:
-    """Lets `owner.name` be `wrapper(original, …)`."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def wrapped(*args, **options):
-        return wrapper(original, *args, **options)
-
-    setattr(owner, name, wrapped)
-
-
 def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
     """XLA cannot compile a sum that MPI computes on the host, or a compressor there."""
     optimizer = getattr(model, "optimizer", None)
     inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
     is_distributed = isinstance(inner, Distributed) and is_initialized()
     if is_distributed and (
-        not current().collectives.in_graph or inner.gradient_mean.has_own_compressor
+        not session_of(inner.gradient_mean.process_set).collectives.in_graph
+        or inner.gradient_mean.has_own_compressor
     ):
         return False
     return original(model)
@@ -414,14 +431,78 @@ def _distributed_again(original):
     return classmethod(functools.wraps(original)(from_config))
 
 
-# What Keras 3 has no argument for, and names of Keras 2 that the scripts of Horovod's guides use.
-_replace(trainer, "model_supports_jit", _supports_jit)
-# On the base class: a class with a `compile` of its own is not compiled when it is loaded.
-_replace(trainer.Trainer, "compile", _without_obsolete)
-_replace(TensorFlowTrainer, "fit", _without_obsolete)
-_replace(LossScaleOptimizer, "apply", _averaged_first)
-for _owner in (BaseOptimizer, MultiOptimizer):
-    _owner.from_config = _distributed_again(_owner.from_config.__func__)
-for _owner in (BaseOptimizer, LossScaleOptimizer, MultiOptimizer):
-    _owner.lr = _owner.learning_rate
-    _owner.variables = property(lambda self, get=_owner.variables.fget: CallableList(get(self)))  # type: ignore[misc]
+class Patch(NamedTuple):
+    """An attribute of Keras that is replaced."""
+
+    owner: Any
+    name: str
+    made: Callable[[Any], Any]  # what takes its place, from the owner
+    why: str
+
+
+def _around(name: str, wrapper: Callable[..., Any]) -> Callable[[Any], Any]:
+    """What makes the function `name` of an owner `wrapper(original, …)`."""
+
+    def made(owner):
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapped(*args, **options):
+            return wrapper(original, *args, **options)
+
+        return wrapped
+
+    return made
+
+
+def _loaded(owner):
+    return _distributed_again(owner.from_config.__func__)
+
+
+def _callable_variables(owner):
+    get = owner.variables.fget
+    return property(lambda self: CallableList(get(self)))
+
+
+OBSOLETE = "arguments that Keras 3 has dropped stand in old scripts"
+CALLED = "old scripts call what is a list in Keras 3"
+OLD_NAME = "Horovod's guides use this name of Keras 2"
+LOADED = "what is loaded or copied from a distributed optimizer is distributed"
+OPTIMIZERS = (BaseOptimizer, LossScaleOptimizer, MultiOptimizer)
+# What Keras 3 has no argument for, and names of Keras 2.
+PATCHES = (
+    Patch(
+        trainer,
+        "model_supports_jit",
+        _around("model_supports_jit", _supports_jit),
+        "XLA cannot compile a sum on the host, and Keras would try",
+    ),
+    # On the base class: a class with a `compile` of its own is not compiled when it is loaded.
+    Patch(trainer.Trainer, "compile", _around("compile", _without_obsolete), OBSOLETE),
+    Patch(TensorFlowTrainer, "fit", _around("fit", _without_obsolete), OBSOLETE),
+    Patch(
+        LossScaleOptimizer,
+        "apply",
+        _around("apply", _averaged_first),
+        "all ranks must agree on whether a step is skipped",
+    ),
+    *(
+        Patch(
+            owner,
+            "from_config",
+            _loaded,
+            LOADED,
+        )
+        for owner in (BaseOptimizer, MultiOptimizer)
+    ),
+    *(Patch(owner, "lr", lambda owner: owner.learning_rate, OLD_NAME) for owner in OPTIMIZERS),
+    *(Patch(owner, "variables", _callable_variables, CALLED) for owner in OPTIMIZERS),
+)
+
+
+@functools.cache
+def patch_keras() -> None:
+    """Makes the replacements of `PATCHES`, once: at `hvd.init`, or before it at the first
+    distributed optimizer."""
+    for patch in PATCHES:
+        setattr(patch.owner, patch.name, patch.made(patch.owner))

@@ -33,13 +33,12 @@ from distributed.run import Run
 from distributed.versions import versions
 from distributed.world import World
 from ringbase.errors import InputError, shortened
-from ringbase.files import check_renames
+from ringbase.files import cache_folder, check_renames
 from ringbase.settings import flat, made
 from tasks.bench.settings import LoadSettings
 from tasks.bench.step import model_config, random_training, step_figures
 from tasks.doctor.__main__ import DoctorConfig
 from tasks.doctor.page import Finding, Page
-from tasks.runs.environment import cache_folder
 from tasks.runs.execute.job import Job, set_precision
 from tasks.runs.history import History
 from tasks.runs.resolve.spec import RunSpec, Start

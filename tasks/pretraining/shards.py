@@ -27,7 +27,7 @@ from bert.corpus.shards import (
 from bert.heads import MASKED_WORDS
 from distributed.rows import BatchRows
 from ringbase.errors import InputError, one_line
-from ringbase.files import build_folder, digest
+from ringbase.files import build_folder, cache_folder, digest
 from ringbase.ragged import Ragged, offsets_of
 from tasks.pretraining.naming import Named
 from tasks.pretraining.settings import PretrainingConfig, ShardSettings, highest
@@ -40,7 +40,7 @@ from tasks.pretraining.stream import (
     stream_of,
 )
 from tasks.pretraining.task import MaskedTask, head_of
-from tasks.runs.environment import cache_folder, writing_cache
+from tasks.runs.environment import writing_cache
 from tasks.runs.execute.job import Job
 from tasks.runs.execute.trainer import TrainingData
 from tasks.runs.resolve.spec import Start

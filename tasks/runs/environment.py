@@ -20,7 +20,7 @@ from distributed import launcher
 from distributed.devices import imported_tensorflow
 from distributed.launcher import launched_size
 from ringbase.errors import InputError, one_line
-from ringbase.files import digest
+from ringbase.files import cache_folder, digest
 from tasks.runs import flags
 from tasks.runs.commands import Command
 
@@ -109,12 +109,6 @@ def result_file(trains: bool) -> str:
     """Where a command writes its scores. One that does not train leaves alone what a training
     wrote."""
     return "result.json" if trains else "predict_result.json"
-
-
-def cache_folder() -> Path:
-    """Where prepared data is kept: $RINGBERT_CACHE, else ~/.cache/ringbert."""
-    named = os.environ.get("RINGBERT_CACHE")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "ringbert"
 
 
 @contextlib.contextmanager

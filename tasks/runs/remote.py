@@ -15,9 +15,9 @@ from distributed.found import CHECKPOINTS
 from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError, Unavailable, one_line
-from ringbase.files import build_folder, digest, read_json, write_json
+from ringbase.files import build_folder, cache_folder, digest, read_json, write_json
 from ringbase.settings import Field
-from tasks.runs.environment import cache_folder, writing_cache
+from tasks.runs.environment import writing_cache
 
 T = TypeVar("T")
 # what says that the others are complete

@@ -1,8 +1,10 @@
 """bert-launch: the command that it builds for each MPI and batch system, its errors, and a run."""
 
 import os
+import re
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 from harness.jobs import launch, run, started
@@ -190,7 +192,8 @@ REFUSED = {
     "-np 2 bert-squad": "--",
     "-np 0 -- bert-squad": "-np",
     "-np 2 --nope -- bert-squad": "--nope",
-    "-np 2 --hostfile hosts -- bert-squad": "--hostfile is a flag of horovodrun: use -H HOST:SLOTS",
+    "-np 2 --hostfile hosts -- bert-squad": "hosts cannot be read",
+    "-np 2 -x A -- bert-squad": "--mpi-args '-x NAME'",
     "-np 2 --timeline-filename=a.json -- bert-squad": "keras.callbacks.TensorBoard",
     "-np 2 -H node1:0 -- bert-squad": "-H",
     "-np 2 -H -oProxyCommand=x:2 -- bert-squad": "-H",  # ssh would take it for an option
@@ -201,6 +204,67 @@ REFUSED = {
     "-np 2 -p 0 -- bert-squad": "-p",
     '-np 2 --mpi-args "\'" -- bert-squad': "--mpi-args",
 }
+
+
+# The flags in the help of horovodrun 0.28, and hidden ones, with what bert-launch makes of them.
+HOROVODRUN = {
+    "taken": """-np=2 --num-proc=2 -H=localhost:2 --hosts=localhost:2 -p=22 --ssh-port=22 --mpi
+        --start-timeout=60 --mpi-args=-q --binding-args=-q -hostfile=FILE --hostfile=FILE
+        --stall-check-warning-time-seconds=60 --stall-check-shutdown-time-seconds=0
+        --no-stall-check --stall-check""",
+    "note": """--disable-cache --verbose --fusion-threshold-mb=32 --cycle-time-ms=3.5
+        --cache-capacity=1024 --hierarchical-allreduce --no-hierarchical-allreduce
+        --hierarchical-allgather --no-hierarchical-allgather --autotune --no-autotune
+        --autotune-log-file=a.csv --autotune-warmup-samples=3 --autotune-steps-per-sample=10
+        --autotune-bayes-opt-max-samples=20 --autotune-gaussian-process-noise=0.8
+        --timeline-mark-cycles --no-timeline-mark-cycles --mpi-threads-disable
+        --no-mpi-threads-disable --num-nccl-streams=1 --thread-affinity=0
+        --gloo-timeout-seconds=30 --log-level=INFO --log-with-timestamp --log-without-timestamp
+        -prefix-timestamp --prefix-output-with-timestamp --log-hide-timestamp
+        --no-log-hide-timestamp --gloo""",
+    "refused": """-cb --check-build --network-interfaces=eth0,eth1 --network-interface=eth0
+        --output-filename=out --config-file=c.yaml -i=id --ssh-identity-file=id --min-np=1
+        --min-num-proc=1 --max-np=4 --max-num-proc=4 --slots-per-host=2 --elastic-timeout=60
+        --reset-limit=3 --blacklist-cooldown-range=60 --timeline-filename=a.json --tcp
+        --host-discovery-script=hosts.sh --jsrun""",
+}
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"), [(word, kind) for kind in HOROVODRUN for word in HOROVODRUN[kind].split()]
+)
+def test_every_flag_of_horovodrun_is_answered(word, answer, machine, capsys, tmp_path):
+    machine(VERSIONS["Open MPI 5"])
+    (tmp_path / "hosts").write_text("localhost slots=2  # this one\n\n")
+    flag, *value = word.replace("FILE", str(tmp_path / "hosts")).split("=", 1)
+    given = [word] if flag in ("--mpi-args", "--binding-args") else [flag, *value]
+    argv = ["-np", "2", *given, "--dry-run", "--", "true"]
+    if answer == "refused":
+        refusal(capsys, "bert-launch", lambda: sys.exit(main(argv)), flag, status=2, is_alone=True)
+        return
+    assert main(argv) == 0
+    line, notes = capsys.readouterr()
+    assert line.endswith(" true\n")
+    if answer == "note":
+        assert notes.startswith(f"bert-launch: note: {flag} has no effect: ")
+    assert notes.count("\n") == (answer == "note")
+    if "hostfile" in flag:
+        assert " -H localhost:2 " in line
+    if "args" in flag:
+        assert " -q " in line
+    if "stall" in flag:
+        assert f"_TIME_SECONDS={(*value, '0' if 'no' in flag else '60')[0]} " in line
+
+
+def test_horovods_name_is_found_first_by_the_ranks(machine, capsys):
+    machine(VERSIONS["Open MPI 5"], PYTHONPATH="/own")
+    for flags, has_not in (["--horovod"], "always"), (["--horovod=always"], "nothing"):
+        assert main([*flags, "-np", "2", "--dry-run", "--", "python", "train.py"]) == 0
+        line = capsys.readouterr().out
+        (path,) = re.findall(r"PYTHONPATH=(\S+):/own ", line)
+        assert (Path(path) / "horovod" / "__init__.py").exists()
+        assert " -x PYTHONPATH " in line
+        assert has_not not in line
 
 
 @pytest.mark.parametrize(("arguments", "named"), REFUSED.items())

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from harness.parsing import PACKAGES, PROJECT, ROOT, SETTINGS, help_of, named, parsed
 
-from distributed import launch
+from distributed import horovodrun, launch
 from ringbert.searching.command import of_words
 from ringbert.searching.space import Grid
 from tasks.runs.old_flags import IGNORED, INSTEAD
@@ -29,11 +29,9 @@ OTHERS_FLAGS = """every minutes rehearse image_size batch_sizes no_index find_li
     table bind_to mpi nodes cpus_per_task ntasks_per_node gpus_per_task time array shm_size logdir
     mca read_only tmpfs changed seconds
     require_hashes no_deps no_build_isolation upgrade strict dist tags target only
-    output output_filename hostfile network_interfaces min_np max_np host_discovery_script
-    reset_limit check_build batch cpus signal force_reinstall no_binary
-    autotune stall_check_warning_time_seconds stall_check_shutdown_time_seconds fusion_threshold_mb
-    cycle_time_ms
-    hierarchical_allreduce timeline_filename gloo
+    output hostfile batch cpus signal force_reinstall no_binary
+    stall_check_warning_time_seconds stall_check_shutdown_time_seconds
+    binding_args no_stall_check version always timestamp_output
     dtype model_base_path model_id model_name port rest_api_port runner task"""
 
 
@@ -141,6 +139,9 @@ def flags():
     for name in ("allreduce", "compare", "horovod_sums", "scaling"):
         text += help_of(name, named(f"benchmarks.{name}:main"))
     names = {name.replace("-", "_") for name in re.findall(r"--(?:\[no\])?(\w[\w-]*)", text)}
+    answers = (*horovodrun.WITHOUT_EFFECT, *horovodrun.REFUSED)
+    of_horovodrun = re.findall(r"--(\S+)", " ".join(answer.flags for answer in answers))
+    names |= {name.replace("-", "_") for name in of_horovodrun}
     return names | {f"no{name}" for name in names} | set(IGNORED) | set(INSTEAD)
 
 

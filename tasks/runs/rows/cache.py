@@ -17,8 +17,8 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase import manifest
 from ringbase.errors import InputError, Unreadable
-from ringbase.files import build_folder, remove_folder
-from tasks.runs.environment import cache_folder, writing_cache
+from ringbase.files import build_folder, cache_folder, remove_folder
+from tasks.runs.environment import writing_cache
 
 Tables = dict[str, pa.Table]
 # The digest that names the folder, and what makes its tables.
