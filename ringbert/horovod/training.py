@@ -38,7 +38,7 @@ from ringbert.horovod.session import PAGE, as_written, current, is_initialized
 # ranks.
 MOST_DENSE_BYTES = 1 << 26
 
-# Keras 3 does not find these names of losses and metrics in HDF5 files, where it writes them.
+# Keras 3.15 writes these names of losses into HDF5 files, and does not find them when it reads.
 SHORT_LOSSES = ("mse", "mae", "mape", "msle", "bce", "kld")
 
 # In its configuration a distributed optimizer's name ends with this and its options.
@@ -331,7 +331,8 @@ def load_model(
     `custom_optimizers`: classes of optimizers that the file names. `legacy_opts` is without effect.
     """
     patch_keras()
-    objects = {name: keras.losses.get(name) for name in SHORT_LOSSES}
+    shorts = [*SHORT_LOSSES, *map(str.upper, SHORT_LOSSES)]
+    objects = {name: keras.losses.get(name) for name in shorts}
     objects |= {kind.__name__: kind for kind in custom_optimizers or ()}
     objects |= custom_objects or {}
     model = keras.models.load_model(filepath, objects)
