@@ -166,36 +166,38 @@ def _velocities(optimizer):
 
 def LearningRateWarmupCallback(
     initial_lr: float | None = None,
-    warmup_epochs: float = 5,
+    warmup_epochs: float | None = None,
     momentum_correction: bool = True,
     steps_per_epoch: int | None = None,
     verbose: int = 0,
 ) -> LearningRateScheduleCallback:
-    """Raises the rate from `initial_lr / size` to `initial_lr` over the first epochs (Goyal et al.
-    2017).
+    """Raises the rate from `initial_lr / size` to `initial_lr` over the first epochs (5 unless
+    given; Goyal et al. 2017).
 
     Steps that Keras takes in one call (`steps_per_execution`) have the rate of the last of them.
 
     Without `initial_lr`, as before Horovod 0.20, it is the rate that the optimizer has when `fit`
     begins. `fit` shows the rate, so `verbose` has no effect.
     """
-    is_lone = isinstance(initial_lr, int) and warmup_epochs == 5
+    # A whole number above 1 is no rate, unless the epochs stand beside it.
+    is_lone = isinstance(initial_lr, int) and initial_lr > 1 and warmup_epochs is None
     if is_lone or isinstance(warmup_epochs, bool):
         raise InputError(
             f"LearningRateWarmupCallback({initial_lr}): the rate, or the epochs? Write"
             f" initial_lr={initial_lr}.0, or warmup_epochs={initial_lr}, by name: Horovod 0.20 has"
             f" changed their order ({PAGE})"
         )
+    num_epochs = 5 if warmup_epochs is None else warmup_epochs
 
     def multiplier(epoch):
         # At the end of the call: the rate which is logged belongs to a whole number of epochs.
         call = schedule.model.steps_per_execution / (schedule.steps_per_epoch or 1)
         end = min(epoch + call, math.floor(epoch) + 1)
         size = current().world.size
-        return min((end * (size - 1) / warmup_epochs + 1) / size, 1.0)
+        return min((end * (size - 1) / num_epochs + 1) / size, 1.0)
 
     # from epoch 0 to the last, and not in steps of whole epochs
-    fixed = (initial_lr, multiplier, 0, warmup_epochs, False)
+    fixed = (initial_lr, multiplier, 0, num_epochs, False)
     schedule = LearningRateScheduleCallback(*fixed, momentum_correction, steps_per_epoch)
     return schedule
 

@@ -62,9 +62,10 @@ class Finder(MetaPathFinder):
     """Says of modules that have no counterpart what to do instead."""
 
     def find_spec(self, fullname, path, target=None):
-        for root in (f"{PACKAGE}.", "horovod."):
-            if fullname.startswith(root):
-                name = fullname.removeprefix(root)
+        package = sys.modules.get(PACKAGE)
+        for root in (PACKAGE, "horovod"):  # which may also be Horovod itself
+            if fullname.startswith(f"{root}.") and sys.modules.get(root) is package:
+                name = fullname.removeprefix(f"{root}.")
                 if reason := reason_of(name) or reason_of(name.removeprefix("tensorflow.")):
                     text = f"{fullname} has no counterpart in RingBERT: {reason} ({PAGE})"
                     raise AbsentModule(text, name=fullname)
