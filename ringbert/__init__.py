@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         TextFeatures,
         export,
     )
+    from ringbert.reporting import report
     from ringbert.searching.results import Found, search
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "__version__",
     "export",
     "launch",
+    "report",
     "search",
 ]
 # where they are, the cheapest first
@@ -62,6 +64,7 @@ _MODULES = (
     "ringbert.jobs",
     "ringbert.job",
     "ringbert.launching",
+    "ringbert.reporting",
     "ringbert.searching.results",
     "ringbert.predictors",
 )

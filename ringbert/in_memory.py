@@ -13,9 +13,8 @@ from ringbase.errors import InputError, one_line
 from ringbase.files import cache_folder, write_bytes
 from ringbase.settings import shown
 from tasks.runs.environment import writing_cache
+from tasks.runs.rows.memory import NAME
 from tasks.runs.rows.tables import of_data_set
-
-IN_MEMORY = "rows_in_memory.parquet"  # as messages and pages name them
 
 
 def file_of(value, name: str) -> str:
@@ -33,8 +32,8 @@ def file_of(value, name: str) -> str:
     folder = cache_folder() / "tables" / hashlib.sha256(content).hexdigest()[:24]
     with writing_cache():
         folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / IN_MEMORY, content)
-    return str(folder / IN_MEMORY)
+        write_bytes(folder / NAME, content)
+    return str(folder / NAME)
 
 
 def _table_of(rows) -> pa.Table:

@@ -31,6 +31,13 @@ from ringbase.ragged import Array, Ragged
 FORMAT_VERSION = 2  # bump when the meaning of a shard's columns changes
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 CHECKSUM = b"crc32c"
+# entries of a manifest whose values tell people nothing; the others have the names of flags
+IN_WORDS = {
+    "format_version": "the format",
+    "tokenizer_digest": "the vocabulary",
+    "vocab_size": "the size of the vocabulary",
+    "digest of the input files' names and sizes": "the names or sizes of the input files",
+}
 
 Manifest = dict[str, Any]
 
@@ -161,10 +168,13 @@ def open_shards(files: Mapping[Path, Manifest]) -> tuple[list[Shard], Manifest]:
     first_path, first = next(iter(files.items()))
     shards = []
     for path, manifest in files.items():
-        different = differences(first, manifest, ("settings", "tokenizer_digest"))
+        one, other = facts_of_examples(first), facts_of_examples(manifest)
+        different = differences(one, other, {**one, **other})
         if different:
+            again = how_to_build_again(one, other, first_path.parent)
             raise InputError(
-                f"the shards in {first_path.parent} and {path.parent} differ: {different}"
+                f"the shards in {first_path.parent} and {path.parent} differ in {different}: build"
+                f" {path.parent} again {again}"
             )
         facts = next(shard for shard in manifest["shards"] if shard["file"] == path.name)
         shards.append(Shard(path, facts, manifest["settings"]))
@@ -204,17 +214,50 @@ def read_manifest(folder: Path, flag: str = "--input_file") -> Manifest:
     )
 
 
+def facts_of_examples(manifest: Manifest) -> dict[str, Any]:
+    """What decides the examples of a text, by name."""
+    return {"tokenizer_digest": manifest["tokenizer_digest"], **manifest["settings"]}
+
+
 def differences(one: Manifest, other: Manifest, names: Iterable[str]) -> str:
-    """The entries of these names that differ, also within entries, each with both values; "" if
-    none differ."""
+    """The entries of these names that differ, also within entries, for people: flags with both
+    values, others in words; "" if none differ."""
     parts = []
     for name in names:
         first, second = one.get(name), other.get(name)
         if isinstance(first, dict) and isinstance(second, dict):
             parts.append(differences(first, second, dict.fromkeys([*first, *second])))
         elif first != second:
-            parts.append(f"{name} ({first} and {second})")
+            values = f"--{name} ({_shown(first)} and {_shown(second)})"
+            parts.append(IN_WORDS.get(name, values))
     return ", ".join(filter(None, parts))
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "not set"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def how_to_build_again(one: Mapping[str, Any], other: Mapping[str, Any], folder: Path) -> str:
+    """With which flags of bert-corpus build a corpus gets the facts (`facts_of_examples`) of
+    another one, which is in `folder`."""
+    given, left_out = [], []
+    for name in {**one, **other}:
+        value = one.get(name)
+        if value == other.get(name):
+            continue
+        if name == "tokenizer_digest":
+            given.append(f"--model {folder / TOKENIZER}")
+        elif value is None:
+            left_out.append(f"--{name}")
+        elif isinstance(value, bool):
+            given.append(f"--{name}" if value else f"--no{name}")
+        else:
+            given.append(f"--{name} {value}")
+    flags = [f"with {' '.join(given)}"] if given else []
+    flags += [f"without {', '.join(left_out)}"] if left_out else []
+    return f"{' and '.join(flags)} (bert-corpus build)"
 
 
 def find_shards(patterns: str, flag: str = "--input_file") -> dict[Path, Manifest]:

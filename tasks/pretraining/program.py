@@ -13,9 +13,10 @@ from tasks.pretraining.naming import Named
 from tasks.pretraining.settings import COMMAND, PretrainingConfig
 from tasks.pretraining.shards import Source, open_rows
 from tasks.pretraining.task import head_of
-from tasks.runs.details import REPORT
+from tasks.runs.details import REPORT, RUN
 from tasks.runs.environment import result_file
 from tasks.runs.execute.evaluate import write_eval_results
+from tasks.runs.execute.facts import facts_of
 from tasks.runs.execute.job import Job, run_on_ranks
 from tasks.runs.execute.loading import load_trained, model_of
 from tasks.runs.execute.program import resolved, say_complete
@@ -69,6 +70,8 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         figures = dict(held_out.measure())
         loss = sum(value for name, value in figures.items() if name.endswith("_loss"))
         write_eval_results(job.run, {**figures, "loss": loss, "global_step": steps})
+        if not config.do_train:
+            facts[RUN] = facts_of(one.spec, one.job, task)
         if start.tokenizer:
             facts[REPORT] = evaluation.filled_in(start.tokenizer)
     before = start.result if config.do_train else None

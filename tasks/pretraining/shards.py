@@ -17,6 +17,7 @@ from bert.corpus.shards import (
     Shard,
     differences,
     find_shards,
+    how_to_build_again,
     is_arrow,
     open_shards,
     record_batch,
@@ -146,8 +147,9 @@ def open_corpus(
             )
         if next(iter(files.values()))["tokenizer_digest"] != start.tokenizer.digest:
             raise InputError(
-                f"{flag}: the shards were made with a vocabulary other than"
-                f" {start.tokenizer.source}"
+                f"{flag} {patterns}: the shards were made with a vocabulary other than"
+                f" {start.tokenizer.source}: build them again with it (bert-corpus build with the"
+                " same --model, --vocab_file or --spm_model_file)"
             )
     else:
         most = settings.masks({})["max_predictions_per_seq"]
@@ -163,13 +165,16 @@ def refuse_mixture(source: Source, opened: Sequence[Opened], settings: ShardSett
     refuse_twice(named, [corpus.files for corpus in opened], flag)
     first = facts_of_rows(opened[0].manifest, settings)
     for each, corpus in zip(named, opened, strict=True):
+        both = f"{flag}: the corpora {named[0].patterns} and {each.patterns}"
+        if is_arrow(corpus.files) != is_arrow(opened[0].files):
+            raise InputError(
+                f"{both} are of different kinds, TFRecord files and shards of bert-corpus build,"
+                " which cannot be mixed: give corpora of one kind"
+            )
         other = facts_of_rows(corpus.manifest, settings)
         if different := differences(first, other, first):
-            raise InputError(
-                f"{flag}: the corpora {named[0].patterns} and {each.patterns} differ in"
-                f" {different}: build them with the same tokenizer, length, next sentences and"
-                " masks"
-            )
+            again = how_to_build_again(first, other, next(iter(opened[0].files)).parent)
+            raise InputError(f"{both} differ in {different}: build {each.patterns} again {again}")
 
 
 def facts_of_rows(manifest: Manifest, settings: ShardSettings) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from bert.heads import HEADS, Head
 from ringbase.files import read_object
 from ringbase.secrets import masked
 from tasks.runs import history
+from tasks.runs.commands import command_of
 from tasks.runs.environment import result_file
+from tasks.runs.rows.memory import in_words
 
 CARD = "model/README.md"
 PLACE = "this folder, or its name on the hub"
@@ -27,7 +29,7 @@ def card_of(folder: Path) -> str:
     base = config.get("init_checkpoint") or config.get("model")
     commits = run.get("hub_commits", {})  # of what is the hub's
     program, *_ = run["environment"]["command"]
-    trained = f"A {name}, trained with {Path(program).stem} of RingBERT {ringbase.__version__}"
+    trained = f"A {name}, trained with {command_of(program)} of RingBERT {ringbase.__version__}"
     scores = result["scores"]
     paragraphs = [
         _header(
@@ -105,12 +107,17 @@ def _training(folder: Path, run: Mapping, result: Mapping) -> Iterator[str]:
     starts = history.read(folder)
     origin = starts[0]["from"] if starts else run["start"]
     yield f"- weights from: {origin}"
+    in_memory = run.get("in_memory", {})
     described = run.get("describes", {}).get("data", {})
     data = [f"--{flag} {value}" for flag, value in described.items()]
     if data:
-        yield f"- data: {', '.join(data)}"
+        yield in_words(f"- data: {', '.join(data)}", in_memory)
     batch = f"{plan['steps']:,} steps of {plan['global_batch_size']:,} rows"
     rate = f"learning rate {plan['learning_rate']:g}"
     yield f"- {batch}, {rate}, seed {config['seed']}, {config['precision']}"
     yield f"- {history.duration(result['seconds'])}; ranks: {result['world_size']}"
-    yield f"- command of a rank: `{shlex.join(run['environment']['command'])}`"
+    environment = run["environment"]
+    launched = environment.get("launched_by")
+    if launched:
+        yield in_words(f"- run by: `{launched}`", in_memory)
+    yield in_words(f"- command of a rank: `{shlex.join(environment['command'])}`", in_memory)

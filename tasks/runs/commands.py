@@ -3,7 +3,17 @@
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+
+def command_of(program: str) -> str:
+    """The name of the command that a process was started as, by the first of its arguments: that of
+    `bert-squad` or `python -m tasks.squad`, or of a script."""
+    path = Path(program)
+    if path.stem == "__main__":
+        return f"bert-{path.parent.name}"
+    return path.stem
 
 
 @dataclass(frozen=True)

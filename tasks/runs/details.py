@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 REPORT = "report"  # the key
+RUN = "run"  # in predict_result.json: what was run
 MOST_ROWS = 12  # of a table of examples
 SHORT_TEXT = 30  # characters of a label, an id, a word
 MOST_LABELS = 40  # of a matrix

@@ -4,6 +4,8 @@ together."""
 import gzip
 import json
 import random
+import re
+import shutil
 import unicodedata
 from collections import Counter
 from functools import partial
@@ -253,7 +255,7 @@ def test_documents_that_repeat_others_are_counted_and_left_out(tmp_path, monkeyp
     assert dropped == (len(once), num_repeated)
     assert found == shards != unchanged
     other = partial(build, "every", "dropped")
-    refusal(capsys, "bert-corpus build", other, "deduplicate (True and None)")
+    refusal(capsys, "bert-corpus build", other, "--deduplicate (true and not set)")
     monkeypatch.setattr(UNIT_BYTES, 1 << 12)
     monkeypatch.setattr("bert.corpus.units.SMALLEST_UNIT_BYTES", 1)
     monkeypatch.setattr("bert.corpus.duplicates.MOST_IN_RUN", 200)
@@ -366,7 +368,18 @@ def test_a_damaged_shard_is_named_and_the_others_are_read(shards, damage, capsys
 def test_shards_and_files_that_do_not_belong_together_are_refused(tmp_path, shards):
     corpora.build(tmp_path, "other", max_seq_length=64)
     both = partial(corpora.open_table, f"{shards}/*.arrow,{tmp_path}/other/*.arrow")
-    refused(both, "max_seq_length", 128, 64)
+    again = f"build {tmp_path}/other again with --max_seq_length 128"
+    refused(both, "max_seq_length", 128, 64, again)
+    (tmp_path / "cats").mkdir()
+    texts.write_vocabulary(tmp_path / "cats", *(f"w{n}" for n in range(4, 40)))
+    others = [f"--input_file={tmp_path}/*.txt.part", f"--output_dir={tmp_path}/cats/shards"]
+    bert_corpus(["build", *others, f"--vocab_file={tmp_path}/cats/vocab.txt", "--allow_unknown"])
+    mixed = partial(corpora.open_table, f"{shards},{tmp_path}/cats/shards")
+    line = refused(mixed, f"differ in the vocabulary: build {tmp_path}/cats/shards again")
+    shutil.rmtree(tmp_path / "cats/shards")
+    model = re.search(r"again with (--model \S+) \(bert-corpus build\)", line)[1]
+    bert_corpus(["build", *others, *model.split()])
+    mixed()
     corpora.build(tmp_path, "more", num_shards=2)
     table, manifest = corpora.open_table(f"{shards},{tmp_path}/more")
     assert table.num_rows == 2 * manifest["counts"]["examples"]

@@ -71,3 +71,22 @@ def test_a_base_model_is_one_of_the_hub(tmp_path):
         commits = {"model": commit, "data_set": None}
         text = card(tmp_path / str(number), head, config=config, hub_commits=commits)
         assert header_of(text).get("base_model") == base
+
+
+def test_the_card_of_a_job_from_python_says_what_was_run(tmp_path):
+    """As Python wrote it, with a description of data in memory instead of a file in the cache."""
+    (head,) = [each for each in HEADS.values() if each.name == "span"]
+    path, words = "/cache/0123/rows_in_memory.parquet", "3 rows in memory (columns a; SHA-256 0123)"
+    call = f"ringbert.launch(ringbert.Squad(train_file={path!r}), ranks=2)"
+    command = ["/venv/tasks/squad/__main__.py", f"--train_file={path}"]
+    text = card(
+        tmp_path,
+        head,
+        environment={"command": command, "launched_by": call},
+        describes={"data": {"train_file": path}},
+        in_memory={path: words},
+    )
+    assert "trained with bert-squad of RingBERT" in text
+    assert f"- data: --train_file {words}" in text
+    assert f"- run by: `ringbert.launch(ringbert.Squad(train_file='{words}'), ranks=2)`" in text
+    assert "/cache" not in text

@@ -214,11 +214,28 @@ def test_held_out_examples_have_the_last_share_of_masks(corpora, tmp_path, capsy
 @pytest.mark.parametrize(
     ("mixture", "flags", "named"),
     [
-        ("{0}/news=1,{0}/longer=1", ["--max_seq_length=40"], ["max_seq_length (32 and 40)"]),
-        ("{0}/news=1,{0}/without=1", [], ["next_sentence (True and False)"]),
-        ("{0}/news=1,{0}/cats=1", [], ["vocabulary"]),
-        ("{0}/news=1,{0}/fewer=1", [], ["masked_lm_prob (None and 0.1)"]),
-        ("{0}/news=1,{0}/static=1", [], ["masking (dynamic and static)"]),
+        (
+            "{0}/news=1,{0}/longer=1",
+            ["--max_seq_length=40"],
+            ["max_seq_length (32 and 40)", "longer again with --max_seq_length 32 (bert"],
+        ),
+        (
+            "{0}/news=1,{0}/without=1",
+            [],
+            ["next_sentence (true and false)", "again with --next_sentence ("],
+        ),
+        ("{0}/news=1,{0}/cats=1", [], ["a vocabulary other than", "--vocab_file"]),
+        (
+            "{0}/news,{0}/cats",
+            [],
+            ["in the vocabulary, ", "cats again with --model ", "news/tokenizer --dupe"],
+        ),
+        (
+            "{0}/news=1,{0}/static=1",
+            [],
+            ["masking (dynamic and static)", "again with --masking dynamic and without --mas"],
+        ),
+        ("{0}/news=1,{0}/fewer=1", [], ["masked_lm_prob (", "and 0.1)"]),
         ("{0}/news=1,{0}/news=2", [], ["twice", "sum of its weights"]),
         ("{0}/news=1,{0}/news/shard-00000*=2", [], ["shard-00000-of-00002.arrow twice"]),
         ("{0}/news=1:2@30,{0}/books=1", [], ["2@30", "before the end at 384"]),

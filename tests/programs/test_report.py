@@ -384,3 +384,61 @@ def test_records_of_a_task_of_ones_own_become_a_table():
     page = ElementTree.fromstring(section(examples("Mistakes", "2 of 2", shown)))
     cells = [cell.text for cell in page.iter("td")]
     assert cells == ["a", "0.1, 0.9", "(none)", "b", "(none)", "{'x': 0.1}"]
+
+
+def make_evaluation(folder, scores, **facts):
+    """A folder as a command leaves it that only evaluates."""
+    folder.mkdir(parents=True)
+    environment = {"command": ["/venv/bin/bert-squad", "--do_predict"], "machine": "2 cores"}
+    run = {"config": {"precision": "bf16"}, "describes": {"model": {"model": "some/base"}}}
+    run |= {"metric": "f1", "start": "--model", "environment": environment, **facts}
+    write_json(folder / "predict_result.json", {"scores": scores, "seconds": 3.0, "run": run})
+    start = {"began": 0, "what": "prediction", "ranks": 3, "from": "--model", "step": 0}
+    write_json(folder / "history.json", [start])
+    return folder
+
+
+def test_an_evaluation_alone_is_a_run_beside_those_that_trained(tmp_path, monkeypatch):
+    """Its scores, model and command; no curves. The step whose model was kept is that of the best
+    evaluation."""
+    monkeypatch.chdir(tmp_path)
+    trained = make_run(Path("trained"), {"f1": 0.75}, [(20, {"f1": 0.75}), (40, {"f1": 0.5})])
+    change_run(trained, config={"load_best_model_at_end": True})
+    write_json(trained / "result.json", {"scores": {"f1": 0.75}, "steps": 20})
+    last = make_run(Path("last"), {"f1": 0.5})
+    write_json(last / "result.json", {"scores": {"f1": 0.5}, "steps": 40})
+    base = make_evaluation(Path("base"), {"f1": 0.625})
+    page = page_of(base, trained, last)
+    rows = rows_of(page)
+    assert "3 runs, the highest f1 first" in page
+    for row in (
+        ["", "trained", "base", "last"],
+        ["f1", "0.7500", "0.6250", "0.5000"],
+        ["model of step", "20 (best f1)", "", "40 (the last)"],
+        ["ranks", "2", "3", "2"],
+        ["model", "", "base", ""],
+    ):
+        assert row in rows
+    assert page.count("bert-squad --do_predict") == 1
+    assert "base" not in "".join(re.findall("<figure>.*?</figure>", page))
+    alone = page_of(base)
+    assert "<h2>Training" not in alone
+    assert "3 ranks" in alone
+    assert ["precision", "bf16"] in rows_of(alone)
+    make_evaluation(Path("seeds/seed-1"), {"f1": 0.5})
+    make_evaluation(Path("seeds/seed-2"), {"f1": 1.0})
+    assert ["f1", "1.0000", "0.5000", "0.7500 ± 0.35"] in rows_of(page_of(Path("seeds")))
+
+
+def test_data_in_memory_has_its_description_instead_of_a_file_in_the_cache(tmp_path):
+    path, words = "/cache/0123/rows_in_memory.parquet", "3 rows in memory (columns a; SHA-256 0123)"
+    folder = make_run(tmp_path / "run", {"f1": 0.5})
+    call = f"ringbert.launch(ringbert.Squad(train_file={path!r}), ranks=1)"
+    command = ["/venv/tasks/squad/__main__.py", f"--train_file={path}"]
+    environment = {"command": command, "launched_by": call}
+    describes = {"data": {"train_file": path}}
+    change_run(folder, environment=environment, describes=describes, in_memory={path: words})
+    page = page_of(folder)
+    assert ["data", words] in rows_of(page)
+    assert page.count(words) == 3
+    assert "/cache" not in page

@@ -14,8 +14,10 @@ from distributed.plan import make_plan
 from distributed.run import Run
 from ringbase.files import read_object
 from ringbase.settings import changing
+from tasks.runs.details import RUN
 from tasks.runs.environment import result_file
 from tasks.runs.execute.evaluate import Evaluation, Results, write_mistakes, write_predictions
+from tasks.runs.execute.facts import facts_of
 from tasks.runs.execute.job import Job
 from tasks.runs.execute.loading import load_trained, model_of
 from tasks.runs.execute.predict import Predictor
@@ -205,6 +207,8 @@ def run_once(
         timing = outcome.facts["prediction"] = evaluation.predictor.timing
         rows, seconds = timing["rows"], timing["seconds"]
         job.run.say(f"predicted {rows:,} rows in {seconds:.1f} s, {rows / seconds:.1f} a second")
+    if not config.do_train:
+        outcome.facts[RUN] = facts_of(one.spec, job, outcome.task)
     before = start.result if config.do_train else None
     job.finish(one.history, config.do_train, outcome.scores, outcome.facts, before)
     return {**(before or {}).get("scores", {}), **outcome.scores}

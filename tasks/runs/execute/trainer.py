@@ -39,19 +39,19 @@ from distributed.rows import Batch, BatchRows, Feed, Rows
 from distributed.run import Run
 from distributed.step import SplitStep, TrainingStep, WholeStep
 from distributed.train import HeldOut, is_finished
-from distributed.versions import environment
 from ringbase.errors import InputError
 from ringbase.files import sha256, write_json
 from ringbase.secrets import masked
 from tasks.runs import history
 from tasks.runs.environment import result_file
 from tasks.runs.execute.attention import why_not_cudnn
+from tasks.runs.execute.facts import facts_of
 from tasks.runs.execute.job import Job
 from tasks.runs.execute.loading import SavedModel, load_on_all
 from tasks.runs.history import TRAINING, History, began_here, files_of
 from tasks.runs.resolve.command import DATA, Stream, is_lengthened, schedule_of
 from tasks.runs.resolve.past import MODEL, RUN_FILE, TASK_FILE
-from tasks.runs.resolve.spec import RunSpec, Start, digest_of
+from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.resolve.start import WEIGHTS
 from tasks.runs.settings import TrainingSettings
 from tasks.runs.task import Trainable
@@ -456,16 +456,10 @@ class Trainer:
     def _describe(self, spec: RunSpec, job: Job, plan: Plan, fixed: Mapping) -> None:
         """Writes run.json."""
         facts = {
-            "config": job.config,
-            "spec": digest_of(spec),
-            "describes": spec.describes,
+            **facts_of(spec, job, self._task),
             "fixed": fixed,
             "plan": asdict(plan),
-            "start": spec.start.reason,
-            "metric": self._task.metric,
-            "head": self._task.head.name,
             "hub_commits": {"model": spec.start.commit, "data_set": self._data.commit},
-            "environment": environment(),
         }
         if spec.start.origin:
             facts["origin"] = spec.start.origin

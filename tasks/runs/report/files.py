@@ -18,7 +18,7 @@ from ringbase.files import read_json, read_object
 from ringbase.secrets import masked
 from ringbase.settings import fields_of, made
 from tasks.runs import history
-from tasks.runs.details import REPORT, Section
+from tasks.runs.details import REPORT, RUN, Section
 from tasks.runs.environment import result_file
 
 FILES = ("run.json", "metrics.jsonl", "step_times.json")
@@ -30,7 +30,8 @@ Lines = Sequence[history.Figures]
 
 
 class RunFiles(NamedTuple):
-    """The contents of a run's files, or only the scores of another program.
+    """The contents of the files of a training, or of an evaluation alone, which has no plan and no
+    steps; or only the scores of another program.
 
     Attributes:
       steps, evaluations: the lines of metrics.jsonl about training, and about held-out data.
@@ -40,6 +41,8 @@ class RunFiles(NamedTuple):
       step_times: of each rank, the seconds of the parts of a step.
       sections: what the program shows of its predictions (tasks/runs/details.py).
       metric: the score whose highest value is best, if the program names one.
+      kept: after how many steps the model is that was kept; None before the end.
+      in_memory: what to say of data in memory, by the paths of their files.
       group: runs of several seeds have their folder's name in common.
     """
 
@@ -61,6 +64,20 @@ class RunFiles(NamedTuple):
     sections: Sequence[Section] = ()
     seconds: float | None = None  # of all starts that trained, each from the start of its ranks
     starts: Sequence[history.Entry] = ()  # its history
+    kept: int | None = None
+    in_memory: Mapping[str, str] = {}
+
+    @property
+    def is_of_ringbert(self) -> bool:
+        """Whether it is a run, and not the scores of another program."""
+        return bool(self.environment)
+
+    @property
+    def ranks(self) -> int | None:
+        """Of its plan, else of its last start."""
+        if "size" in self.plan:
+            return int(self.plan["size"])
+        return self.starts[-1]["ranks"] if self.starts else None
 
     @property
     def measured(self) -> Scores:
@@ -151,7 +168,7 @@ def read_runs(places: Sequence[Path]) -> list[RunFiles]:
         if place.suffix == ".json" and place.is_file():
             runs.append(RunFiles(name, scores_in(read_object(place), place)))
             continue
-        parts = [] if (place / "run.json").is_file() else runs_in(place)
+        parts = [] if is_run(place) else runs_in(place)
         if not parts:
             runs.append(read_run(place, name))
         elif all(part.name.startswith("seed-") for part in parts):
@@ -171,11 +188,17 @@ def scores_in(result: Mapping, file: Path) -> Scores:
         ) from error
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a training, or an evaluation alone."""
+    result = folder / result_file(trains=False)
+    return (folder / "run.json").is_file() or (result.is_file() and RUN in read_object(result))
+
+
 def runs_in(folder: Path) -> list[Path]:
     """The folders of runs in a folder, those of seeds by number."""
     runs = []
     for child in folder.glob("*/"):
-        if (child / "run.json").is_file() or any(child.glob("seed-*/run.json")):
+        if is_run(child) or any(map(is_run, child.glob("seed-*/"))):
             runs.append(child)
     # a longer number is a higher one
     return sorted(runs, key=lambda run: (len(run.name) * run.name.startswith("seed-"), run.name))
@@ -185,6 +208,8 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
     """The run in a folder. Raises InputError: there is none, or nothing is logged yet; other errors
     if a file is damaged."""
     path, logged, times = (folder / file for file in FILES)
+    if is_run(folder) and not path.is_file():
+        return read_evaluation(folder, name, group)
     for needed in (path, logged):
         if not needed.is_file():
             raise InputError(f"{folder}: no run of RingBERT here ({needed.name} is missing)")
@@ -198,12 +223,12 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
     if starts:
         origin, began_s = starts[0]["from"], starts[0]["began"]
     files = [folder / result_file(trains) for trains in (True, False)]
-    scores = seconds = None
+    scores = seconds = kept = None
     sections: Sequence[Section] = ()
     for file in reversed(files):  # a training's come first
         if file.is_file():
             result = read_object(file)
-            seconds = result.get("seconds")
+            seconds, kept = result.get("seconds"), result.get("steps")
             sections = result.get(REPORT) or sections
             scores = scores_in(result, file) or scores or {}
     return RunFiles(
@@ -225,4 +250,29 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         sections=sections,
         seconds=seconds,
         starts=starts,
+        kept=kept,
+        in_memory=run.get("in_memory", {}),
+    )
+
+
+def read_evaluation(folder: Path, name: str, group: str = "") -> RunFiles:
+    """The run in a folder of a model that was evaluated alone, and not trained there."""
+    file = folder / result_file(trains=False)
+    result = read_object(file)
+    run = result[RUN]
+    starts = masked(history.read(folder))
+    return RunFiles(
+        name,
+        scores_in(result, file),
+        group,
+        metric=run["metric"],
+        config=run["config"],
+        describes=run["describes"],
+        environment=run["environment"],
+        start=run["start"],
+        began_s=starts[-1]["began"] if starts else None,
+        sections=result.get(REPORT, ()),
+        seconds=result["seconds"],
+        starts=starts,
+        in_memory=run.get("in_memory", {}),
     )

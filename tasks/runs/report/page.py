@@ -3,11 +3,12 @@
     bert-report squad_output
     bert-report squad_output other_output other_program.json
 
-The page of one run, of its seeds, or of a folder of runs is report.html in that folder; every run
-writes its own at its end. That of several is comparison.html in the working directory. It reads
-run.json, history.json, metrics.jsonl, step_times.json and result.json (or predict_result.json), and
-needs neither TensorFlow nor MPI. It also works while a run is still going on. A JSON file
-{"scores": {"f1": 88.5}} is a column of scores of another program.
+The page of one run, of its seeds, or of a folder of runs is report.html in that folder; every
+training writes its own at its end. That of several is comparison.html in the working directory. An
+evaluation alone, such as that of a baseline, is a run too. It reads run.json, history.json,
+metrics.jsonl, step_times.json and result.json (or predict_result.json), and needs neither
+TensorFlow nor MPI. It also works while a run is still going on. A JSON file {"scores": {"f1":
+88.5}} is a column of scores of another program.
 """
 
 import html
@@ -35,6 +36,7 @@ from tasks.runs.report.search import (
     value_tables,
 )
 from tasks.runs.report.sections import Best, section, table
+from tasks.runs.rows.memory import in_words
 from tasks.runs.settings import recipe_in
 
 COMPARISON = "comparison.html"  # of several places
@@ -46,6 +48,16 @@ PARTS = {
     "apply_s": "update",
 }
 MOST_COLORS, MOST_TILES = 6, 4
+FACTS_OF_TRAININGS = (
+    "steps",
+    "model of step",
+    "global batch",
+    "learning rate",
+    "warmup steps",
+    "recipe",
+    "last loss",
+    "examples/s (median)",
+)
 JSON_FILES = "run.json, history.json, result.json, step_times.json or the scores of another program"
 
 Runs = Sequence[RunFiles]
@@ -102,9 +114,12 @@ def page_of(places: Runs) -> str:
     main_scores = (place.main_score(place.measured) for place in places)
     score = next(filter(None, main_scores), "")
     places = sorted(places, key=lambda place: -place.measured.get(score, -math.inf))
-    runs = [place for place in places if place.steps]
-    header = f"<header><h1>{shown}</h1>{summary(runs, score)}</header>"
-    return document(title, [header, *parts_of(places, runs)])
+    header = f"<header><h1>{shown}</h1>{summary(runs_among(places), score)}</header>"
+    return document(title, [header, *parts_of(places)])
+
+
+def runs_among(places: Runs) -> Runs:
+    return [place for place in places if place.is_of_ringbert]
 
 
 def page_of_search(folder: Path) -> str:
@@ -116,29 +131,36 @@ def page_of_search(folder: Path) -> str:
     parts = [heading(name, trials), trial_table(trials), value_tables(trials, metric)]
     runs = best_of(trials, MOST_COLORS)
     if runs:
-        parts += [f"<h2>The best {len(runs)} runs</h2>", *parts_of(runs, runs)]
+        parts += [f"<h2>The best {len(runs)} runs</h2>", *parts_of(runs)]
     return document(html.escape(name), [*parts, command_of_search(folder)])
 
 
-def parts_of(places: Runs, runs: Runs) -> list[str]:
-    """What a page says of runs, or `places` that have scores only."""
+def parts_of(places: Runs) -> list[str]:
+    """What a page says of trainings, evaluations, and scores of other programs."""
+    runs = runs_among(places)
     several = len(runs) > 1
+    return [
+        score_table(places),
+        training_of([run for run in runs if run.steps]),
+        *(sections_of(run, several) for run in runs),
+        f"<h2>How it was run</h2>{facts_table(runs)}",
+        *map(history_of, runs),
+        *map(command_of, runs),
+    ]
+
+
+def training_of(runs: Runs) -> str:
+    """What a page says of the steps of trainings; "" without any."""
+    if not runs:
+        return ""
     color_of_group = dict[str, int]()
     colors = {}
     for run in runs:
         number = color_of_group.setdefault(run.group or run.name, len(color_of_group))
         colors[run.name] = number % MOST_COLORS
     charts = "".join(charts_of(runs, colors))
-    return [
-        score_table(places),
-        f'<h2>Training</h2><div class="charts">{charts}</div>',
-        step_bars(runs),
-        differences(runs),
-        *(sections_of(run, several) for run in runs),
-        f"<h2>How it was run</h2>{facts_table(runs)}",
-        *map(history_of, runs),
-        *map(command_of, runs),
-    ]
+    figures = f'<h2>Training</h2><div class="charts">{charts}</div>'
+    return figures + step_bars(runs) + differences(runs)
 
 
 def document(title: str, parts: Iterable[str]) -> str:
@@ -157,8 +179,8 @@ def summary(runs: Runs, score: str) -> str:
         order = f", the highest {html.escape(score)} first" if score else ""
         return f'<p class="quiet">{len(runs)} runs{order}</p>'
     run = runs[0]
-    size = run.plan["size"]
-    ranks = f"{size:.0f} rank{'s' * (size != 1)}"
+    size = run.ranks
+    ranks = f"{size} rank{'s' * (size != 1)}" if size else ""
     facts = [date(run.began_s), *names_of(run, "model"), ranks, duration(run.seconds)]
     line = html.escape(" · ".join(filter(None, facts)))
     tiles = ""
@@ -176,7 +198,7 @@ def tiles_of(scores: Scores) -> list[str]:
 def names_of(run: RunFiles, part: str) -> Iterator[str]:
     """The last parts of the paths of its "model" or "data"."""
     for path in run.describes.get(part, {}).values():
-        yield Path(path).name
+        yield run.in_memory.get(path, Path(path).name)
 
 
 # -- scores ----------------------------------------------------------------------------------------
@@ -341,7 +363,7 @@ def differences(runs: Runs) -> str:
     rows = []
     for name in runs[0].config:
         if name not in NEW and all(name in run.config for run in runs):
-            values = [as_flag(run.config[name]) for run in runs]
+            values = [in_words(as_flag(run.config[name]), run.in_memory) for run in runs]
             if len(set(values)) > 1:
                 rows.append([f"--{name}", *values])
     return f"<h2>Flags that differ</h2>{side_by_side(runs, rows)}" if rows else ""
@@ -377,17 +399,13 @@ def facts_table(runs: Runs) -> str:
 
 
 def facts_of(run: RunFiles) -> dict[str, str]:
-    plan = run.plan
-    last = run.steps[-1]
+    """The same facts of all runs; those that a run has not are empty."""
+    training = dict.fromkeys(FACTS_OF_TRAININGS, "")
+    if run.steps:
+        training = dict(zip(FACTS_OF_TRAININGS, facts_of_training(run), strict=True))
     return {
-        "steps": f"{last['step']:,} of {plan['steps']:,.0f}",
-        "ranks": f"{plan['size']:.0f}",
-        "global batch": f"{plan['global_batch_size']:.0f}",
-        "learning rate": f"{plan['learning_rate']:.3g}",
-        "warmup steps": f"{plan.get('warmup_steps', 0):,.0f}",
-        "recipe": ", ".join(f"--{name} {value}" for name, value in recipe_in(run.config).items()),
-        "last loss": shown("loss", last),
-        "examples/s (median)": f"{run.median('examples_per_s'):.1f}",
+        **training,
+        "ranks": str(run.ranks or ""),
         "precision": run.config.get("precision", ""),
         "model": ", ".join(names_of(run, "model")),
         "weights from": run.start,
@@ -398,6 +416,30 @@ def facts_of(run: RunFiles) -> dict[str, str]:
         "machine": run.environment.get("machine", ""),
         "packages": versions_of(run),
     }
+
+
+def facts_of_training(run: RunFiles) -> list[str]:
+    """In the order of FACTS_OF_TRAININGS."""
+    plan, last = run.plan, run.steps[-1]
+    recipe = [f"--{name} {value}" for name, value in recipe_in(run.config).items()]
+    return [
+        f"{last['step']:,} of {plan['steps']:,.0f}",
+        kept_step(run),
+        f"{plan['global_batch_size']:.0f}",
+        f"{plan['learning_rate']:.3g}",
+        f"{plan.get('warmup_steps', 0):,.0f}",
+        ", ".join(recipe),
+        shown("loss", last),
+        f"{run.median('examples_per_s'):.1f}",
+    ]
+
+
+def kept_step(run: RunFiles) -> str:
+    """The step whose model was kept, and why; "" before the end."""
+    if run.kept is None:
+        return ""
+    reasons = [label for _, label in run.best()] or ["the last"]
+    return f"{run.kept:,} ({reasons[0]})"
 
 
 def seen(run: RunFiles) -> Iterator[str]:
@@ -430,11 +472,12 @@ def versions_of(run: RunFiles) -> str:
 
 def command_of(run: RunFiles) -> str:
     """A paragraph with the command as it was typed, and that of each rank, as a shell takes it."""
-    command = shlex.join(map(str, run.environment["command"]))
+    command = in_words(shlex.join(map(str, run.environment["command"])), run.in_memory)
     lines = [f"<code>{html.escape(command)}</code>"]
     launched = run.environment.get("launched_by")
     if launched:
-        lines = [f"<code>{html.escape(str(launched))}</code>", "on each rank:", *lines]
+        call = in_words(str(launched), run.in_memory)
+        lines = [f"<code>{html.escape(call)}</code>", "on each rank:", *lines]
     if run.num_damaged:
         lines.append(f"{run.num_damaged:,} damaged lines of metrics.jsonl are left out")
     return f"<p><b>{html.escape(run.name)}</b><br>{'<br>'.join(lines)}</p>"
