@@ -1,7 +1,8 @@
 """The sdist and its wheel in new environments: what they hold, types for users, a notebook."""
 
+import email
 import json
-import shutil
+import re
 import sys
 import sysconfig
 import tarfile
@@ -10,9 +11,8 @@ import zipfile
 from functools import partial
 from pathlib import Path
 
-import pytest
 from harness.jobs import install, isolated
-from harness.parsing import ROOT
+from harness.parsing import PROJECT, ROOT
 from harness.squad_files import make_entries, write_squad
 from harness.texts import write_model
 
@@ -59,56 +59,49 @@ ringbert.launch(job, ranks=2)
 REFUSED = (
     'ringbert.launch(ringbert.Squad(train_file="nowhere.json", output_dir="no", **files, **sizes))'
 )
+# What PyPI makes of a description.
+RENDER = """
+import sys, pathlib, readme_renderer.markdown
+
+print(readme_renderer.markdown.render(pathlib.Path(sys.argv[1]).read_text(), variant="GFM"))
+"""
 run = partial(isolated, wait_s=3600)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """A folder with the sdist of the checkout's tracked files and the wheel that is built from
-    it."""
-    folder = tmp_path_factory.mktemp("built")
-    listed = run(
-        "git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT
-    ).stdout.splitlines()
-    for name in (name for name in listed if (ROOT / name).is_file()):
-        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / "source" / name)
-    venv.create(folder / "builder", with_pip=True)
-    python = folder / "builder/bin/python"
-    run(python, "-m", "pip", "install", "--quiet", "build", "twine", cwd=folder)
-    run(python, "-m", "build", "--outdir", folder, folder / "source", cwd=folder)
-    run(python, "-m", "twine", "check", "--strict", *folder.glob("ringbert-*.*"), cwd=folder)
-    return folder
 
 
 def test_the_sdist_holds_what_its_tests_need(built, tmp_path):
     with tarfile.open(*built.glob("*.tar.gz")) as archive:
         archive.extractall(tmp_path, filter="data")
     (folder,) = tmp_path.iterdir()
-    source = built / "source"
-    files = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
-    assert not [
-        file for file in files if not (folder / file).is_file() and "egg-info" not in str(file)
-    ]
-    run(
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "tests/package/test_docs.py",
-        "tests/flags",
-        path=folder,
-        cwd=folder,
-    )
+    listed = run("git", "ls-files", cwd=ROOT).stdout.splitlines()
+    assert [name for name in listed if not (folder / name).is_file()] == []
+    tests = ("tests/package/test_docs.py", "tests/flags")
+    run(sys.executable, "-m", "pytest", "-q", *tests, path=folder, cwd=folder)
 
 
 def test_the_wheel_holds_what_its_docs_name(built):
     with zipfile.ZipFile(*built.glob("*.whl")) as archive:
         names = {name.partition(".data/data/")[2] or name for name in archive.namelist()}
     assert "distributed/slurm.sh" in names  # bert-launch --print-slurm
-    for folder, pattern in ("configs", "*.toml"), ("examples", "*.py"):
+    kinds = ("configs", "*.toml"), ("examples", "*.py"), ("examples", "*.sh"), ("scripts", "quick*")
+    for folder, pattern in kinds:
         own = {f"share/ringbert/{folder}/{path.name}" for path in (ROOT / folder).glob(pattern)}
         assert own <= names
+
+
+def test_a_package_index_shows_readme_with_links_to_the_repository(built, forge, tmp_path):
+    """readme_renderer makes of it what the index shows."""
+    with zipfile.ZipFile(*built.glob("*.whl")) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        metadata = email.message_from_bytes(archive.read(name))
+    install("readme_renderer[md]", into=tmp_path / "renderer")
+    (tmp_path / "README.md").write_text(metadata.get_payload())
+    render = (sys.executable, "-c", RENDER, tmp_path / "README.md")
+    html = run(*render, path=tmp_path / "renderer").stdout
+    addresses = re.findall(r'(?:href|src)="([^"]*)"', html)
+    assert len(addresses) > 20
+    assert [address for address in addresses if not address.startswith(f"{forge}/")] == []
+    assert f'src="{forge}/raw/v{PROJECT["version"]}/docs/report.png"' in html
+    assert len(metadata.get_all("Project-URL")) == 3
 
 
 def test_an_installed_wheel_has_types_for_a_users_script(built, tmp_path):
