@@ -55,10 +55,28 @@ def test_every_number_has_a_range(command, capsys):
             assert MOST[name] in parsed(command, *LEAST[command], f"--{name}={MOST[name]}").values()
             wrong.append(MOST[name] + 1)
         for value in wrong:
-            message = refusal(capsys, command, *LEAST[command], f"--{name}={value}")
-            assert f"{ALIASES.get(name, f'--{name}')} " in message, (name, value)
+            try:
+                message = refusal(capsys, command, *LEAST[command], f"--{name}={value}")
+            except pytest.fail.Exception:
+                pytest.fail(f"{command} takes --{name}={value}: {what_to_add(name, value)}")
+            named = ALIASES.get(name, f"--{name}")
+            assert f"{named} " in message, (
+                f"{command} refuses --{name}={value} and does not name {named}: {message!r}; of"
+                " another name for a flag say in ALIASES of this file which it is for"
+            )
         if name in may_be_0:
             assert 0 in parsed(command, *LEAST[command], f"--{name}=0").values()
+
+
+def what_to_add(name, value):
+    """What a new flag lacks that is not refused with this value."""
+    if value == 0:
+        return (
+            f"if 0 makes sense, add {name} to MAY_BE_0 of this file, else give its setting at_least"
+            " above 0 (ringbase/settings.py)"
+        )
+    bound = "at_least" if value == -1 else "at_most"
+    return f"give its setting {bound}, the bound that this value is beyond (ringbase/settings.py)"
 
 
 def test_a_row_has_room_for_its_special_tokens(capsys):

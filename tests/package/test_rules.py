@@ -20,7 +20,7 @@ import faults as soak
 import make_stubs
 
 TESTS = Path(__file__).resolve().parents[1]
-OPTIONAL = {"mlflow", "pandas", "wandb"}  # asked for by name where it is missing
+OPTIONAL = {"mlflow", "pandas", "wandb"}  # asked for by name where they are missing
 PATCHING = (".setattr", ".delattr", ".patch", ".object")
 
 

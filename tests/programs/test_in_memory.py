@@ -1,6 +1,7 @@
 """Jobs from data in memory: a frame, dicts or a data set is read as the file with the same rows
 is."""
 
+import hashlib
 import json
 import re
 import textwrap
@@ -20,6 +21,7 @@ from harness.texts import make_examples, write_lines
 import ringbert
 from tasks.embedder import reading as embedder
 from tasks.embedder.settings import PairSettings
+from tasks.runs.rows.memory import described, in_words
 from tasks.tagger.reading import Source, read
 from tasks.tagger.settings import FileSettings
 
@@ -144,6 +146,18 @@ def test_what_is_missing_in_a_frame_is_an_empty_cell(tmp_path):
     of_frame = file_of(frame, ringbert.Classification)
     assert Path(of_frame).name == "rows_in_memory.parquet"
     assert read_own(of_frame)[:3] == read_own(file)[:3] == (["cat", ""], None, ["good", "bad"])
+
+
+def test_people_read_columns_and_digest_instead_of_the_file():
+    frame = pandas.DataFrame({"text": TEXTS, "label": LABELS})
+    path = file_of(frame)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    words = described({"train_file": str(path), "dev_file": "dev.csv", "seed": 1})
+    expected = f"5 rows in memory (columns text, label; sha256 {digest})"
+    assert words == {str(path): expected}
+    assert in_words(f"Classification(train_file='{path}')", words) == (
+        f"Classification(train_file='{expected}')"
+    )
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch):

@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoTokenizer
 from ringbase.files import read_json
 from tasks.corpus.__main__ import main as bert_corpus
 from tasks.pretraining.settings import PretrainingPlan
+from tasks.runs.report.files import read_evaluation
 
 LENGTH, PREDICTIONS, STEPS, BATCH = 32, 5, 24, 16
 SIZES = (f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}")
@@ -144,6 +145,9 @@ def test_evaluation_alone_changes_nothing_that_the_training_wrote(corpus, traine
     assert files_in(folder, "predict_result.json", "history.json") == files_in(
         trained, "history.json"
     )
+    alone = read_evaluation(folder, "as bert-report reads it")
+    assert alone.measured == found
+    assert alone.config["eval_batch_size"]
 
 
 def rows_in(shards):

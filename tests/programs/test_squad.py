@@ -22,6 +22,7 @@ from harness.weight_files import write_tf1
 
 from bert import weights
 from ringbase.files import read_json
+from tasks.runs.report.files import read_evaluation
 
 NUM_DEV, STEPS, BATCH = 40, 24, 32
 TRAIN = (
@@ -173,6 +174,9 @@ def test_prediction_alone_changes_nothing_that_the_training_wrote(squad, trained
     predicted = ("predictions.json", "nbest_predictions.json", "null_odds.json", "eval_results.txt")
     predicted += ("predictions.jsonl", "mistakes.jsonl", "history.json")
     assert files_in(copy, *predicted, "predict_result.json") == files_in(trained, *predicted)
+    alone = read_evaluation(copy, "as bert-report reads it")
+    assert alone.measured == scores
+    assert alone.config["null_score_diff_threshold"] == 1e9
 
 
 def test_a_changed_setting_is_refused_with_both_values(squad_refused, trained):

@@ -19,6 +19,7 @@ from bert.text import tokenizer
 from distributed.run import Unwritten
 from distributed.world import World
 from ringbase.files import read_json
+from tasks.runs.report.files import read_evaluation
 from tasks.runs.rows.texts import Preparation
 from tasks.tagger.decoder import Tagged, filled
 from tasks.tagger.reader import NONE
@@ -303,6 +304,7 @@ def test_a_model_and_files_of_another_scheme_say_the_same(run, data, tmp_path, c
     sizes = "--max_seq_length=32", "--doc_stride=12"
     scores = bert("tagger", tmp_path / "out", *flags, *sizes)
     assert scores == {name: run[1][name] for name in scores}
+    assert read_evaluation(tmp_path / "out", "as bert-report reads it").measured == scores
     text = "the bear dog hare near a red axe"
     entities = ringbert.Tagger(tmp_path / "model")(text)
     assert [entity.label for entity in entities] == ["animal", "tool"]

@@ -33,17 +33,26 @@ def legend_of(content: Section) -> str:
     return f'<div class="legend">{keys}</div>'
 
 
+LONGEST_HEAD = 30  # characters of a column's head on one line
+
+
 class Best(str):
     """A cell with the best value of its row."""
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence]) -> str:
-    head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
+    head = "".join(map(head_cell, heads))
     body = ("<tr>" + "".join(map(cell, row, heads)) + "</tr>" for row in rows)
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
+
+
+def head_cell(text: str) -> str:
+    """On one line, so that `lr-2e-05` is not broken, unless it is a long one."""
+    start = '<th class="long">' if len(text) > LONGEST_HEAD else "<th>"
+    return f"{start}{html.escape(text)}</th>"
 
 
 def cell(value: Any, head: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 NAME = "rows_in_memory.parquet"  # in a folder with the digest of its content
+SHOWN_DIGITS = 12
 
 
 def described(flags: Mapping[str, Any]) -> dict[str, str]:
@@ -23,8 +24,8 @@ def _description(file: Path) -> str:
 
     parquet = pq.ParquetFile(file)
     columns = ", ".join(parquet.schema_arrow.names)
-    count, digest = parquet.metadata.num_rows, file.parent.name
-    return f"{count:,} rows in memory (columns {columns}; SHA-256 {digest})"
+    count, digest = parquet.metadata.num_rows, file.parent.name[:SHOWN_DIGITS]
+    return f"{count:,} rows in memory (columns {columns}; sha256 {digest})"
 
 
 def in_words(text: str, data: Mapping[str, str]) -> str:
