@@ -1,6 +1,7 @@
 """The report in a real browser, Debian's chromium driven by playwright, which is installed for it:
 no error, nothing loaded, no text over another, nothing wider than the screen, no text cut off at
-the left of a chart, its values under the pointer; in light, dark, on a phone and printed."""
+the left of a chart, no head of a column broken, its values under the pointer; in light, dark, on a
+phone and printed."""
 
 import shutil
 import sys
@@ -31,6 +32,11 @@ POINTED_AT = '''() => {
   const found = document.elementFromPoint(box.x + box.width * 0.6, box.y + box.height / 2);
   return found.querySelector("title")?.textContent ?? "";
 }'''
+BROKEN_HEADS = '''() => [...document.querySelectorAll("th:not(.long)")].filter(head => {
+  const range = document.createRange();
+  range.selectNodeContents(head);
+  return new Set([...range.getClientRects()].map(box => box.top)).size > 1;
+}).map(head => head.textContent)'''
 TOO_WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 SCREENS = {
     "light": {"viewport": {"width": 1100, "height": 1400}},
@@ -48,6 +54,7 @@ with sync_playwright() as play:
         page.goto(f"file://{sys.argv[2]}")
         found += [f"{name}: {text}" for text in page.evaluate(OVERLAPS)]
         found += [f"{name}: {text} is cut off" for text in page.evaluate(CUT_OFF)]
+        found += [f"{name}: {text} is broken" for text in page.evaluate(BROKEN_HEADS)]
         read = page.evaluate(POINTED_AT)
         found += [f"{name}: under the pointer is '{read}'"] * (not read.startswith("step "))
         found += [f"{name}: too wide"] * (page.evaluate(TOO_WIDE) > 0)
