@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 from harness import jobs
+from harness.corpora import padded, write_records
 from harness.program_runs import bert, command, metrics_in, refusal, weights_in
 from harness.texts import ALL_WORDS, write_model
 
@@ -78,6 +79,9 @@ def corpora(tmp_path_factory):
             (folder / f"{name}.txt").write_text(text)
             files = f"--input_file={name}.txt", f"--output_dir={name}"
             bert_corpus(["build", *files, "--num_shards=2", "--num_workers=1", *flags])
+    masks = {"masked_lm_positions": [2], "masked_lm_ids": [8], "is_random_next": 0}
+    row = {"input_ids": [5] * 6, "sentence_a_tokens": 4, **masks}
+    write_records(folder / "googles.tfrecord", [padded(row, LENGTH, most=20)])
     return folder
 
 
@@ -236,6 +240,7 @@ def test_held_out_examples_have_the_last_share_of_masks(corpora, tmp_path, capsy
             ["masking (dynamic and static)", "again with --masking dynamic and without --mas"],
         ),
         ("{0}/news=1,{0}/fewer=1", [], ["masked_lm_prob (", "and 0.1)"]),
+        ("{0}/news=1,{0}/googles.tfrecord=1", [], ["TFRecord files", "corpora of one kind"]),
         ("{0}/news=1,{0}/news=2", [], ["twice", "sum of its weights"]),
         ("{0}/news=1,{0}/news/shard-00000*=2", [], ["shard-00000-of-00002.arrow twice"]),
         ("{0}/news=1:2@30,{0}/books=1", [], ["2@30", "before the end at 384"]),
