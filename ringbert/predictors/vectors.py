@@ -20,6 +20,7 @@ from tasks.embedder.pooling import said_by, unheeded_in
 from tasks.embedder.reading import Pairs
 from tasks.embedder.settings import DEFAULTS, Pooling, VectorSettings
 from tasks.embedder.task import EmbedTask
+from tasks.embedder.texts import texts_of_pairs
 from tasks.features.task import FeaturesTask, states_of
 from tasks.runs.resolve.spec import Start
 from tasks.runs.rows.sets import DataSet
@@ -175,23 +176,26 @@ class Embedder(TrainedPredictor):
 
     def __call__(self, texts: str | Iterable[str]) -> ndarray:
         """The vectors of texts, in their order."""
-        vectors = self._vectors(texts)
-        return vectors[0] if isinstance(texts, str) else vectors
+        items, is_single = checked_texts(texts, "texts", takes_empty=True)
+        vectors = self._vectors(items)
+        return vectors[0] if is_single else vectors
 
-    def _vectors(self, texts: str | Iterable[str]) -> ndarray:
-        """The same, of one text too [1, width]."""
-        items, _ = checked_texts(texts, "texts")
+    def _vectors(self, items: Items) -> ndarray:
+        """The vectors of checked texts [texts, width]."""
         if not items:
             return np.zeros((0, self._model.config.hidden_size), np.float32)
         pairs = Pairs(items)
         vectors = self.results(self.set_of(pairs))  # of each text once
-        place_of = pairs.places()
-        return vectors[[place_of[text] for (text,) in items]]
+        return vectors[np.concatenate(texts_of_pairs(pairs).rows)]
 
     def similarities(self, texts: Iterable[str], others: Iterable[str]) -> ndarray:
         """The cosines of texts with others, float32 [texts, others]."""
-        one, other = (_units(self._vectors(each)) for each in (texts, others))
-        return one @ other.T
+        items, _ = checked_texts(texts, "texts", takes_empty=True)
+        other_items, _ = checked_texts(others, "others", takes_empty=True)
+        return self._cosines(items, other_items)
+
+    def _cosines(self, items: Items, others: Items) -> ndarray:
+        return _units(self._vectors(items)) @ _units(self._vectors(others)).T
 
     def nearest(
         self, texts: Iterable[str], corpus: Iterable[str], top_k: int = 10
@@ -199,10 +203,11 @@ class Embedder(TrainedPredictor):
         """For each text the nearest of a corpus, with their cosines, the nearest first."""
         if not isinstance(top_k, int | np.integer) or top_k < 1:
             raise InputError(f"top_k must be an integer from 1, got {shown(top_k)}")
-        items, _ = checked_texts(corpus, "corpus")
-        candidates = [text for (text,) in items]
+        items, _ = checked_texts(texts, "texts", takes_empty=True)
+        documents, _ = checked_texts(corpus, "corpus", takes_empty=True)
+        candidates = [text for (text,) in documents]
         nearest = []
-        for cosines in self.similarities(texts, candidates):
+        for cosines in self._cosines(items, documents):
             best = np.argsort(-cosines, kind="stable")[:top_k]
             best_texts = [candidates[place] for place in best]
             best_cosines = cosines[best].tolist()

@@ -10,6 +10,7 @@ from tasks.embedder.reading import Source, files_and_columns
 from tasks.embedder.settings import COMMAND, DEFAULTS, EmbedderConfig, VectorSettings
 from tasks.runs.resolve.command import Program, Say
 from tasks.runs.resolve.spec import Start
+from tasks.runs.rows.reader import Readings
 from tasks.runs.trained import saved_settings
 
 
@@ -32,6 +33,11 @@ class Embedder(Program[EmbedderConfig]):
 
     def reader(self, config: EmbedderConfig, start: Start) -> PairReader:
         return PairReader(config.vectors, saved_settings(config))
+
+    def loss(self, config: EmbedderConfig, start: Start, readings: Readings) -> str:
+        (source,) = self.sources(config, start)["train"]
+        pairs = readings.of(self.reader(config, start), source)
+        return config.loss.in_words(bool(pairs.scores))
 
 
 PROGRAM = Embedder()

@@ -33,6 +33,8 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
     for name, reason in void.items():
         if name in config.given:
             job.run.say(f"note: --{name} changes nothing: {reason}")
+    if sets.train:
+        job.run.say(f"loss: {work.config.loss.in_words(task.trains_on_scores)}")
     return run_task(task, sets, work, job)
 
 

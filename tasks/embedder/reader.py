@@ -1,7 +1,7 @@
 """The reader of bert-embedder. Without TensorFlow."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 from distributed.rows import ragged
 from tasks.embedder.reading import Pairs, Source, read
 from tasks.embedder.settings import DEFAULTS, VectorSettings
+from tasks.embedder.texts import texts_of_pairs
 from tasks.runs.rows.cache import Tables, with_facts
 from tasks.runs.rows.reader import Reader
 from tasks.runs.rows.texts import Preparation, rows_of_texts
@@ -32,6 +33,9 @@ class PairReader(Reader[Pairs]):
     def read(self, source: Source) -> Pairs:
         return read(source)
 
+    def key(self, source: Source, read: Callable[[], Pairs]) -> object:
+        return self.settings, self.max_seq_length, self.labels, read().content
+
     def rows_of(self, pairs: Pairs) -> tuple[int, bool]:
         return len(pairs.rows), True
 
@@ -39,32 +43,38 @@ class PairReader(Reader[Pairs]):
         """A row of `pairs` has `input_ids`, those of its texts one after another ([CLS] text
         [SEP]), `sizes` (the tokens of each text; both lists of int32), `digests` (of each text, a
         list of int64) and `score` (float32, NaN without one). A row of `texts` has the columns of
-        `rows_of_texts`, for the texts of `Pairs.places`."""
-        texts = [*pairs.places()]
+        `rows_of_texts`, for the texts of `Texts`."""
+        known = texts_of_pairs(pairs)
+        texts = known.texts
         second = [None] * len(texts)
         columns, fit = rows_of_texts(preparation, texts, second, self.max_seq_length)
         ids = [row.values.to_numpy() for row in columns["input_ids"]]
         sizes = np.array([*map(len, ids)])
         digests = np.array([*map(digest_of, texts)])
-        places = pairs.places_in_rows()
-        num_rows, num_columns = places.shape
-        ids_of_rows = []
-        for row in places:
-            ids_of_rows.append(np.concatenate([ids[place] for place in row]))
+        num_rows = len(known.rows)
         joined = {
-            "input_ids": ragged(ids_of_rows, pa.int32()),
-            "sizes": ragged(sizes[places], pa.int32()),
-            "digests": ragged(digests[places], pa.int64()),
+            "input_ids": ragged(
+                (np.concatenate([ids[place] for place in row]) for row in known.rows), pa.int32()
+            ),
+            "sizes": ragged((sizes[row] for row in known.rows), pa.int32()),
+            "digests": ragged((digests[row] for row in known.rows), pa.int64()),
             "score": pa.array(pairs.scores or [np.nan] * num_rows, pa.float32()),
         }
         notes = [f"{num_rows:,} pairs, {len(texts):,} texts"]
-        if num_columns == 1:
+        if known.most_in_row == 1:
             notes = [f"{num_rows:,} texts"]
-        if pairs.scores and num_columns > 2:
-            notes.append(
-                "scores and hard negatives: the scores are trained on, without the negatives"
-                " (--score_column '' for these)"
-            )
+        if known.most_in_row > 2:
+            numbers = np.array([len(row) - 2 for row in known.rows])
+            if numbers.min() < numbers.max():
+                having = int((numbers > 0).sum())
+                notes.append(f"hard negatives in {having:,} pairs, at most {numbers.max()} in one")
+            if pairs.scores:
+                notes.append(
+                    "scores and hard negatives: the scores are trained on, without the negatives"
+                    " (--score_column '' for these)"
+                )
+        notes += [f"{number:,} {what}" for what, number in pairs.counts.items() if number]
+        notes += pairs.notes
         if fit["rows_cut"]:
             notes.append(f"{fit['rows_cut']:,} cut to --max_seq_length {self.max_seq_length}")
         return with_facts({"texts": columns, "pairs": joined}, {"notes": notes, **fit})

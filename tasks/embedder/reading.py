@@ -1,39 +1,38 @@
 """Pairs of texts, with hard negatives or scores, from tables."""
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from ringbase.errors import InputError
 from tasks.embedder.settings import PairSettings
 from tasks.runs.rows import sources
-from tasks.runs.rows.tables import number_in, open_table
+from tasks.runs.rows.tables import Table, number_in, open_table
 
 # the columns of hard negatives, and of a score, where the flags name none
-NEGATIVES, SCORE = ["negative"], "score"
+NEGATIVES, SCORE = ["negative|neg"], "score"
+# columns in which miners leave what they found
+OF_MINERS = ("pos_scores", "neg_scores", "scores")
 
 
 class Pairs(NamedTuple):
-    """Rows of texts: anchor, positive and hard negatives, of which a set to predict has the anchor
-    only. Scores are from -1 to 1."""
+    """Rows of texts: anchor, positive and any number of hard negatives, of which a set to predict
+    has the anchor only. Scores are from -1 to 1."""
 
     rows: list[tuple[str, ...]]
     scores: list[float] | None = None
     corpus: Sequence[str] = ()  # more documents among which anchors search
+    counts: Mapping[str, int] = {}  # of what the user may not expect, by its description
+    notes: Sequence[str] = ()  # what is said of the columns
 
-    def places(self) -> dict[str, int]:
-        """Each text once, and its place in the order of the first ones."""
-        texts = dict.fromkeys([*itertools.chain(*self.rows), *self.corpus])
-        return {text: place for place, text in enumerate(texts)}
-
-    def places_in_rows(self) -> np.ndarray:
-        """The places of the texts of each row, int64 [rows, columns]."""
-        place_of = self.places()
-        return np.array([[place_of[text] for text in row] for row in self.rows])
+    @property
+    def content(self) -> tuple:
+        """All that rows of tokens and their notes depend on. Pairs about which there is nothing to
+        say have the content that earlier versions knew, whose trainings go on."""
+        said = [dict(self.counts), *self.notes] if self.counts or self.notes else []
+        return (self.rows, self.scores, self.corpus, *said)
 
 
 class Source(sources.Source):
@@ -67,8 +66,10 @@ def files_and_columns(settings: PairSettings) -> PairSettings:
 
 
 def read(source: Source) -> Pairs:
-    """The pairs of a source. Raises InputError, with the place: a text or a score is missing or
-    none, or there is only one pair to train on."""
+    """The pairs of a source: a row with several positives is as many pairs, each with all of the
+    row's negatives. Rows without an anchor or a positive are left out, and counted. Raises
+    InputError, with the place: a cell holds no text, or no score, or there is only one pair to
+    train on."""
     settings = source.settings
     anchor, positive = settings.anchor_column, settings.positive_column
     # what the user names must be there
@@ -78,45 +79,99 @@ def read(source: Source) -> Pairs:
         needs_negatives = True
     score = SCORE if settings.score_column is None else settings.score_column
     table = source.table((anchor, positive, *negatives, score))
-    names = [str(table.find(anchor, "--anchor_column"))]
+    anchor_name = str(table.find(anchor, "--anchor_column"))
+    if source.kind == "predict":
+        return _texts_to_embed(source, table, anchor_name)
+    positive_name = str(table.find(positive, "--positive_column"))
+    found = [table.find(name, "--negative_columns", needs_negatives) for name in negatives]
+    columns_of_negatives = [name for name in found if name]
     scored = None
-    if source.kind != "predict":
-        names.append(str(table.find(positive, "--positive_column")))
-        found = [table.find(name, "--negative_columns", needs_negatives) for name in negatives]
-        names += filter(None, found)
-        if score:
-            needs_score = settings.score_column is not None
-            scored = table.find(score, "--score_column", needs_score)
+    if score:
+        scored = table.find(score, "--score_column", settings.score_column is not None)
+    notes = []
+    if ignored := [name for name in OF_MINERS if name in table.header and name != scored]:
+        notes.append(f"{', '.join(ignored)}: a miner's scores, which no loss here reads")
+
     rows: list[tuple[str, ...]] = []
-    scores = []
+    scores: list[float] = []
+    counts = Counter[str]()
+    for place, row in table.rows:
+        if source.limit is not None and len(rows) >= source.limit:
+            break
+        where = f"{table.where}: {place}"
+        # a list is what a miner leaves beside its negatives; a score that the user names is read
+        if scored and settings.score_column is None and isinstance(row.get(scored), list):
+            notes.append(f"{scored}: lists of a miner's scores, which no loss here reads")
+            scored = None
+        (text,) = _texts(row, anchor_name, where, counts, takes_list=False) or [""]
+        positives = _texts(row, positive_name, where, counts)
+        if not text or not positives:
+            missing = positive_name if text else anchor_name
+            counts[f"rows without {missing} left out"] += 1
+            continue
+        negatives_of_row: list[str] = []
+        for name in columns_of_negatives:
+            negatives_of_row += _texts(row, name, where, counts)
+        for each in positives:
+            rows.append((text, each, *negatives_of_row))
+            if scored:
+                scores.append(_score(row.get(scored), scored, settings.score_scale, where))
+    if source.limit is not None:  # the last row may have had several positives
+        del rows[source.limit :], scores[source.limit :]
+    if len(rows) < (2 if source.kind == "train" else 1):
+        left_out = "".join(f", {number:,} {what}" for what, number in counts.items())
+        raise InputError(
+            f"{source}: {len(rows)} pairs, of which each is a negative of the others{left_out}"
+        )
+    corpus = []
+    if source.kind == "dev" and settings.corpus_file:
+        corpus = [*_corpus(settings.corpus_file, positive, counts)]
+    return Pairs(rows, scores or None, corpus, dict(+counts), notes)
+
+
+def _texts_to_embed(source: Source, table: Table, name: str) -> Pairs:
+    """Each row of a set to predict: what is empty has a vector too, in its place."""
+    rows: list[tuple[str, ...]] = []
+    counts = Counter[str]()
     for place, row in table.rows:
         if len(rows) == source.limit:
             break
-        where = f"{table.where}: {place}"
-        rows.append(tuple(_text(row, name, where) for name in names))
-        if scored:
-            scores.append(_score(row.get(scored), scored, settings.score_scale, where))
-    if len(rows) < (2 if source.kind == "train" else 1):
-        raise InputError(f"{source}: {len(rows)} pairs, of which each is a negative of the others")
-    corpus = []
-    if source.kind == "dev" and settings.corpus_file:
-        corpus = [*_corpus(settings.corpus_file, positive)]
-    return Pairs(rows, scores or None, corpus)
+        texts = _texts(row, name, f"{table.where}: {place}", Counter(), takes_list=False)
+        counts["empty texts"] += not texts
+        rows.append(tuple(texts or [""]))
+    if not rows:
+        raise InputError(f"{source}: there are no texts")
+    return Pairs(rows, counts=dict(+counts))
 
 
-def _corpus(file: str, column: str) -> Iterator[str]:
+def _corpus(file: str, column: str, counts: Counter[str]) -> Iterator[str]:
     where = f"--corpus_file {file}"
     table = open_table(Path(file).expanduser(), where, (column,))
     name = str(table.find(column, "--positive_column"))
     for place, row in table.rows:
-        yield _text(row, name, f"{where}: {place}")
+        texts = _texts(row, name, f"{where}: {place}", counts)
+        counts["empty documents of --corpus_file left out"] += not texts
+        yield from texts
 
 
-def _text(row: dict, name: str, where: str) -> str:
+def _texts(
+    row: Mapping, name: str, where: str, counts: Counter[str], takes_list: bool = True
+) -> list[str]:
+    """The texts in a cell, which holds one, a list of them, or nothing. Empty ones are left out;
+    those in lists are counted."""
     value = row.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{where}: {name} must be a text that is not empty, got {value!r:.80}")
-    return value
+    is_list = isinstance(value, list) and takes_list
+    values = value if is_list else [value]
+    texts = []
+    for each in values or ():
+        if each is not None and not isinstance(each, str):
+            kinds = "a text or a list of texts" if takes_list else "a text"
+            raise InputError(f"{where}: {name} must be {kinds}, got {value!r:.80}")
+        if each and each.strip():
+            texts.append(each)
+        elif is_list:
+            counts[f"empty texts in lists of {name} left out"] += 1
+    return texts
 
 
 def _score(value: object, name: str, scale: float, where: str) -> float:

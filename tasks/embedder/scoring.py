@@ -7,6 +7,7 @@ import numpy as np
 
 from distributed.joint import ANCHOR, POSITIVE
 from tasks.embedder.reading import Pairs
+from tasks.embedder.texts import texts_of_pairs
 from tasks.runs.details import Record, Section, table
 from tasks.runs.ranking import correlation, ranks_of, search_scores
 from tasks.runs.task import Scores
@@ -20,20 +21,19 @@ class Search:
     among the documents: all texts that are not anchors only."""
 
     def __init__(self, pairs: Pairs, vectors: np.ndarray):
-        place_of = pairs.places()
-        places = pairs.places_in_rows()
+        known = texts_of_pairs(pairs)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         self._pairs = pairs
-        self._texts = [*place_of]
+        self._texts = known.texts
         self._units = vectors / np.maximum(lengths, 1e-12)
-        self._positives = places[:, POSITIVE]
-        self._anchors = self._units[places[:, ANCHOR]]
+        anchors = np.array([row[ANCHOR] for row in known.rows])
+        self._positives = np.array([row[POSITIVE] for row in known.rows])
+        self._anchors = self._units[anchors]
         self._cosines = (self._anchors * self._units[self._positives]).sum(1)
-        documents = places[:, POSITIVE:].ravel().tolist()
-        documents += [place_of[text] for text in pairs.corpus]
-        self._documents = [*dict.fromkeys(documents)]
+        documents = np.concatenate([*(row[POSITIVE:] for row in known.rows), known.corpus])
+        self._documents = [*dict.fromkeys(documents.tolist())]
         self._queries: dict[int, set[int]] = {}
-        for anchor, positive, *_ in places.tolist():
+        for anchor, positive in zip(anchors.tolist(), self._positives.tolist(), strict=True):
             self._queries.setdefault(anchor, set()).add(positive)
 
     @cached_property

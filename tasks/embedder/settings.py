@@ -38,8 +38,8 @@ class PairSettings(DataSettings):
     """Which pairs of texts are read, and from which columns."""
 
     train_file: str | None = train_file_setting(
-        "CSV, TSV, JSON lines or Parquet file of pairs to train on: an anchor and its positive,"
-        " perhaps with hard negatives, or two texts and a score",
+        "CSV, TSV, JSON lines or Parquet file of pairs to train on: an anchor and its positive or a"
+        " list of them, perhaps with hard negatives, or two texts and a score",
     )
     dev_file: str | None = other_file_setting("the same, to evaluate on")
     predict_file: str | None = other_file_setting(
@@ -52,12 +52,15 @@ class PairSettings(DataSettings):
         None, "sts-b: the pairs and scores of GLUE's STS-B in --data_dir", describes="data"
     )
     data_dir: str | None = folder_setting("folder of the task's files, in GLUE's layout")
-    anchor_column: str = data_setting("anchor", "column with the first text of a pair")
-    positive_column: str = data_setting("positive", "column with the second text of a pair")
+    anchor_column: str = data_setting("anchor|query", "column with the first text of a pair")
+    positive_column: str = data_setting(
+        "positive|pos", "column with the second text of a pair, or a list of such texts"
+    )
     negative_columns: str | None = data_setting(
         None,
-        "columns with hard negatives, with commas between them; empty for none",
-        shown_default="negative, if there is such a column",
+        "columns with hard negatives, a text or a list of texts for each row, with commas between"
+        " them; empty for none",
+        shown_default="negative or neg, if there is such a column",
         is_list=True,
     )
     score_column: str | None = data_setting(
@@ -121,6 +124,16 @@ class LossSettings(Settings):
         "training",
         changes="training",
     )
+
+    def in_words(self, has_scores: bool) -> str:
+        """The loss of a training, and why it is that one."""
+        if has_scores:
+            return "squared error of the cosines, because the pairs have scores"
+        ways = "and each positive its anchor, " if self.both_ways else ""
+        return (
+            f"each anchor chooses its positive, {ways}in the global batch (temperature"
+            f" {self.temperature:g}), because no pair has a score"
+        )
 
 
 class EmbedderConfig(TaskConfig):

@@ -25,6 +25,7 @@ from tasks.embedder.reader import PairReader
 from tasks.embedder.reading import Pairs
 from tasks.embedder.scoring import Search
 from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
+from tasks.embedder.texts import texts_of_pairs
 from tasks.runs.details import Details, Record
 from tasks.runs.resolve.spec import Start
 from tasks.runs.rows.sets import DataSet
@@ -37,7 +38,7 @@ OF_TEXTS = ("row_id", "slot", "digest", "anchor", "positive")
 
 @dataclass(frozen=True)
 class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
-    """Pairs with hard negatives or scores. The results are the vectors of `Pairs.places`, float32
+    """Pairs with hard negatives or scores. The results are the vectors of `Texts`, float32
     [texts, W]."""
 
     contrast: LossSettings = field(default_factory=LossSettings)
@@ -136,8 +137,7 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
         vectors.parquet with the texts."""
         pairs = data.examples()
         texts = [row[ANCHOR] for row in pairs.rows]
-        anchors = pairs.places_in_rows()[:, ANCHOR]
-        vectors = vectors[anchors]
+        vectors = vectors[[row[ANCHOR] for row in texts_of_pairs(pairs).rows]]
         file = io.BytesIO()
         np.save(file, vectors)
         run.write_bytes("vectors.npy", file.getvalue())

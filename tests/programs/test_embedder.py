@@ -3,6 +3,7 @@ that sentence-transformers reads."""
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,7 @@ from transformers import AutoTokenizer
 
 import ringbert
 from ringbase.files import read_json
+from ringbert.in_memory import file_of
 from tasks.embedder.reading import files_and_columns, read
 from tasks.embedder.scoring import ranks_of_relevant
 from tasks.embedder.settings import PairSettings
@@ -255,6 +257,117 @@ def test_folders_with_other_modules_are_refused(tmp_path):
         refused(lambda: ringbert.Embedder(model), "modules.json")
 
 
+AS_THEY_COME = [
+    {"query": "a red fox", "pos": ["the fox", "red"], "neg": ["an axe", "saws"], "neg_scores": [1]},
+    {"query": "the axe", "pos": "an axe"},
+    {"query": "two saws", "pos": ["saws", " "], "neg": None, "pos_scores": [0.5, 0.5]},
+    {"query": "", "pos": ["nothing"], "neg": ["a red fox"]},
+    {"query": "a dull saw", "pos": ["", None], "neg": []},
+    {"query": "an old dog", "pos": ["the dog"], "neg": ["", "a red fox", "the axe", "a cat"]},
+]
+# a row with two positives is two pairs
+ROWS_OF_THESE = [
+    ("a red fox", "the fox", "an axe", "saws"),
+    ("a red fox", "red", "an axe", "saws"),
+    ("the axe", "an axe"),
+    ("two saws", "saws"),
+    ("an old dog", "the dog", "a red fox", "the axe", "a cat"),
+]
+
+
+def test_lists_of_any_length_are_read_from_lines_parquet_and_memory(tmp_path):
+    """With what is empty counted, and a miner's scores no part of the loss."""
+    file = write_lines(tmp_path / "train.jsonl", *map(json.dumps, AS_THEY_COME))
+    with_lists = [
+        row | {"pos": [row["pos"]] if isinstance(row["pos"], str) else row["pos"]}
+        for row in AS_THEY_COME
+    ]
+    in_memory = file_of(with_lists, "train_file")
+    for path in (file, in_memory):
+        pairs = read(Source(PairSettings(train_file=str(path)), "train"))
+        assert (pairs.rows, pairs.scores) == (ROWS_OF_THESE, None)
+        assert dict(pairs.counts) == {
+            "empty texts in lists of pos left out": 3,
+            "empty texts in lists of neg left out": 1,
+            "rows without query left out": 1,
+            "rows without pos left out": 1,
+        }
+        assert pairs.notes == ["pos_scores, neg_scores: a miner's scores, which no loss here reads"]
+    few = PairSettings(train_file=str(file), max_train_examples=3)
+    assert read(Source(few, "train")).rows == ROWS_OF_THESE[:3]
+
+
+def test_a_column_of_lists_of_scores_is_no_score_unless_it_is_named(tmp_path):
+    rows = [{"anchor": text, "positive": f"{text}!", "score": [0.9, 0.1]} for text in "ab"]
+    file = write_lines(tmp_path / "mined.jsonl", *map(json.dumps, rows))
+    settings = PairSettings(train_file=str(file))
+    pairs = read(Source(settings, "train"))
+    assert pairs.scores is None
+    assert pairs.notes == ["score: lists of a miner's scores, which no loss here reads"]
+    named = replace(settings, score_column="score")
+    refused(lambda: read(Source(named, "train")), "line 1", "score must be a number")
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({"query": ["a"], "pos": "b"}, ["line 2", "query must be a text, got"]),
+        ({"query": "a", "pos": 3}, ["line 2", "pos must be a text or a list of texts"]),
+        ({"query": "a", "pos": "b", "neg": ["c", 1]}, ["line 2", "neg must be"]),
+    ],
+)
+def test_cells_that_hold_no_texts_are_refused(row, named, tmp_path):
+    file = write_lines(tmp_path / "train.jsonl", json.dumps(AS_THEY_COME[0]), json.dumps(row))
+    refused(lambda: read(Source(PairSettings(train_file=str(file)), "train")), *named)
+
+
+def test_the_loss_of_unequal_rows_is_that_of_numpy_and_the_plan_names_it(tmp_path, capsys):
+    """One step without dropout, of all rows, from a model whose vectors are known."""
+    model = save_model(tmp_path, "features")
+    file = write_lines(tmp_path / "train.jsonl", *map(json.dumps, AS_THEY_COME))
+    flags = (f"--model={model}", f"--train_file={file}", "--do_train", "--num_train_steps=1")
+    flags += ("--train_batch_size=5", "--hidden_dropout_prob=0", "--log_steps=1")
+    flags += ("--attention_probs_dropout_prob=0", "--temperature=0.2")
+    embed(tmp_path / "run", *flags)
+    said = capsys.readouterr().err
+    loss = "each anchor chooses its positive, in the global batch (temperature 0.2), because no"
+    assert f"loss: {loss} pair has a score" in said
+    assert "hard negatives in 3 pairs, at most 3 in one, 3 empty texts in lists of pos" in said
+    with pytest.raises(SystemExit):
+        embed(tmp_path / "new", *flags, "--plan")
+    planned = capsys.readouterr()
+    (plan,) = json.loads(planned.out)
+    assert loss in planned.err
+    assert loss in plan["loss"]
+
+    embedder = ringbert.Embedder(model, normalize=True)
+    losses = []
+    for anchor, positive, *_ in ROWS_OF_THESE:
+        same = {anchor, positive}
+        same |= {row[1] for row in ROWS_OF_THESE if row[0] == anchor}
+        candidates = [positive]
+        for row in ROWS_OF_THESE:
+            wrong = [text for text in row[1:2] if text not in same]
+            wrong += [text for text in row[2:] if text not in {anchor, positive}]
+            candidates += wrong
+        scores = embedder(candidates) @ embedder(anchor) / 0.2
+        losses.append(np.log(np.exp(scores).sum()) - scores[0])
+    (line,) = [line for line in metrics_in(tmp_path / "run") if "loss" in line]
+    assert line["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_empty_texts_have_vectors_in_their_places_and_are_counted(tmp_path, capsys):
+    model = save_model(tmp_path, "features")
+    texts = ["red fox", "", "an axe", " "]
+    file = write_lines(tmp_path / "texts.jsonl", *(json.dumps({"anchor": text}) for text in texts))
+    embed(tmp_path / "run", f"--model={model}", "--do_predict", f"--predict_file={file}")
+    assert "2 empty texts" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="2 of 4 items in texts have an empty text"):
+        found = ringbert.Embedder(model)(texts)
+    np.testing.assert_allclose(np.load(tmp_path / "run/vectors.npy"), found, atol=1e-6)
+    np.testing.assert_array_equal(found[1], found[3])
+
+
 def test_scores_are_learned_and_measured(data, tmp_path):
     """Pairs whose score is the share of words that they have in common."""
     lines = []
@@ -340,9 +453,9 @@ def test_a_pair_of_equal_texts_finds_itself(data, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "more", "named"),
     [
-        (["text,positive", "a,b"], (), ["--train_file", "'anchor'"]),
+        (["text,positive", "a,b"], (), ["--train_file", "'anchor|query'"]),
         (["anchor,positive", "a,b"], (), ["--train_file", "1 pairs"]),
-        (["anchor,positive", "a,b", "c,"], (), ["line 3", "positive"]),
+        (["anchor,positive", "a,b", "c,"], (), ["1 pairs", "1 rows without positive left out"]),
         (["anchor,positive", "a,b", "c,d"], ("--train_batch_size=1",), ["--train_batch_size"]),
         (["anchor,positive,score", "a,b,1", "c,d,2"], (), ["line 3", "--score_scale"]),
         (["anchor,positive,score", "a,b,x", "c,d,2"], (), ["line 2", "score"]),

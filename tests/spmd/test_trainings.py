@@ -49,7 +49,7 @@ PROGRAMS = "squad", "classifier", "tagger", "embedder", "pretraining"
 
 def write_pairs(path, number):
     """Anchors with their words in another order as positives, and words of another kind as hard
-    negatives; some anchors and positives occur more than once."""
+    negatives, none to three of them; some anchors and positives occur more than once."""
     chance, lines = np.random.default_rng(5), []
     kinds = [*texts.WORDS]
     for row in range(number):
@@ -60,7 +60,8 @@ def write_pairs(path, number):
         words = chance.choice(texts.WORDS[kind], chance.integers(2, 9)).tolist()
         other = chance.choice(texts.WORDS[kinds[(row + 1) % len(kinds)]], 4).tolist()
         pair = {"anchor": " ".join(words), "positive": " ".join(words[::-1] + words[:1])}
-        lines.append(pair | {"negative": " ".join(other)})
+        negatives = [" ".join(other[: 1 + number]) for number in range(row % 4)]
+        lines.append(pair | {"negative": negatives})
     texts.write_lines(path, *map(json.dumps, lines))
 
 

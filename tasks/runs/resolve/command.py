@@ -106,6 +106,10 @@ class Program(Generic[Config]):
             return Count(number, is_exact=True)
         return Count(*reader.rows_of(readings.of(reader, source)))
 
+    def loss(self, config: Config, start: Start, readings: Readings) -> str:
+        """What a training minimizes and why, where its data decide it."""
+        return ""
+
     def stream(self, config: Config) -> Stream:
         """What changes along the training, as far as it is known before its rows are made."""
         return Stream()

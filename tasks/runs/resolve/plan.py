@@ -66,7 +66,11 @@ def planned(
         if "train" in spec.does and not spec.start.is_complete:
             plan = _plan_of(found.config, counted(), num_ranks, say)
         along_stream: Mapping[str, Any] = {}
+        loss = ""
         if plan:
+            loss = program.loss(found.config, spec.start, readings)
+            if loss:
+                say(f"loss: {loss}")
             stream = program.stream(found.config)
             along_stream = stream.facts(plan)
             for line in stream.in_words(plan):
@@ -79,6 +83,7 @@ def planned(
                 "ranks": num_ranks,
                 "plan": asdict(plan) if plan and is_exact else None,
                 "plan_about": asdict(plan) if plan and not is_exact else None,
+                **({"loss": loss} if loss else {}),
                 **({"stream": along_stream} if along_stream else {}),
             }
         )
