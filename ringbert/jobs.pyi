@@ -623,6 +623,10 @@ class Embedding(CommandJob, of=EMBEDDER):
     max_seq_length: int | None
     pooling: Literal['mean', 'cls'] | None
     normalize: bool | None
+    query_prompt: str | None
+    document_prompt: str | None
+    prompt_name: Literal['query', 'document', 'none'] | None
+    max_query_length: int | None
     temperature: float
     both_ways: bool
     def __init__(
@@ -716,6 +720,10 @@ class Embedding(CommandJob, of=EMBEDDER):
         max_seq_length: int | None = None,
         pooling: Literal['mean', 'cls'] | None = None,
         normalize: bool | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        prompt_name: Literal['query', 'document', 'none'] | None = None,
+        max_query_length: int | None = None,
         temperature: float = 0.05,
         both_ways: bool = False,
     ) -> None: ...

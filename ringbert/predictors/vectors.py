@@ -4,7 +4,7 @@ bert-embedder has trained, or one of sentence-transformers, by the same code as 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy import ndarray
@@ -18,9 +18,8 @@ from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, chec
 from ringbert.predictors.texts import LabelSettings, TextOrPair, TextPredictor
 from tasks.embedder.pooling import said_by, unheeded_in
 from tasks.embedder.reading import Pairs
-from tasks.embedder.settings import DEFAULTS, Pooling, VectorSettings
+from tasks.embedder.settings import DEFAULTS, Pooling, PromptName, VectorSettings
 from tasks.embedder.task import EmbedTask
-from tasks.embedder.texts import texts_of_pairs
 from tasks.features.task import FeaturesTask, states_of
 from tasks.runs.resolve.spec import Start
 from tasks.runs.rows.sets import DataSet
@@ -148,6 +147,10 @@ class Embedder(TrainedPredictor):
       max_seq_length: the most tokens of a text; longer ones are cut.
       pooling: "mean" of a text's tokens, or "cls". normalize: whether vectors have the length 1.
         The default of these three is as in the run or folder, else 128, "mean" and True.
+      query_prompt, document_prompt: what stands before a query, and before a document, of a search.
+      prompt_name: "query" or "document", which of the two stands before other texts, or "none".
+      max_query_length: the most tokens of a query with its prompt.
+        The default of these four is as in the run or folder, else none.
     Raises ringbert.InputError, one line that names the argument.
 
     >>> embedder = Embedder("vectors")
@@ -157,6 +160,10 @@ class Embedder(TrainedPredictor):
 
     pooling: str | None = None
     normalize: bool | None = None
+    query_prompt: str | None = None
+    document_prompt: str | None = None
+    prompt_name: str | None = None
+    max_query_length: int | None = None
 
     settings_class = EmbedSettings
     longest = 128
@@ -174,28 +181,36 @@ class Embedder(TrainedPredictor):
     def make_task(self, bert_config: BertConfig) -> EmbedTask:
         return EmbedTask(self.settings)
 
-    def __call__(self, texts: str | Iterable[str]) -> ndarray:
-        """The vectors of texts, in their order."""
+    def __call__(
+        self, texts: str | Iterable[str], prompt_name: PromptName | None = None
+    ) -> ndarray:
+        """The vectors of texts, in their order: of queries, documents, or, with "none", of texts
+        without a prompt. By default they are what the embedder's `prompt_name` says."""
+        if prompt_name not in (None, *get_args(PromptName)):
+            names = ", ".join(get_args(PromptName))
+            raise InputError(f"prompt_name must be one of {names}, got {shown(prompt_name)}")
         items, is_single = checked_texts(texts, "texts", takes_empty=True)
-        vectors = self._vectors(items)
+        vectors = self._vectors(items, prompt_name)
         return vectors[0] if is_single else vectors
 
-    def _vectors(self, items: Items) -> ndarray:
+    def _vectors(self, items: Items, prompt_name: PromptName | None) -> ndarray:
         """The vectors of checked texts [texts, width]."""
         if not items:
             return np.zeros((0, self._model.config.hidden_size), np.float32)
-        pairs = Pairs(items)
+        pairs = Pairs(items, prompt_name=prompt_name)
         vectors = self.results(self.set_of(pairs))  # of each text once
-        return vectors[np.concatenate(texts_of_pairs(pairs).rows)]
+        return vectors[np.concatenate(self.task.texts_of(pairs).rows)]
 
     def similarities(self, texts: Iterable[str], others: Iterable[str]) -> ndarray:
-        """The cosines of texts with others, float32 [texts, others]."""
+        """The cosines of texts with others, as queries with documents, float32 [texts, others]."""
         items, _ = checked_texts(texts, "texts", takes_empty=True)
         other_items, _ = checked_texts(others, "others", takes_empty=True)
         return self._cosines(items, other_items)
 
     def _cosines(self, items: Items, others: Items) -> ndarray:
-        return _units(self._vectors(items)) @ _units(self._vectors(others)).T
+        queries = _units(self._vectors(items, "query"))
+        documents = _units(self._vectors(others, "document"))
+        return queries @ documents.T
 
     def nearest(
         self, texts: Iterable[str], corpus: Iterable[str], top_k: int = 10

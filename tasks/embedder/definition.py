@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ringbase.settings import flat
-from tasks.embedder.pooling import said_by, unheeded_in
+from tasks.embedder.pooling import prompts_said_by, said_by, unheeded_in
 from tasks.embedder.reader import PairReader
 from tasks.embedder.reading import Source, files_and_columns
 from tasks.embedder.settings import COMMAND, DEFAULTS, EmbedderConfig, VectorSettings
@@ -25,7 +25,16 @@ class Embedder(Program[EmbedderConfig]):
     def settled(self, config: EmbedderConfig, start: Start, say: Say) -> EmbedderConfig:
         for line in unheeded_in(start.weights, start.words.lower_case):
             say(f"warning: {line}")
-        return replace(config, vectors=vectors_of(config, start))
+        vectors = vectors_of(config, start)
+        if vectors.has_prompts:
+            query, document = vectors.query_prompt or "", vectors.document_prompt or ""
+            say(f"prompts: {query!r} before queries, {document!r} before documents")
+            if "predict" in config.wanted_sets and not vectors.prompt_name:
+                say(
+                    "note: the texts of --predict_file have no prompt: --prompt_name query or"
+                    " document puts one before them"
+                )
+        return replace(config, vectors=vectors)
 
     def sources(self, config: EmbedderConfig, start: Start) -> Mapping[str, Sequence[Source]]:
         pairs = files_and_columns(config.pairs)
@@ -44,13 +53,15 @@ PROGRAM = Embedder()
 
 
 def vectors_of(config: EmbedderConfig, start: Start) -> VectorSettings:
-    """The flags', else those of the model's folder, of which a new training takes over the pooling
-    alone."""
+    """The flags', else those of the model's folder, of which a new training takes over pooling and
+    prompts alone."""
     flags = config.vectors
-    said: Mapping = {}
+    said: Mapping = prompts_said_by(start.weights)
     if not (config.do_train and flags.pooling):
-        said = said_by(start.weights, start.bert_config.num_positions, flags.pooling)
-    if config.do_train:
-        said = {name: value for name, value in said.items() if name == "pooling"}
+        of_folder = said_by(start.weights, start.bert_config.num_positions, flags.pooling)
+        of_training = {"pooling", *said}
+        if config.do_train:
+            of_folder = {name: of_folder[name] for name in of_folder if name in of_training}
+        said = of_folder
     given = {name: value for name, value in flat(flags).items() if value is not None}
     return VectorSettings(**{**DEFAULTS, **said, **given})

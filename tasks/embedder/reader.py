@@ -10,7 +10,7 @@ import pyarrow as pa
 from distributed.rows import ragged
 from tasks.embedder.reading import Pairs, Source, read
 from tasks.embedder.settings import DEFAULTS, VectorSettings
-from tasks.embedder.texts import texts_of_pairs
+from tasks.embedder.texts import Texts, texts_of_pairs
 from tasks.runs.rows.cache import Tables, with_facts
 from tasks.runs.rows.reader import Reader
 from tasks.runs.rows.texts import Preparation, rows_of_texts
@@ -33,8 +33,13 @@ class PairReader(Reader[Pairs]):
     def read(self, source: Source) -> Pairs:
         return read(source)
 
+    def texts_of(self, pairs: Pairs) -> Texts:
+        return texts_of_pairs(pairs, self.vectors)
+
     def key(self, source: Source, read: Callable[[], Pairs]) -> object:
-        return self.settings, self.max_seq_length, self.labels, read().content
+        # what nobody has set was unknown to earlier versions, whose trainings go on
+        settings = {name: value for name, value in self.settings.items() if value is not None}
+        return settings, self.max_seq_length, self.labels, read().content
 
     def rows_of(self, pairs: Pairs) -> tuple[int, bool]:
         return len(pairs.rows), True
@@ -43,11 +48,12 @@ class PairReader(Reader[Pairs]):
         """A row of `pairs` has `input_ids`, those of its texts one after another ([CLS] text
         [SEP]), `sizes` (the tokens of each text; both lists of int32), `digests` (of each text, a
         list of int64) and `score` (float32, NaN without one). A row of `texts` has the columns of
-        `rows_of_texts`, for the texts of `Texts`."""
-        known = texts_of_pairs(pairs)
+        `rows_of_texts`, for the texts of `Texts`. Digests are those of texts without prompts."""
+        known = self.texts_of(pairs)
         texts = known.texts
         second = [None] * len(texts)
-        columns, fit = rows_of_texts(preparation, texts, second, self.max_seq_length)
+        prompted, lengths = known.with_prompts, known.max_seq_lengths
+        columns, fit = rows_of_texts(preparation, prompted, second, lengths)
         ids = [row.values.to_numpy() for row in columns["input_ids"]]
         sizes = np.array([*map(len, ids)])
         digests = np.array([*map(digest_of, texts)])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ringbase.errors import InputError
-from tasks.embedder.settings import PairSettings
+from tasks.embedder.settings import PairSettings, PromptName
 from tasks.runs.rows import sources
 from tasks.runs.rows.tables import Table, number_in, open_table
 
@@ -26,13 +26,15 @@ class Pairs(NamedTuple):
     corpus: Sequence[str] = ()  # more documents among which anchors search
     counts: Mapping[str, int] = {}  # of what the user may not expect, by its description
     notes: Sequence[str] = ()  # what is said of the columns
+    prompt_name: PromptName | None = None  # of texts to embed; None: as the settings say
 
     @property
     def content(self) -> tuple:
         """All that rows of tokens and their notes depend on. Pairs about which there is nothing to
         say have the content that earlier versions knew, whose trainings go on."""
         said = [dict(self.counts), *self.notes] if self.counts or self.notes else []
-        return (self.rows, self.scores, self.corpus, *said)
+        prompt = [self.prompt_name] if self.prompt_name else []
+        return (self.rows, self.scores, self.corpus, *said, *prompt)
 
 
 class Source(sources.Source):

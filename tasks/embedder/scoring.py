@@ -7,7 +7,7 @@ import numpy as np
 
 from distributed.joint import ANCHOR, POSITIVE
 from tasks.embedder.reading import Pairs
-from tasks.embedder.texts import texts_of_pairs
+from tasks.embedder.texts import Texts
 from tasks.runs.details import Record, Section, table
 from tasks.runs.ranking import correlation, ranks_of, search_scores
 from tasks.runs.task import Scores
@@ -20,8 +20,7 @@ class Search:
     """Pairs and the unit vectors of their texts. An anchor, or a query, searches its positives
     among the documents: all texts that are not anchors only."""
 
-    def __init__(self, pairs: Pairs, vectors: np.ndarray):
-        known = texts_of_pairs(pairs)
+    def __init__(self, pairs: Pairs, known: Texts, vectors: np.ndarray):
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         self._pairs = pairs
         self._texts = known.texts
@@ -37,6 +36,12 @@ class Search:
             self._queries.setdefault(anchor, set()).add(positive)
 
     @cached_property
+    def _own(self) -> list[int]:
+        """Of each query the number of the document with its text; -1 if there is none."""
+        number_of = {self._texts[place]: number for number, place in enumerate(self._documents)}
+        return [number_of.get(self._texts[query], -1) for query in self._queries]
+
+    @cached_property
     def _ranks(self) -> list[np.ndarray]:
         """Of each query's positives, in the order of their places, among all documents."""
         number_of = {place: number for number, place in enumerate(self._documents)}
@@ -45,9 +50,8 @@ class Search:
             numbers = [number_of[place] for place in sorted(positives)]
             relevant.append(np.array(numbers))
         queries = [*self._queries]
-        own = [number_of.get(place, -1) for place in queries]
         documents = self._units[self._documents]
-        return ranks_of_relevant(self._units[queries], documents, relevant, own)
+        return ranks_of_relevant(self._units[queries], documents, relevant, self._own)
 
     def scores(self) -> Scores:
         if not self._pairs.scores:
@@ -68,10 +72,11 @@ class Search:
             return
         documents = np.array(self._documents)
         units = self._units[documents]
-        for (query, positives), ranks in zip(self._queries.items(), self._ranks, strict=True):
+        queries = zip(self._queries.items(), self._ranks, self._own, strict=True)
+        for (query, positives), ranks, own in queries:
             products = units @ self._units[query]
-            if query not in positives:
-                products[documents == query] = -np.inf
+            if own >= 0 and self._documents[own] not in positives:
+                products[own] = -np.inf
             nearest = int(products.argmax())
             nearest_cosine = float(products[nearest])
             positive = sorted(positives)[ranks.argmin()]

@@ -16,6 +16,7 @@ from tasks.runs.settings import (
 )
 
 Pooling = Literal["mean", "cls"]
+PromptName = Literal["query", "document", "none"]
 # of `VectorSettings`, where neither the flags nor the model's folder say anything
 DEFAULTS: Mapping = {"max_seq_length": 128, "pooling": "mean", "normalize": True}
 
@@ -105,6 +106,38 @@ class VectorSettings(Settings):
         shown_default="true; without --do_train what the model's folder says",
         is_saved=True,
     )
+
+    query_prompt: str | None = row_setting(
+        None,
+        "text before each anchor, such as 'query: '",
+        shown_default="what the model's folder says, else none",
+        is_saved=True,
+    )
+    document_prompt: str | None = row_setting(
+        None,
+        "text before each positive, negative and document of the corpus",
+        shown_default="what the model's folder says, else none",
+        is_saved=True,
+    )
+    prompt_name: PromptName | None = setting(
+        None,
+        "which of the two stands before each text of --predict_file",
+        "data",
+        shown_default="default_prompt_name of the model's folder, else none",
+        is_saved=True,
+    )
+    max_query_length: int | None = row_setting(
+        None,
+        "maximum number of tokens of an anchor, with its prompt",
+        at_least=3,
+        at_most=LONGEST_ROW,
+        shown_default="that of any text",
+        is_saved=True,
+    )
+
+    @property
+    def has_prompts(self) -> bool:
+        return bool(self.query_prompt or self.document_prompt)
 
 
 class LossSettings(Settings):

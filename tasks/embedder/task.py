@@ -20,12 +20,12 @@ from distributed.joint import ANCHOR, POSITIVE, InBatchLoss
 from distributed.rows import BatchRows, Rows
 from distributed.run import Run
 from ringbase.ragged import offsets_of, padded
-from tasks.embedder.pooling import files_of, said_by
+from ringbase.settings import fields_of
+from tasks.embedder.pooling import PROMPTS, files_of, prompts_file_of, said_by
 from tasks.embedder.reader import PairReader
 from tasks.embedder.reading import Pairs
 from tasks.embedder.scoring import Search
 from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
-from tasks.embedder.texts import texts_of_pairs
 from tasks.runs.details import Details, Record
 from tasks.runs.resolve.spec import Start
 from tasks.runs.rows.sets import DataSet
@@ -65,7 +65,16 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
         return InBatchLoss(self.contrast.temperature, self.contrast.both_ways), texts_of
 
     def files(self, width: int) -> Mapping:
-        return files_of(self.pooling, self.normalize, width, self.max_seq_length)
+        shape = self.pooling, self.normalize, width, self.max_seq_length
+        return {**files_of(*shape), **self.assets}
+
+    @property
+    def assets(self) -> Mapping:
+        return {PROMPTS: prompts_file_of(self.vectors)}
+
+    def _search(self, data: Data, vectors: np.ndarray) -> Search:
+        pairs = data.examples()
+        return Search(pairs, self.texts_of(pairs), vectors)
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -124,20 +133,20 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
     def scores(self, kind: str, data: Data, vectors: np.ndarray) -> Scores:
         if data.source.kind == "predict":
             return {}
-        values = Search(data.examples(), vectors).scores()
+        values = self._search(data, vectors).scores()
         return {f"{kind}_{name}": value for name, value in values.items()}
 
     def records(self, data: Data, vectors: np.ndarray) -> Iterable[Record]:
         if data.source.kind == "predict":
             return ()
-        return Search(data.examples(), vectors).records()
+        return self._search(data, vectors).records()
 
     def write(self, run: Run, data: Data, vectors: np.ndarray) -> None:
         """Writes the vectors of the texts in the order of the rows: vectors.npy, and
         vectors.parquet with the texts."""
         pairs = data.examples()
         texts = [row[ANCHOR] for row in pairs.rows]
-        vectors = vectors[[row[ANCHOR] for row in texts_of_pairs(pairs).rows]]
+        vectors = vectors[[row[ANCHOR] for row in self.texts_of(pairs).rows]]
         file = io.BytesIO()
         np.save(file, vectors)
         run.write_bytes("vectors.npy", file.getvalue())
@@ -148,7 +157,7 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
         run.write_bytes("vectors.parquet", file.getvalue())
 
     def details(self, data: Data, vectors: np.ndarray) -> Details:
-        return Details(sections=[Search(data.examples(), vectors).distribution()])
+        return Details(sections=[self._search(data, vectors).distribution()])
 
 
 def texts_of(batch: Batch) -> tuple[list[np.ndarray], np.ndarray]:
@@ -191,4 +200,5 @@ def of_model(head: Head, start: Start) -> EmbedTask | None:
     said = {"max_seq_length": most, **said_by(start.weights, most), **start.saved}
     if "pooling" not in said:
         return None
-    return EmbedTask(VectorSettings(**{name: said[name] for name in DEFAULTS}))
+    known = {field.name for field in fields_of(VectorSettings)}
+    return EmbedTask(VectorSettings(**{name: said[name] for name in said if name in known}))

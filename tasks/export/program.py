@@ -23,7 +23,7 @@ from bert.heads import FEATURES, POOLER, Head, head_in
 from bert.model import Bert
 from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
-from ringbase.files import replace_folder
+from ringbase.files import replace_folder, write_json
 from tasks.export.__main__ import ExportConfig
 from tasks.features.task import FeaturesTask
 from tasks.programs import COMMANDS
@@ -147,6 +147,8 @@ def save_model(exported: Exported, tokenizer: Tokenizer, folder: Path) -> list[s
             signatures = dict.fromkeys(("serving_default", "ids"), exported.function)
             tf.saved_model.save(exported, str(new), signatures)
             tokenizer.save(new / ASSETS, num_positions=exported.num_positions)
+            for name, value in exported.task.assets.items():
+                write_json(new / ASSETS / name, value)
 
         replace_folder(folder, fill)
     outputs = ", ".join(sorted(exported.function.structured_outputs))

@@ -70,6 +70,12 @@ class Trainable:
         """JSON files beside a trained model of this hidden size, by name."""
         return {}
 
+    @property
+    def assets(self) -> Mapping:
+        """JSON files beside an exported model, by name: what callers must know to make its
+        input."""
+        return {}
+
     def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         """Rows, with their numbers "row" and "epoch" -> the model's input (bert/batch.py), and the
         targets."""

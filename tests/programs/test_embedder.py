@@ -217,21 +217,129 @@ def test_a_folder_of_the_first_sentence_transformers_gives_its_vectors(
     refused(lambda: ringbert.Embedder(old), old)
 
 
-def test_prompts_of_a_folder_are_not_put_before_texts_and_that_is_said(tmp_path, capsys):
+def write_prompts(model, **config):
+    (model / "config_sentence_transformers.json").write_text(json.dumps(config))
+
+
+def test_prompts_of_a_folder_are_put_before_texts(tmp_path, capsys):
+    """By the rules of sentence-transformers' `encode_query`, `encode_document` and `encode`: the
+    vectors are those of the texts with the prompts written before them."""
     model = newer_folder(tmp_path, "mean")
-    prompts = {"query": "query: ", "document": ""}
-    config = {"prompts": prompts, "default_prompt_name": "query"}
-    (model / "config_sentence_transformers.json").write_text(json.dumps(config))
-    with pytest.warns(UserWarning, match="puts query before every text.*query: "):
-        ringbert.Embedder(model)
-    write_lines(tmp_path / "texts.csv", "anchor", "the red fox")
+    plain = ringbert.Embedder(model, max_seq_length=32)
+    queries, documents = ["the red fox", "an axe"], ["a saw", "the red fox"]
+    with_query = plain([f"red {text}" for text in queries])
+    with_document = plain([f"dull {text}" for text in documents])
+    for names, default, expected in (
+        (("query", "document"), None, plain(queries)),
+        (("query", "passage"), "query", with_query),
+        (("query", "corpus"), "corpus", plain([f"dull {text}" for text in queries])),
+    ):
+        prompts = dict(zip(names, ("red ", "dull "), strict=True))
+        write_prompts(model, prompts=prompts, default_prompt_name=default)
+        embedder = ringbert.Embedder(model, max_seq_length=32)
+        np.testing.assert_allclose(embedder(queries), expected, atol=1e-6)
+        np.testing.assert_allclose(embedder(queries, prompt_name="query"), with_query, atol=1e-6)
+        np.testing.assert_allclose(embedder(documents, "document"), with_document, atol=1e-6)
+        np.testing.assert_allclose(embedder(queries, "none"), plain(queries), atol=1e-6)
+    units = [each / np.linalg.norm(each, axis=1)[:, None] for each in (with_query, with_document)]
+    cosines = units[0] @ units[1].T
+    np.testing.assert_allclose(embedder.similarities(queries, documents), cosines, atol=1e-6)
+    listed = embedder.nearest(queries, documents)
+    assert [texts[0][0] for texts in listed] == [documents[each] for each in cosines.argmax(1)]
+    refused(lambda: embedder(queries, "passage"), "prompt_name must be one of query, document")
+
+    write_lines(tmp_path / "texts.csv", "anchor", *queries)
     predict = (f"--model={model}", "--do_predict", f"--predict_file={tmp_path}/texts.csv")
-    embed(tmp_path / "run", *predict)
-    (line,) = [line for line in capsys.readouterr().err.split("\n") if " has prompts" in line]
-    assert line.startswith("warning: ")
-    config = {"prompts": {"query": "", "document": ""}, "default_prompt_name": None}
-    (model / "config_sentence_transformers.json").write_text(json.dumps(config))
+    predict += ("--max_seq_length=32",)
+    embed(tmp_path / "default", *predict)
+    said = capsys.readouterr().err
+    assert "prompts: 'red ' before queries, 'dull ' before documents" in said
+    assert "have no prompt" not in said
+    np.testing.assert_allclose(np.load(tmp_path / "default/vectors.npy"), expected, atol=1e-6)
+    embed(tmp_path / "query", *predict, "--prompt_name=query")
+    np.testing.assert_allclose(np.load(tmp_path / "query/vectors.npy"), with_query, atol=1e-6)
+    embed(tmp_path / "own", *predict, "--query_prompt=old ", "--prompt_name=query")
+    old = plain([f"old {text}" for text in queries])
+    np.testing.assert_allclose(np.load(tmp_path / "own/vectors.npy"), old, atol=1e-6)
+
+
+def test_prompts_that_are_not_applied_are_said_and_damaged_ones_refused(tmp_path):
+    model = newer_folder(tmp_path, "mean")
+    config = {"prompts": {"query": "red ", "document": "", "label": "dull "}}
+    write_prompts(model, **config)
     ringbert.Embedder(model)  # warnings are errors
+    write_prompts(model, **config, default_prompt_name="label")
+    with pytest.warns(UserWarning, match="puts 'dull ' before every text, which is neither"):
+        ringbert.Embedder(model)
+    write_prompts(model, **config, default_prompt_name="none")
+    refused(lambda: ringbert.Embedder(model), "default_prompt_name", "none")
+    write_prompts(model, prompts=["red"])
+    refused(lambda: ringbert.Embedder(model), "prompts must be")
+    write_prompts(model, **config)
+    pooling = read_json(model / "1_Pooling/config.json") | {"include_prompt": False}
+    (model / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    with pytest.warns(UserWarning, match="include_prompt is false"):
+        ringbert.Embedder(model)
+
+
+def test_prompts_are_trained_evaluated_and_written(tmp_path):
+    """As if they stood in the files; a query's own text among the documents is still left out, and
+    the same text as a query and as a document is one text to the loss."""
+    model = save_model(tmp_path, "features")
+    rows = make_pairs(24, 7)
+    rows[3]["negative"] = rows[5]["anchor"]
+    rows[4]["positive"] = rows[6]["anchor"]
+    shared = (f"--model={model}", "--do_train", "--do_eval", "--num_train_steps=3", "--log_steps=1")
+    shared += ("--train_batch_size=24", "--learning_rate=1e-3", "--hidden_dropout_prob=0")
+    shared += ("--attention_probs_dropout_prob=0",)
+
+    def trained(name, rows, *more):
+        file = write_lines(tmp_path / f"{name}.jsonl", *map(json.dumps, rows))
+        flags = (*shared, f"--train_file={file}", f"--dev_file={file}", *more)
+        scores = embed(tmp_path / name, *flags)
+        losses = [line["loss"] for line in metrics_in(tmp_path / name) if "learning_rate" in line]
+        return scores, losses
+
+    # a text that is an anchor and a document is one; prompts make two texts of it
+    apart = [row for number, row in enumerate(rows) if number not in (3, 4)]
+    before = {"anchor": "red ", "positive": "dull ", "negative": "dull "}
+    by_hand = [{name: before[name] + text for name, text in row.items()} for row in apart]
+    prompts = ("--query_prompt=red ", "--document_prompt=dull ")
+    scores, losses = trained("flags", apart, *prompts)
+    expected_scores, expected_losses = trained("hand", by_hand)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    assert scores == pytest.approx(expected_scores)
+
+    _, losses = trained("shared", rows, *prompts, "--max_query_length=4")
+    assert np.isfinite(losses).all()
+    records = {line["anchor"]: line for line in objects_in(tmp_path / "shared/predictions.jsonl")}
+    for line in records.values():
+        assert line["nearest"] != line["anchor"]
+
+    folder = tmp_path / "flags/model"
+    assert read_json(folder / "config_sentence_transformers.json") == {
+        "similarity_fn_name": "cosine",
+        "prompts": {"query": "red ", "document": "dull "},
+        "default_prompt_name": None,
+    }
+    embedder, plain = ringbert.Embedder(folder), ringbert.Embedder(folder, query_prompt="")
+    np.testing.assert_array_equal(embedder("fox", "query"), plain("red fox", "query"))
+    ringbert.export(folder, tmp_path / "exported")
+    exported = read_json(tmp_path / "exported/assets.extra/config_sentence_transformers.json")
+    assert exported["prompts"] == {"query": "red ", "document": "dull "}
+    # which another training takes over
+    more = (f"--model={folder}", "--do_train", f"--train_file={tmp_path}/flags.jsonl")
+    embed(tmp_path / "again", *more, "--num_train_steps=1", "--train_batch_size=4")
+    assert read_json(tmp_path / "again/model/task.json")["document_prompt"] == "dull "
+
+
+def test_queries_may_be_shorter_than_documents(tmp_path):
+    model = save_model(tmp_path, "features")
+    embedder = ringbert.Embedder(model, max_query_length=4)
+    whole = ringbert.Embedder(model)
+    found = embedder("the red fox saw", "query")
+    np.testing.assert_allclose(found, whole("the red"), atol=1e-6)
+    np.testing.assert_array_equal(embedder("the red fox saw"), whole("the red fox saw"))
 
 
 def test_a_text_alone_is_one_text_and_the_nearest_are_a_number(trained):

@@ -105,11 +105,11 @@ def rows_of_texts(
     preparation: Preparation,
     first: Sequence[str],
     second: Sequence[str | None],
-    max_seq_length: int,
+    max_seq_length: int | np.ndarray,
 ) -> tuple[dict[str, pa.Array], dict[str, float]]:
     """Texts, and pairs where `second` is not None, as rows `[CLS] first [SEP]`, plus `second [SEP]`
     for pairs, or `[SEP] second [SEP]` with a tokenizer of two separators. They have at most
-    `max_seq_length` tokens: longer ones are `truncated`.
+    `max_seq_length` tokens, one number for all or one for each: longer ones are `truncated`.
 
     Returns the columns `input_ids` (int32) and `sentence_a_tokens`, how many of them have type 0
     (int32); and the facts of `Preparation.fit`, with "rows_cut" and "tokens_cut", how many were.
