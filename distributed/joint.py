@@ -34,6 +34,7 @@ from distributed.world import World
 ANCHOR, POSITIVE = 0, 1  # slots of a row's texts; further ones are its hard negatives
 SLOPES = "slopes"  # of the loss by the vectors, among the arrays of a batch
 MASKED = -1e30  # the score of what is no negative
+SHORTEST = 1e-6  # length that a part of a vector is divided by at least, so that it stays finite
 
 
 class Vectors(NamedTuple):
@@ -126,6 +127,39 @@ class InBatchLoss:
         is_beside = (candidates.anchor == digest_A1) & (candidates.slot == POSITIVE)
         is_masked = (is_same | is_beside) & ~_pairs(anchors, candidates)
         return np.where(is_masked, np.float32(MASKED), scores)
+
+
+@dataclass(frozen=True)
+class NestedLoss:
+    """The sum of a joint loss of the vectors, and of the same loss of their first numbers, for each
+    of `sizes` (Kusupati et al. 2022, "Matryoshka Representation Learning"): one forward pass, and
+    exact as the loss itself. With `normalizes` the parts are made unit vectors, too. Sizes that
+    are no part of the vectors add nothing.
+    """
+
+    whole: JointLoss
+    sizes: Sequence[int]
+    normalizes: bool
+
+    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, float]:
+        """The gradient of the sum with respect to the own vectors, [n, W], and this rank's part of
+        the sum. All ranks call it together."""
+        total, loss = self.whole.gradient(own, world)
+        width = own.values.shape[1]
+        for size in self.sizes:
+            if size >= width:
+                continue
+            part = own.values[:, :size]
+            if self.normalizes:
+                lengths = np.maximum(np.linalg.norm(part, axis=1, keepdims=True), SHORTEST)
+                part = part / lengths
+            of_part, loss_of_part = self.whole.gradient(own._replace(values=part), world)
+            if self.normalizes:  # its part along the vector changes nothing
+                along = (of_part * part).sum(1, keepdims=True)
+                of_part = (of_part - part * along) / lengths
+            total[:, :size] += of_part
+            loss += loss_of_part
+        return total, loss
 
 
 def _pairs(anchors, candidates):

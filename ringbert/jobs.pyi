@@ -627,8 +627,18 @@ class Embedding(CommandJob, of=EMBEDDER):
     document_prompt: str | None
     prompt_name: Literal['query', 'document', 'none'] | None
     max_query_length: int | None
+    dims: str | list | None
+    truncate_dim: int | None
     temperature: float
     both_ways: bool
+    num_negatives: int | None
+    range_min: int
+    range_max: int | None
+    absolute_margin: float | None
+    relative_margin: float | None
+    max_score: float | None
+    min_score: float | None
+    sampling_strategy: Literal['top', 'random']
     def __init__(
         self,
         *,
@@ -724,8 +734,18 @@ class Embedding(CommandJob, of=EMBEDDER):
         document_prompt: str | None = None,
         prompt_name: Literal['query', 'document', 'none'] | None = None,
         max_query_length: int | None = None,
+        dims: str | list | None = None,
+        truncate_dim: int | None = None,
         temperature: float = 0.05,
         both_ways: bool = False,
+        num_negatives: int | None = None,
+        range_min: int = 0,
+        range_max: int | None = None,
+        absolute_margin: float | None = None,
+        relative_margin: float | None = None,
+        max_score: float | None = None,
+        min_score: float | None = None,
+        sampling_strategy: Literal['top', 'random'] = 'top',
     ) -> None: ...
 
 class Pretraining(CommandJob, of=PRETRAINING):

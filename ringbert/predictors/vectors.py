@@ -151,6 +151,8 @@ class Embedder(TrainedPredictor):
       prompt_name: "query" or "document", which of the two stands before other texts, or "none".
       max_query_length: the most tokens of a query with its prompt.
         The default of these four is as in the run or folder, else none.
+      truncate_dim: how many of the first numbers of a vector are kept; all by default. Unit vectors
+        are made unit vectors again.
     Raises ringbert.InputError, one line that names the argument.
 
     >>> embedder = Embedder("vectors")
@@ -164,6 +166,7 @@ class Embedder(TrainedPredictor):
     document_prompt: str | None = None
     prompt_name: str | None = None
     max_query_length: int | None = None
+    truncate_dim: int | None = None
 
     settings_class = EmbedSettings
     longest = 128
@@ -179,6 +182,7 @@ class Embedder(TrainedPredictor):
         return said_by(start.weights, start.bert_config.num_positions, self.pooling)
 
     def make_task(self, bert_config: BertConfig) -> EmbedTask:
+        self.settings.check_width(bert_config.hidden_size)
         return EmbedTask(self.settings)
 
     def __call__(
@@ -196,7 +200,8 @@ class Embedder(TrainedPredictor):
     def _vectors(self, items: Items, prompt_name: PromptName | None) -> ndarray:
         """The vectors of checked texts [texts, width]."""
         if not items:
-            return np.zeros((0, self._model.config.hidden_size), np.float32)
+            width = self.settings.truncate_dim or self._model.config.hidden_size
+            return np.zeros((0, width), np.float32)
         pairs = Pairs(items, prompt_name=prompt_name)
         vectors = self.results(self.set_of(pairs))  # of each text once
         return vectors[np.concatenate(self.task.texts_of(pairs).rows)]

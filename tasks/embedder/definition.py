@@ -26,10 +26,12 @@ class Embedder(Program[EmbedderConfig]):
         for line in unheeded_in(start.weights, start.words.lower_case):
             say(f"warning: {line}")
         vectors = vectors_of(config, start)
+        vectors.check_width(start.bert_config.hidden_size)
         if vectors.has_prompts:
             query, document = vectors.query_prompt or "", vectors.document_prompt or ""
             say(f"prompts: {query!r} before queries, {document!r} before documents")
-            if "predict" in config.wanted_sets and not vectors.prompt_name:
+            has_texts = "predict" in config.wanted_sets and not config.mines
+            if has_texts and not vectors.prompt_name:
                 say(
                     "note: the texts of --predict_file have no prompt: --prompt_name query or"
                     " document puts one before them"
@@ -38,7 +40,10 @@ class Embedder(Program[EmbedderConfig]):
 
     def sources(self, config: EmbedderConfig, start: Start) -> Mapping[str, Sequence[Source]]:
         pairs = files_and_columns(config.pairs)
-        return {kind: [Source(pairs, kind)] for kind in config.wanted_sets}
+        sources = {}
+        for kind in config.wanted_sets:
+            sources[kind] = [Source(pairs, kind, mines=kind == "predict" and config.mines)]
+        return sources
 
     def reader(self, config: EmbedderConfig, start: Start) -> PairReader:
         return PairReader(config.vectors, saved_settings(config))

@@ -6,6 +6,7 @@ distributed/joint.py.
 
 from ringbase.settings import fields_of
 from tasks.embedder.definition import PROGRAM
+from tasks.embedder.mining import Mining
 from tasks.embedder.settings import COMMAND, EmbedderConfig, LossSettings
 from tasks.embedder.task import EmbedTask, has_scores, most_texts
 from tasks.runs.execute.job import Job, run_on_ranks
@@ -50,4 +51,5 @@ def embed_task(config: EmbedderConfig, sets: Sets) -> EmbedTask:
         texts_per_row=max(map(most_texts, train), default=2),
         trains_on_scores=any(map(has_scores, train)),
         metric="eval_spearman" if any(map(has_scores, dev)) else "eval_ndcg@10",
+        mining=Mining(config.mining, config.training.loop.seed) if config.mines else None,
     )

@@ -82,7 +82,10 @@ class PairReader(Reader[Pairs]):
         notes += [f"{number:,} {what}" for what, number in pairs.counts.items() if number]
         notes += pairs.notes
         if fit["rows_cut"]:
-            notes.append(f"{fit['rows_cut']:,} cut to --max_seq_length {self.max_seq_length}")
+            limit = f"--max_seq_length {self.max_seq_length}"
+            if self.vectors.max_query_length:
+                limit += f", queries to --max_query_length {self.vectors.max_query_length}"
+            notes.append(f"{fit['rows_cut']:,} cut to {limit}")
         return with_facts({"texts": columns, "pairs": joined}, {"notes": notes, **fit})
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,8 +37,11 @@ class Pairs(NamedTuple):
         return (self.rows, self.scores, self.corpus, *said, *prompt)
 
 
+@dataclass(frozen=True)
 class Source(sources.Source):
     """Those of `--task_name`, too."""
+
+    mines: bool = False  # the set to predict has pairs, of which negatives are mined
 
     def __str__(self) -> str:
         settings = self.settings
@@ -82,13 +85,13 @@ def read(source: Source) -> Pairs:
     score = SCORE if settings.score_column is None else settings.score_column
     table = source.table((anchor, positive, *negatives, score))
     anchor_name = str(table.find(anchor, "--anchor_column"))
-    if source.kind == "predict":
+    if source.kind == "predict" and not source.mines:
         return _texts_to_embed(source, table, anchor_name)
     positive_name = str(table.find(positive, "--positive_column"))
     found = [table.find(name, "--negative_columns", needs_negatives) for name in negatives]
-    columns_of_negatives = [name for name in found if name]
+    columns_of_negatives = [name for name in found if name and not source.mines]
     scored = None
-    if score:
+    if score and not source.mines:
         scored = table.find(score, "--score_column", settings.score_column is not None)
     notes = []
     if ignored := [name for name in OF_MINERS if name in table.header and name != scored]:
@@ -102,7 +105,8 @@ def read(source: Source) -> Pairs:
             break
         where = f"{table.where}: {place}"
         # a list is what a miner leaves beside its negatives; a score that the user names is read
-        if scored and settings.score_column is None and isinstance(row.get(scored), list):
+        is_mined = isinstance(row.get(scored), list) and settings.score_column is None
+        if scored and is_mined and not scores:
             notes.append(f"{scored}: lists of a miner's scores, which no loss here reads")
             scored = None
         (text,) = _texts(row, anchor_name, where, counts, takes_list=False) or [""]
@@ -126,7 +130,7 @@ def read(source: Source) -> Pairs:
             f"{source}: {len(rows)} pairs, of which each is a negative of the others{left_out}"
         )
     corpus = []
-    if source.kind == "dev" and settings.corpus_file:
+    if (source.kind == "dev" or source.mines) and settings.corpus_file:
         corpus = [*_corpus(settings.corpus_file, positive, counts)]
     return Pairs(rows, scores or None, corpus, dict(+counts), notes)
 

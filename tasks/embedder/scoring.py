@@ -14,6 +14,7 @@ from tasks.runs.task import Scores
 
 QUERIES_AT_ONCE = 1024
 SHARES = (5, 25, 50, 75, 95)  # percentiles
+MAIN_SCORES = "mrr@10", "ndcg@10", "spearman"
 
 
 class Search:
@@ -36,22 +37,48 @@ class Search:
             self._queries.setdefault(anchor, set()).add(positive)
 
     @cached_property
-    def _own(self) -> list[int]:
+    def query_texts(self) -> list[str]:
+        return [self._texts[place] for place in self._queries]
+
+    @cached_property
+    def query_units(self) -> np.ndarray:
+        return self._units[[*self._queries]]
+
+    @cached_property
+    def document_texts(self) -> list[str]:
+        return [self._texts[place] for place in self._documents]
+
+    @cached_property
+    def document_units(self) -> np.ndarray:
+        return self._units[self._documents]
+
+    @cached_property
+    def own_of_queries(self) -> list[int]:
         """Of each query the number of the document with its text; -1 if there is none."""
         number_of = {self._texts[place]: number for number, place in enumerate(self._documents)}
         return [number_of.get(self._texts[query], -1) for query in self._queries]
 
     @cached_property
-    def _ranks(self) -> list[np.ndarray]:
-        """Of each query's positives, in the order of their places, among all documents."""
+    def positives_of_queries(self) -> list[np.ndarray]:
+        """Of each query the numbers of its positives among the documents, in the order of their
+        places."""
         number_of = {place: number for number, place in enumerate(self._documents)}
         relevant = []
         for positives in self._queries.values():
             numbers = [number_of[place] for place in sorted(positives)]
             relevant.append(np.array(numbers))
-        queries = [*self._queries]
-        documents = self._units[self._documents]
-        return ranks_of_relevant(self._units[queries], documents, relevant, self._own)
+        return relevant
+
+    def cosines_of_positives(self, query: int) -> np.ndarray:
+        """Of the query with this number."""
+        positives = self.document_units[self.positives_of_queries[query]]
+        return positives @ self.query_units[query]
+
+    @cached_property
+    def _ranks(self) -> list[np.ndarray]:
+        """Of each query's positives among all documents."""
+        relevant, own = self.positives_of_queries, self.own_of_queries
+        return ranks_of_relevant(self.query_units, self.document_units, relevant, own)
 
     def scores(self) -> Scores:
         if not self._pairs.scores:
@@ -72,7 +99,7 @@ class Search:
             return
         documents = np.array(self._documents)
         units = self._units[documents]
-        queries = zip(self._queries.items(), self._ranks, self._own, strict=True)
+        queries = zip(self._queries.items(), self._ranks, self.own_of_queries, strict=True)
         for (query, positives), ranks, own in queries:
             products = units @ self._units[query]
             if own >= 0 and self._documents[own] not in positives:

@@ -1,9 +1,11 @@
 """The flags of bert-embedder."""
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
-from ringbase.settings import LONGEST_ROW, Settings, fields_of, setting
+from ringbase.errors import InputError
+from ringbase.settings import LONGEST_ROW, Settings, fields_of, setting, shown
 from tasks.runs.commands import Command
 from tasks.runs.settings import (
     DataSettings,
@@ -19,6 +21,7 @@ Pooling = Literal["mean", "cls"]
 PromptName = Literal["query", "document", "none"]
 # of `VectorSettings`, where neither the flags nor the model's folder say anything
 DEFAULTS: Mapping = {"max_seq_length": 128, "pooling": "mean", "normalize": True}
+MOST_NEGATIVES = 10_000  # of an anchor
 
 
 # what `--task_name` has itself
@@ -44,10 +47,12 @@ class PairSettings(DataSettings):
     )
     dev_file: str | None = other_file_setting("the same, to evaluate on")
     predict_file: str | None = other_file_setting(
-        "file of texts, of which the vectors are written: the column anchor"
+        "file of texts, of which the vectors are written: the column anchor; with --num_negatives a"
+        " file of pairs"
     )
     corpus_file: str | None = other_file_setting(
-        "file of more documents (the column positive) among which the dev set's anchors search",
+        "file of more documents (the column positive) among which the dev set's anchors search, or"
+        " negatives are mined",
     )
     task_name: Literal["sts-b", "STS-B"] | None = data_setting(
         None, "sts-b: the pairs and scores of GLUE's STS-B in --data_dir", describes="data"
@@ -135,6 +140,42 @@ class VectorSettings(Settings):
         is_saved=True,
     )
 
+    dims: str | None = setting(
+        None,
+        "also train the first so many numbers of a vector to be a vector (matryoshka), such as"
+        " 256,128,64",
+        "model",
+        changes="training",
+        is_saved=True,
+        is_list=True,
+        describes="model",
+    )
+    truncate_dim: int | None = setting(
+        None,
+        "evaluate, predict and mine with the first so many numbers of each vector",
+        "prediction",
+        at_least=1,
+    )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of `dims`, the largest first."""
+        sizes = {int(size) for size in (self.dims or "").split(",") if size}
+        return tuple(sorted(sizes, reverse=True))
+
+    def check(self) -> None:
+        if self.dims and not re.fullmatch(r"[1-9]\d{0,6}(,[1-9]\d{0,6})*", self.dims):
+            raise ValueError(f"--dims must be numbers such as 256,128,64, got {shown(self.dims)}")
+
+    def check_width(self, width: int) -> None:
+        """Raises InputError: a model of this width has shorter vectors than the settings want."""
+        for flag, sizes in (("dims", self.sizes), ("truncate_dim", [self.truncate_dim or 1])):
+            if max(sizes, default=1) > width:
+                raise InputError(
+                    f"--{flag} must be at most the width of the model's vectors, {width}, got"
+                    f" {max(sizes)}"
+                )
+
     @property
     def has_prompts(self) -> bool:
         return bool(self.query_prompt or self.document_prompt)
@@ -169,17 +210,97 @@ class LossSettings(Settings):
         )
 
 
+class MiningSettings(Settings):
+    """Which documents are hard negatives; names and meaning of sentence-transformers'
+    mine_hard_negatives."""
+
+    num_negatives: int | None = setting(
+        None,
+        "find so many hard negatives of each anchor of --predict_file, which has pairs, among their"
+        " positives and --corpus_file, and write mined.jsonl to train on",
+        "mining",
+        at_least=1,
+        at_most=MOST_NEGATIVES,
+    )
+    range_min: int = setting(
+        0,
+        "leave out so many of the nearest documents",
+        "mining",
+        at_least=0,
+        at_most=MOST_NEGATIVES,
+    )
+    range_max: int | None = setting(
+        None,
+        "look at so many of the nearest documents",
+        "mining",
+        at_least=1,
+        at_most=MOST_NEGATIVES,
+        shown_default="enough of them, ten times --num_negatives with a margin or --max_score",
+    )
+    absolute_margin: float | None = setting(
+        None,
+        "a negative's cosine is at least so much below that of the anchor's farthest positive",
+        "mining",
+        at_least=-2,
+        at_most=2,
+    )
+    relative_margin: float | None = setting(
+        None,
+        "the same as a part of that cosine: with 0.05 a negative has at most 95 % of it",
+        "mining",
+        at_least=0,
+        at_most=2,
+    )
+    max_score: float | None = setting(
+        None, "a negative's cosine is at most this", "mining", at_least=-1, at_most=1
+    )
+    min_score: float | None = setting(
+        None, "a negative's cosine is at least this", "mining", at_least=-1, at_most=1
+    )
+    sampling_strategy: Literal["top", "random"] = setting(
+        "top", "take the nearest that are left, or some by chance (--seed)", "mining"
+    )
+
+    @property
+    def refuses_near_ones(self) -> bool:
+        limits = self.absolute_margin, self.relative_margin, self.max_score
+        return any(limit is not None for limit in limits)
+
+    def check(self) -> None:
+        if self.num_negatives is None or self.range_max is None:
+            return
+        room = self.range_max - self.range_min
+        if room < self.num_negatives:
+            raise ValueError(
+                f"--num_negatives must be at most --range_max - --range_min = {room}, got"
+                f" {self.num_negatives}"
+            )
+
+    def void(self) -> Mapping[str, str]:
+        if self.num_negatives:
+            return {}
+        names = (field.name for field in fields_of(MiningSettings))
+        return dict.fromkeys(names, "no negatives are mined without --num_negatives")
+
+
 class EmbedderConfig(TaskConfig):
     """Train BERT to embed texts as vectors, over all MPI ranks."""
 
     pairs: PairSettings
     vectors: VectorSettings
     loss: LossSettings
+    mining: MiningSettings
+
+    @property
+    def mines(self) -> bool:
+        return bool(self.mining.num_negatives and self.do_predict)
 
     def void(self) -> Mapping[str, str]:
         reasons = dict(super().void())
         reasons["head_learning_rate"] = "an embedder has no head"
-        if "dev" not in self.wanted_sets:
+        if self.mining.num_negatives and not self.do_predict:
+            reasons["num_negatives"] = "--do_predict does not ask for it"
+        if "dev" not in self.wanted_sets and not self.mines:
             reasons["corpus_file"] = "no dev set is read, whose anchors would search in it"
         return reasons
 

@@ -5,7 +5,7 @@ of a vector.
 """
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,20 +16,22 @@ import tensorflow as tf
 
 from bert.batch import Batch, Grouping, batch_of
 from bert.heads import EMBEDDINGS, Head
-from distributed.joint import ANCHOR, POSITIVE, InBatchLoss
+from distributed.joint import ANCHOR, POSITIVE, SHORTEST, InBatchLoss, JointLoss, NestedLoss
 from distributed.rows import BatchRows, Rows
 from distributed.run import Run
+from distributed.world import World
 from ringbase.ragged import offsets_of, padded
 from ringbase.settings import fields_of
+from tasks.embedder.mining import Mining, mine, write_mined
 from tasks.embedder.pooling import PROMPTS, files_of, prompts_file_of, said_by
 from tasks.embedder.reader import PairReader
 from tasks.embedder.reading import Pairs
-from tasks.embedder.scoring import Search
+from tasks.embedder.scoring import MAIN_SCORES, Search
 from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
 from tasks.runs.details import Details, Record
 from tasks.runs.resolve.spec import Start
 from tasks.runs.rows.sets import DataSet
-from tasks.runs.task import Scores, Task, Tensors
+from tasks.runs.task import Decoder, Scores, Task, Tensors
 
 Data = DataSet[Pairs]
 EPOCH = 1 << 40  # more rows than a data set has: a step may hold a row in two epochs
@@ -45,6 +47,7 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
     texts_per_row: int = 2
     trains_on_scores: bool = False  # the squared error of cosines, instead of the joint loss
     metric: str = "eval_ndcg@10"
+    mining: Mining | None = None  # of the set to predict
 
     @property
     def head(self) -> Head:
@@ -59,10 +62,13 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
         return self.vectors.normalize is not False
 
     @property
-    def joint(self) -> tuple[InBatchLoss, Callable] | None:
+    def joint(self) -> tuple[JointLoss, Callable] | None:
         if self.trains_on_scores:
             return None
-        return InBatchLoss(self.contrast.temperature, self.contrast.both_ways), texts_of
+        loss: JointLoss = InBatchLoss(self.contrast.temperature, self.contrast.both_ways)
+        if self.vectors.sizes:
+            loss = NestedLoss(loss, self.vectors.sizes, self.normalize)
+        return loss, texts_of
 
     def files(self, width: int) -> Mapping:
         shape = self.pooling, self.normalize, width, self.max_seq_length
@@ -117,33 +123,70 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
         return {"loss": float((batch["slot"] == ANCHOR).sum())}
 
     def loss(self, vectors_BW: tf.Tensor, batch: Batch) -> Tensors:
-        """The sum of the squared errors of the pairs' cosines."""
-        units_BW = tf.math.l2_normalize(vectors_BW, -1)
-        anchors_PW = tf.gather(units_BW, batch["pair_anchor"])
-        others_PW = tf.gather(units_BW, batch["pair_other"])
-        cosines_P = tf.reduce_sum(anchors_PW * others_PW, 1)
-        losses_P = tf.square(cosines_P - batch["pair_score"])
-        return {"loss": tf.reduce_sum(losses_P * batch["is_pair"])}
+        """The sum of the squared errors of the pairs' cosines, of each size of the vectors."""
+        losses = []
+        for size in (vectors_BW.shape[-1], *self._sizes_below(vectors_BW.shape[-1])):
+            units_BW = tf.math.l2_normalize(vectors_BW[:, :size], -1)
+            anchors_PW = tf.gather(units_BW, batch["pair_anchor"])
+            others_PW = tf.gather(units_BW, batch["pair_other"])
+            cosines_P = tf.reduce_sum(anchors_PW * others_PW, 1)
+            losses_P = tf.square(cosines_P - batch["pair_score"])
+            losses.append(tf.reduce_sum(losses_P * batch["is_pair"]))
+        return {"loss": tf.add_n(losses)}
+
+    def _sizes_below(self, width: int) -> list[int]:
+        return [size for size in self.vectors.sizes if size < width]
 
     # -- rows and results --------------------------------------------------------------------------
 
     def outputs(self, vectors_BW: tf.Tensor) -> Tensors:
-        return {"vector": vectors_BW}
+        outputs = {"vector": vectors_BW}
+        for size in self._sizes_below(vectors_BW.shape[-1]):
+            part_BW = vectors_BW[:, :size]
+            if self.normalize:
+                part_BW = tf.math.l2_normalize(part_BW, -1)
+            outputs[f"vector_{size}"] = part_BW
+        return outputs
+
+    def decoder(self, data: Data) -> "Truncation":
+        return Truncation(self.vectors.truncate_dim, self.normalize)
 
     def scores(self, kind: str, data: Data, vectors: np.ndarray) -> Scores:
+        """Those of the vectors, and the main ones of each smaller size."""
         if data.source.kind == "predict":
             return {}
         values = self._search(data, vectors).scores()
-        return {f"{kind}_{name}": value for name, value in values.items()}
+        scores = {f"{kind}_{name}": value for name, value in values.items()}
+        for size in self._sizes_below(vectors.shape[1]):
+            of_size = self._search(data, vectors[:, :size]).scores()
+            for name in MAIN_SCORES:
+                if name in of_size:
+                    scores[f"{kind}_{name}_{size}"] = of_size[name]
+        return scores
 
     def records(self, data: Data, vectors: np.ndarray) -> Iterable[Record]:
         if data.source.kind == "predict":
             return ()
         return self._search(data, vectors).records()
 
-    def write(self, run: Run, data: Data, vectors: np.ndarray) -> None:
+    def finished(self, data: Data, vectors: np.ndarray | None, world: World) -> Any:
+        """The vectors, or what was mined with them."""
+        if not self.mining or data.source.kind != "predict":
+            return vectors
+        search = None
+        if vectors is not None:
+            search = self._search(data, vectors)
+        return mine(search, self.mining, world)
+
+    def write(self, run: Run, data: Data, results: Any) -> None:
         """Writes the vectors of the texts in the order of the rows: vectors.npy, and
-        vectors.parquet with the texts."""
+        vectors.parquet with the texts. Or what was mined: mined.jsonl."""
+        if self.mining:
+            write_mined(run, results, self.mining)
+        else:
+            self._write_vectors(run, data, results)
+
+    def _write_vectors(self, run: Run, data: Data, vectors: np.ndarray) -> None:
         pairs = data.examples()
         texts = [row[ANCHOR] for row in pairs.rows]
         vectors = vectors[[row[ANCHOR] for row in self.texts_of(pairs).rows]]
@@ -158,6 +201,25 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
 
     def details(self, data: Data, vectors: np.ndarray) -> Details:
         return Details(sections=[self._search(data, vectors).distribution()])
+
+
+class Truncation(Decoder):
+    """Keeps the first `size` numbers of each vector, all of them with None; unit vectors are made
+    unit vectors again."""
+
+    def __init__(self, size: int | None, normalizes: bool):
+        self._size = size
+        self._normalizes = normalizes
+
+    def results(self, kept: Sequence[np.ndarray]) -> np.ndarray:
+        vectors = np.array(kept)
+        if self._size is None:
+            return vectors
+        part = vectors[:, : self._size]
+        if not self._normalizes:
+            return part.copy()
+        lengths = np.linalg.norm(part, axis=1, keepdims=True)
+        return part / np.maximum(lengths, SHORTEST)
 
 
 def texts_of(batch: Batch) -> tuple[list[np.ndarray], np.ndarray]:

@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from bert.batch import Batch, Grouping
 from bert.heads import Head
-from distributed.joint import InBatchLoss
+from distributed.joint import JointLoss
 from distributed.rows import BatchRows
 from distributed.run import Run
+from distributed.world import World
 from tasks.runs.details import Details, Record
 from tasks.runs.rows.reader import Examples, Reader
 from tasks.runs.rows.sets import DataSet
@@ -57,7 +58,7 @@ class Trainable:
         return 1
 
     @property
-    def joint(self) -> tuple[InBatchLoss, TextsOf] | None:
+    def joint(self) -> tuple[JointLoss, TextsOf] | None:
         """Instead of `loss` one that joins the rows of all ranks (distributed/joint.py)."""
         return None
 
@@ -119,6 +120,11 @@ class Task(Reader[Examples], Trainable, Generic[Examples, Results]):
     def outputs(self, scores: tf.Tensor) -> Tensors:
         """What an exported model says, from the scores of rows [B, …], per token [B, T, …]."""
         return {"logits": scores}
+
+    def finished(self, data: DataSet[Examples], results: Results | None, world: World) -> Any:
+        """The results of a set to predict, with what all ranks compute of them together. Rank 0 has
+        results and gets them; the others have and get None."""
+        return results
 
     # -- what results are worth. On rank 0 ---------------------------------------------------------
 

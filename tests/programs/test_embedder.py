@@ -23,11 +23,10 @@ from transformers import AutoTokenizer
 import ringbert
 from ringbase.files import read_json
 from ringbert.in_memory import file_of
-from tasks.embedder.reading import files_and_columns, read
+from tasks.embedder.reading import Source, files_and_columns, read
 from tasks.embedder.scoring import ranks_of_relevant
 from tasks.embedder.settings import PairSettings
 from tasks.runs.ranking import ranks_of, search_scores
-from tasks.runs.rows.sources import Source
 
 embed = partial(bert, "embedder")
 LEARN = ("--do_train", "--global_batch_size=32", "--learning_rate=2e-3", "--num_train_steps=60")
@@ -282,7 +281,7 @@ def test_prompts_that_are_not_applied_are_said_and_damaged_ones_refused(tmp_path
         ringbert.Embedder(model)
 
 
-def test_prompts_are_trained_evaluated_and_written(tmp_path):
+def test_prompts_are_trained_evaluated_and_written(tmp_path, capsys):
     """As if they stood in the files; a query's own text among the documents is still left out, and
     the same text as a query and as a document is one text to the loss."""
     model = save_model(tmp_path, "features")
@@ -311,10 +310,15 @@ def test_prompts_are_trained_evaluated_and_written(tmp_path):
     assert scores == pytest.approx(expected_scores)
 
     _, losses = trained("shared", rows, *prompts, "--max_query_length=4")
-    assert np.isfinite(losses).all()
-    records = {line["anchor"]: line for line in objects_in(tmp_path / "shared/predictions.jsonl")}
-    for line in records.values():
-        assert line["nearest"] != line["anchor"]
+    embedder = ringbert.Embedder(
+        model, normalize=True, query_prompt="red ", document_prompt="dull ", max_query_length=4
+    )
+    roles = [partial(embedder, prompt_name=name) for name in ("query", "document")]
+    expected = loss_by_hand([tuple(row.values()) for row in rows], *roles, 0.05)
+    assert losses[0] == pytest.approx(expected, rel=1e-5)
+    mistakes = objects_in(tmp_path / "shared/mistakes.jsonl")
+    assert mistakes
+    assert not [line for line in mistakes if line["nearest"] == line["anchor"]]
 
     folder = tmp_path / "flags/model"
     assert read_json(folder / "config_sentence_transformers.json") == {
@@ -329,8 +333,174 @@ def test_prompts_are_trained_evaluated_and_written(tmp_path):
     assert exported["prompts"] == {"query": "red ", "document": "dull "}
     # which another training takes over
     more = (f"--model={folder}", "--do_train", f"--train_file={tmp_path}/flags.jsonl")
-    embed(tmp_path / "again", *more, "--num_train_steps=1", "--train_batch_size=4")
-    assert read_json(tmp_path / "again/model/task.json")["document_prompt"] == "dull "
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        embed(tmp_path / "again", *more, "--plan")
+    assert "prompts: 'red ' before queries, 'dull ' before documents" in capsys.readouterr().err
+
+
+def mined_by_hand(embedder, pairs, corpus, number, range_min=0, range_max=None, most_cosine=None):
+    """Of each query the nearest texts, one by one: neither its positives nor itself, and not above
+    what `most_cosine` makes of the lowest cosine of its positives."""
+    positives = {}
+    for pair in pairs:
+        positives.setdefault(pair["anchor"], []).append(pair["positive"])
+    documents = [*dict.fromkeys([pair["positive"] for pair in pairs] + corpus)]
+    mined = {}
+    for query, right in positives.items():
+        cosines = embedder.similarities(query, documents)[0]
+        lowest = min(cosines[documents.index(each)] for each in right)
+        order = np.argsort(-cosines, kind="stable")
+        if range_max:  # the positives of any query have room besides
+            order = order[: range_max + max(map(len, positives.values())) + 1]
+        kept = [place for place in order if documents[place] not in {query, *right}]
+        if most_cosine:
+            kept = [place for place in kept if cosines[place] <= most_cosine(lowest)]
+        chosen = kept[range_min:range_max][:number]
+        mined[query] = [documents[place] for place in chosen], cosines[chosen]
+    return mined
+
+
+@pytest.mark.parametrize(
+    ("asked", "by_hand"),
+    [
+        (["--num_negatives=4"], {"number": 4}),
+        (["--num_negatives=3", "--range_min=2", "--range_max=9"], {"number": 3, "range_min": 2}),
+        (
+            ["--num_negatives=5", "--absolute_margin=0.05", "--range_max=12"],
+            {"number": 5, "most_cosine": lambda lowest: lowest - 0.05},
+        ),
+        (
+            ["--num_negatives=5", "--relative_margin=0.1", "--range_max=12"],
+            {"number": 5, "most_cosine": lambda lowest: lowest * 0.9},
+        ),
+    ],
+)
+def test_mined_negatives_are_the_nearest_by_hand_and_can_be_trained_on(
+    asked, by_hand, trained, tmp_path, capsys
+):
+    """Also with several positives of an anchor, which is itself a document, and a corpus that
+    repeats texts."""
+    pairs = make_pairs(30, 5)
+    pairs += [{"anchor": pairs[0]["anchor"], "positive": pairs[1]["anchor"]}]
+    corpus = [pair["negative"] for pair in make_pairs(20, 6)] + [pairs[2]["anchor"]]
+    corpus += [corpus[0], pairs[3]["positive"]]
+    file = write_lines(tmp_path / "pairs.jsonl", *map(json.dumps, pairs))
+    documents = (json.dumps({"positive": text}) for text in corpus)
+    others = write_lines(tmp_path / "corpus.jsonl", *documents)
+    files = (f"--predict_file={file}", f"--corpus_file={others}", "--do_predict")
+    embed(tmp_path / "mined", f"--model={trained[0]}/model", *files, *asked)
+    options = dict(flag.removeprefix("--").split("=") for flag in asked)
+    if "range_max" in options:
+        by_hand = by_hand | {"range_max": int(options["range_max"])}
+    expected = mined_by_hand(ringbert.Embedder(trained[0]), pairs, corpus, **by_hand)
+    mined = tmp_path / "mined/mined.jsonl"
+    rows = objects_in(mined)
+    assert [row["query"] for row in rows] == [*expected]
+    number = 0
+    for row in rows:
+        texts, cosines = expected[row["query"]]
+        assert row["neg"] == texts
+        np.testing.assert_allclose(row["neg_scores"], cosines, atol=1e-6)
+        assert len(row["pos"]) == len(row["pos_scores"])
+        number += len(texts)
+    assert number > 30
+    said = capsys.readouterr().err
+    assert f"mined.jsonl: {number} hard negatives of {len(rows)} queries" in said
+    assert not (tmp_path / "mined/vectors.npy").exists()
+    pairs_read = read(Source(PairSettings(train_file=str(mined)), "train"))
+    assert len(pairs_read.rows) == len(pairs)
+    assert sum(len(row) - 2 for row in pairs_read.rows) >= number
+
+
+def test_negatives_by_chance_are_some_of_those_in_range(trained, tmp_path):
+    pairs = make_pairs(30, 5)
+    file = write_lines(tmp_path / "pairs.jsonl", *map(json.dumps, pairs))
+    flags = (f"--model={trained[0]}/model", f"--predict_file={file}", "--do_predict")
+    flags += ("--num_negatives=4", "--range_max=8")
+    found = []
+    for name, *more in (("top",), ("one", "--seed=1"), ("same", "--seed=1"), ("two", "--seed=2")):
+        by_chance = ["--sampling_strategy=random"] if more else []
+        embed(tmp_path / name, *flags, *by_chance, *more)
+        found.append([row["neg"] for row in objects_in(tmp_path / name / "mined.jsonl")])
+    top, one, same, two = found
+    assert one == same
+    assert one != two
+    assert one != top
+    expected = mined_by_hand(ringbert.Embedder(trained[0]), pairs, [], 8, range_max=8)
+    for row, (texts, _) in zip(one, expected.values(), strict=True):
+        assert len(row) == 4
+        assert [text for text in texts if text in row] == row
+
+
+def test_the_first_numbers_of_a_vector_are_trained_scored_kept_and_exported(tmp_path):
+    model = save_model(tmp_path, "features")
+    rows = make_pairs(24, 7)
+    file = write_lines(tmp_path / "pairs.jsonl", *map(json.dumps, rows))
+    flags = (f"--model={model}", "--do_train", "--do_eval", "--num_train_steps=1", "--log_steps=1")
+    flags += (f"--train_file={file}", f"--dev_file={file}", "--train_batch_size=24")
+    flags += ("--hidden_dropout_prob=0", "--attention_probs_dropout_prob=0", "--dims=8,64,24")
+    scores = embed(tmp_path / "run", *flags)
+    (line,) = [line for line in metrics_in(tmp_path / "run") if "loss" in line]
+    of_sizes = []
+    for size in (64, 24, 8):
+        embedder = ringbert.Embedder(model, normalize=True, truncate_dim=size)
+        texts = [tuple(row.values()) for row in rows]
+        of_sizes.append(loss_by_hand(texts, embedder, embedder, 0.05))
+    assert line["loss"] == pytest.approx(sum(of_sizes), rel=1e-5)
+
+    assert {name for name in scores if name.startswith("eval_ndcg")} == {
+        "eval_ndcg@10",
+        "eval_ndcg@10_24",
+        "eval_ndcg@10_8",
+    }
+    folder = tmp_path / "run/model"
+    evaluate = (f"--model={folder}", f"--dev_file={file}", "--do_eval", "--truncate_dim=8")
+    predict = ("--do_predict", f"--predict_file={file}")
+    shorter = embed(tmp_path / "shorter", *evaluate, *predict)
+    assert shorter["eval_mrr@10"] == pytest.approx(scores["eval_mrr@10_8"])
+
+    texts = [row["anchor"] for row in rows]
+    whole = ringbert.Embedder(folder)(texts)
+    expected = whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True)
+    embedder = ringbert.Embedder(folder, truncate_dim=8)
+    np.testing.assert_allclose(embedder(texts), expected, atol=1e-6)
+    np.testing.assert_allclose(np.load(tmp_path / "shorter/vectors.npy"), expected, atol=1e-6)
+    assert embedder([]).shape == (0, 8)
+    plain = ringbert.Embedder(folder, truncate_dim=8, normalize=False)(texts)
+    unnormalized = ringbert.Embedder(folder, normalize=False)(texts)
+    np.testing.assert_allclose(plain, unnormalized[:, :8], atol=1e-6)
+
+    ringbert.export(folder, tmp_path / "exported")
+    exported = tf.saved_model.load(str(tmp_path / "exported")).signatures["ids"]
+    tokenizer = AutoTokenizer.from_pretrained(f"{tmp_path}/exported/assets.extra")
+    ids = tokenizer(texts[:1], return_tensors="np")
+    found = exported(**{name: tf.constant(values, tf.int32) for name, values in ids.items()})
+    assert set(found) == {"vector", "vector_24", "vector_8"}
+    np.testing.assert_allclose(found["vector_8"], expected[:1], atol=1e-5)
+
+
+def test_sizes_that_no_vector_has_are_refused(tmp_path, capsys):
+    model = save_model(tmp_path, "features")
+    file = write_lines(tmp_path / "pairs.jsonl", *map(json.dumps, make_pairs(4, 7)))
+    flags = (f"--model={model}", "--do_train", f"--train_file={file}")
+    for flag in ("--dims=128,8", "--truncate_dim=65"):
+        limit = f"{flag.partition('=')[0]} must be at most the width of the model's vectors, 64"
+        train = partial(embed, tmp_path / "out", *flags, flag)
+        refusal(capsys, "bert-embedder", train, limit)
+    refused(lambda: ringbert.Embedder(model, truncate_dim=65), "truncate_dim must be at most")
+    for dims in ("a", "8,,4", "0"):
+        found = parsing.refusal(capsys, "bert-embedder", "--output_dir=o", *flags, f"--dims={dims}")
+        assert "--dims must be numbers" in found
+
+
+def test_what_cannot_be_mined_is_one_line(capsys):
+    flags = ("--output_dir=o", "--model=m", "--do_predict", "--predict_file=p")
+    named = "--num_negatives must be at most --range_max - --range_min = 2, got 3"
+    found = parsing.refusal(
+        capsys, "bert-embedder", *flags, "--num_negatives=3", "--range_min=4", "--range_max=6"
+    )
+    assert named in found
 
 
 def test_queries_may_be_shorter_than_documents(tmp_path):
@@ -429,6 +599,21 @@ def test_cells_that_hold_no_texts_are_refused(row, named, tmp_path):
     refused(lambda: read(Source(PairSettings(train_file=str(file)), "train")), *named)
 
 
+def loss_by_hand(rows, queries, documents, temperature):
+    """The mean over rows of texts, of which `queries` and `documents` give unit vectors."""
+    losses = []
+    for anchor, positive, *_ in rows:
+        same = {anchor, positive}
+        beside = {row[1] for row in rows if row[0] == anchor}
+        candidates = [positive]
+        for row in rows:
+            candidates += [text for text in row[1:2] if text not in same | beside]
+            candidates += [text for text in row[2:] if text not in same]
+        scores = documents(candidates) @ queries(anchor) / temperature
+        losses.append(np.log(np.exp(scores).sum()) - scores[0])
+    return np.mean(losses)
+
+
 def test_the_loss_of_unequal_rows_is_that_of_numpy_and_the_plan_names_it(tmp_path, capsys):
     """One step without dropout, of all rows, from a model whose vectors are known."""
     model = save_model(tmp_path, "features")
@@ -449,19 +634,9 @@ def test_the_loss_of_unequal_rows_is_that_of_numpy_and_the_plan_names_it(tmp_pat
     assert loss in plan["loss"]
 
     embedder = ringbert.Embedder(model, normalize=True)
-    losses = []
-    for anchor, positive, *_ in ROWS_OF_THESE:
-        same = {anchor, positive}
-        same |= {row[1] for row in ROWS_OF_THESE if row[0] == anchor}
-        candidates = [positive]
-        for row in ROWS_OF_THESE:
-            wrong = [text for text in row[1:2] if text not in same]
-            wrong += [text for text in row[2:] if text not in {anchor, positive}]
-            candidates += wrong
-        scores = embedder(candidates) @ embedder(anchor) / 0.2
-        losses.append(np.log(np.exp(scores).sum()) - scores[0])
     (line,) = [line for line in metrics_in(tmp_path / "run") if "loss" in line]
-    assert line["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    expected = loss_by_hand(ROWS_OF_THESE, embedder, embedder, 0.2)
+    assert line["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_empty_texts_have_vectors_in_their_places_and_are_counted(tmp_path, capsys):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from distributed.clock import StepClock
 from distributed.collectives import Collectives
 from distributed.gradient import by_xla, dropout_key, traced_once
-from distributed.joint import InBatchLoss, JointGradient, Passes, Vectors
+from distributed.joint import InBatchLoss, JointGradient, NestedLoss, Passes, Vectors
 from distributed.optimizer import AllreduceOptimizer
 from distributed.step import SplitStep
 from distributed.world import World
@@ -74,6 +74,26 @@ def test_loss_and_gradient_are_those_of_the_formula(both_ways):
     assert loss == pytest.approx(float(expected), rel=1e-6)
     expected_gradient = tf.convert_to_tensor(tape.gradient(expected, values)).numpy()
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_the_loss_of_the_first_numbers_is_the_sum_of_the_formula(normalizes):
+    """Of 6 numbers, and of the first 4 and 2, by TensorFlow's gradient through the unit vectors."""
+    own = vectors_of_rows()
+    values = tf.constant(own.values, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        expected = formula(values, own, 0.3, both_ways=True)
+        for size in (4, 2):
+            part = values[:, :size]
+            if normalizes:
+                part = part / tf.norm(part, axis=1, keepdims=True)
+            expected += formula(part, own, 0.3, both_ways=True)
+    nested = NestedLoss(InBatchLoss(0.3, both_ways=True), (6, 4, 2), normalizes)
+    gradient, loss = nested.gradient(own, World())
+    assert loss == pytest.approx(float(expected), rel=1e-6)
+    expected_gradient = tf.convert_to_tensor(tape.gradient(expected, values)).numpy()
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
 
 
 class Ranks:

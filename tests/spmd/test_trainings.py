@@ -122,6 +122,7 @@ def run(program, world, data, output_dir, *more):
             f"--dev_file={data}/pairs.jsonl",
             "--max_seq_length=32",
             "--both_ways",
+            "--dims=24,8",
         ],
         "pretraining": [
             f"--input_file={data}/corpus/*.arrow",
@@ -262,6 +263,17 @@ def test_predictions_are_one_ranks_to_the_byte(program, files, world, data, fold
     world.on_first(lambda: run(program, ALONE, data, folder / "one", *flags))
     for name in files:
         assert (folder / "many" / name).read_bytes() == (folder / "one" / name).read_bytes(), name
+
+
+@pytest.mark.ranks(2)
+def test_mined_negatives_are_one_ranks_to_the_byte(world, data, folder):
+    start = world.on_first(lambda: of_one_rank("embedder", data, BERT))
+    flags = ("--do_predict", "--predict_batch_size=4", f"--init_checkpoint={start}/model")
+    flags += ("--num_negatives=3", "--range_min=1", "--relative_margin=0.01")
+    run("embedder", world, data, folder / "many", *flags)
+    world.on_first(lambda: run("embedder", ALONE, data, folder / "one", *flags))
+    files = [folder / name / "mined.jsonl" for name in ("many", "one")]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_evaluation_during_training_is_one_ranks(world, data, folder):

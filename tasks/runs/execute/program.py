@@ -267,6 +267,7 @@ def predict_sets(
                 # mistakes.jsonl has those of the dev set
                 name = f"predict_mistakes{data.suffix}.jsonl"
                 world.on_first(write_mistakes, run, task, data, results, name)
+        results = task.finished(data, results, world)
         world.on_first(write_predictions, run, task, data, results)
 
 
