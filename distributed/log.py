@@ -87,8 +87,10 @@ class Display:
         shown["rate"] = f"{values['learning_rate']:.2e}"
         shown["examples_s"] = f"{step.times['examples_per_s']:.1f}"
         self._bar.set_postfix(shown, refresh=False)
+        # most of the first step's time was the compilation, which predicts nothing; a bar that is
+        # not shown, as on other ranks, has no `initial`
         if self._is_first and not self._bar.disable:
-            self._bar.unpause()  # most of its time was the compilation: it predicts nothing
+            self._bar.unpause()
             self._bar.initial += 1
         self._is_first = False
         self._bar.update()

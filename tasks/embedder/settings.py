@@ -241,7 +241,7 @@ class MiningSettings(Settings):
         None,
         "a negative's cosine is at least so much below that of the anchor's farthest positive",
         "mining",
-        at_least=-2,
+        at_least=0,
         at_most=2,
     )
     relative_margin: float | None = setting(
@@ -252,10 +252,10 @@ class MiningSettings(Settings):
         at_most=2,
     )
     max_score: float | None = setting(
-        None, "a negative's cosine is at most this", "mining", at_least=-1, at_most=1
+        None, "a negative's cosine is at most this", "mining", at_least=0, at_most=1
     )
     min_score: float | None = setting(
-        None, "a negative's cosine is at least this", "mining", at_least=-1, at_most=1
+        None, "a negative's cosine is at least this", "mining", at_least=0, at_most=1
     )
     sampling_strategy: Literal["top", "random"] = setting(
         "top", "take the nearest that are left, or some by chance (--seed)", "mining"

@@ -6,7 +6,8 @@ import contextlib
 import pytest
 from harness.parsing import LEAST, flags_of, parsed, refusal
 
-MAY_BE_0 = """learning_rate num_train_epochs num_warmup_steps num_warmup warmup_proportion seed
+MAY_BE_0 = """range_min absolute_margin relative_margin max_score min_score
+    learning_rate num_train_epochs num_warmup_steps num_warmup warmup_proportion seed
     save_checkpoints_minutes check_steps random_seed short_seq_prob min_frequency stall_warning
     stall_timeout null_score_diff_threshold num_decay_steps decay_proportion min_lr_ratio
     weight_decay adam_beta1 adam_beta2 max_grad_norm head_learning_rate reinit_layers

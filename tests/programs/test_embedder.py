@@ -282,45 +282,40 @@ def test_prompts_that_are_not_applied_are_said_and_damaged_ones_refused(tmp_path
 
 
 def test_prompts_are_trained_evaluated_and_written(tmp_path, capsys):
-    """As if they stood in the files; a query's own text among the documents is still left out, and
-    the same text as a query and as a document is one text to the loss."""
+    """Evaluated as if they stood in the file. A query's own text among the documents is still left
+    out, and the same text as a query and as a document is one text to the loss."""
     model = save_model(tmp_path, "features")
     rows = make_pairs(24, 7)
+    prompts = ("--query_prompt=red ", "--document_prompt=dull ")
+    before = {"anchor": "red ", "positive": "dull ", "negative": "dull "}
+    by_hand = [{name: before[name] + text for name, text in row.items()} for row in rows]
+    evaluated = []
+    for name, lines, more in (("flags", rows, prompts), ("hand", by_hand, ())):
+        file = write_lines(tmp_path / f"{name}.jsonl", *map(json.dumps, lines))
+        flags = (f"--model={model}", "--do_eval", f"--dev_file={file}", *more)
+        evaluated.append(embed(tmp_path / name, *flags))
+    assert evaluated[0] == pytest.approx(evaluated[1])
+
+    # texts that are anchors and documents
     rows[3]["negative"] = rows[5]["anchor"]
     rows[4]["positive"] = rows[6]["anchor"]
-    shared = (f"--model={model}", "--do_train", "--do_eval", "--num_train_steps=3", "--log_steps=1")
-    shared += ("--train_batch_size=24", "--learning_rate=1e-3", "--hidden_dropout_prob=0")
-    shared += ("--attention_probs_dropout_prob=0",)
-
-    def trained(name, rows, *more):
-        file = write_lines(tmp_path / f"{name}.jsonl", *map(json.dumps, rows))
-        flags = (*shared, f"--train_file={file}", f"--dev_file={file}", *more)
-        scores = embed(tmp_path / name, *flags)
-        losses = [line["loss"] for line in metrics_in(tmp_path / name) if "learning_rate" in line]
-        return scores, losses
-
-    # a text that is an anchor and a document is one; prompts make two texts of it
-    apart = [row for number, row in enumerate(rows) if number not in (3, 4)]
-    before = {"anchor": "red ", "positive": "dull ", "negative": "dull "}
-    by_hand = [{name: before[name] + text for name, text in row.items()} for row in apart]
-    prompts = ("--query_prompt=red ", "--document_prompt=dull ")
-    scores, losses = trained("flags", apart, *prompts)
-    expected_scores, expected_losses = trained("hand", by_hand)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-    assert scores == pytest.approx(expected_scores)
-
-    _, losses = trained("shared", rows, *prompts, "--max_query_length=4")
+    file = write_lines(tmp_path / "shared.jsonl", *map(json.dumps, rows))
+    flags = (f"--model={model}", f"--train_file={file}", f"--dev_file={file}", "--do_train")
+    flags += ("--do_eval", "--num_train_steps=1", "--train_batch_size=24", "--log_steps=1")
+    flags += ("--hidden_dropout_prob=0", "--attention_probs_dropout_prob=0")
+    embed(tmp_path / "shared", *flags, *prompts, "--max_query_length=4")
+    (line,) = [line for line in metrics_in(tmp_path / "shared") if "loss" in line]
     embedder = ringbert.Embedder(
         model, normalize=True, query_prompt="red ", document_prompt="dull ", max_query_length=4
     )
     roles = [partial(embedder, prompt_name=name) for name in ("query", "document")]
     expected = loss_by_hand([tuple(row.values()) for row in rows], *roles, 0.05)
-    assert losses[0] == pytest.approx(expected, rel=1e-5)
+    assert line["loss"] == pytest.approx(expected, rel=1e-5)
     mistakes = objects_in(tmp_path / "shared/mistakes.jsonl")
     assert mistakes
     assert not [line for line in mistakes if line["nearest"] == line["anchor"]]
 
-    folder = tmp_path / "flags/model"
+    folder = tmp_path / "shared/model"
     assert read_json(folder / "config_sentence_transformers.json") == {
         "similarity_fn_name": "cosine",
         "prompts": {"query": "red ", "document": "dull "},
