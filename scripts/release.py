@@ -36,7 +36,7 @@ def absolute(text: str, repository: str, tag: str) -> str:
         target = match["target"]
         if target is None or "://" in target:
             return match[0]
-        # A package index gives headings no anchors.
+        # Package indexes give headings other anchors.
         path = f"README.md{target}" if target.startswith("#") else target
         kind = "raw" if match["text"].startswith("!") else "blob"
         return f"{match['text']}({repository}/{kind}/{tag}/{path})"

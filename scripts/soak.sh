@@ -5,7 +5,7 @@
 #   scripts/soak.sh hosts     three hosts, cut links, deaths across hosts (root and iproute2)
 #   scripts/soak.sh simulation   a thousand seeds of faults on simulated ranks, a thousand ranks, times by ranks
 #   scripts/soak.sh fuzz      10,000 damaged files of every kind
-#   scripts/soak.sh install   wheel, sdist, notebooks, the whole doctor, S3, the report in a browser (chromium), the audit
+#   scripts/soak.sh install   wheel, sdist, a release on each Python, the site, notebooks, the doctor, S3, browsers, the audit
 #   scripts/soak.sh gpu       the GPU wheel's kernels, JAX and XLA for GPUs; no GPU is needed
 #   scripts/soak.sh rivals    PyTorch and Google's code beside ours
 #   scripts/soak.sh data      memory growth with a corpus, long comparisons on real data

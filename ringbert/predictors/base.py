@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, ClassVar, Self
 
 import tensorflow as tf
@@ -52,12 +52,13 @@ class ArgumentPredictor(Predictor):
             raise InputError("out of memory: lower batch_size or max_seq_length") from error
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class TrainedPredictor:
     """A predictor: its fields are the options. One that is None is as in the run that wrote the
     folder, else has the default of `settings_class`; `settings` has their values."""
 
-    folder: str | os.PathLike[str] = field(kw_only=False)
+    folder: str | os.PathLike[str]
+    _: KW_ONLY
     precision: Precision = "fp32"
     batch_size: int = 8
     max_seq_length: int | None = None
@@ -145,7 +146,7 @@ class TrainedPredictor:
         return self._predictor.results(self.task, data, self.settings.batch_size)
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class TaskPredictor(TrainedPredictor):
     """Predicts with a task of one's own: `TaskPredictor(folder, MyTask)(examples)`. The results
     are those of the task's decoder, in the order of the examples.
@@ -161,7 +162,7 @@ class TaskPredictor(TrainedPredictor):
     (2, 1)
     """
 
-    task_of: Callable[[Mapping[str, Any]], Task] = field(kw_only=False)
+    task_of: Callable[[Mapping[str, Any]], Task]
 
     @property
     def head(self) -> Head:
