@@ -34,7 +34,7 @@ RUN = {
 REASONS = {
     "it has places for names of the reader's": r"…|\b[A-Z][A-Z0-9_]{2,}\b|\$MODEL",
     "it needs a model or data of others": r"google-bert/|ratings_|glue_data|minilm\b",
-    "it needs files or runs": r"squad_output|exported|\w\.(txt|jsonl?|[ct]sv|conll|py)\b",
+    "it needs files or runs": r"squad_|mrpc_|exported|\w\.(txt|jsonl?|[ct]sv|conll|py)\b",
     "it needs hosts or a batch system": r"-H |sbatch|horovodrun",
     "it needs programs of others": r"pip install|git clone|vllm|-router|nft |optimum|urllib",
     "it measures": r"benchmarks\.|bert-bench|test_scale",
@@ -93,6 +93,12 @@ def test_a_block_is_run_by_a_test_or_shows_why_not():
 
 def test_the_tests_that_run_blocks_exist():
     assert [path for path in RUN.values() if not (ROOT / path).is_file()] == []
+
+
+def test_the_navigation_of_the_site_has_every_page():
+    named = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = [page for page in make_site.PAGES.values() if page.endswith(".md")]
+    assert sorted(named) == sorted([*pages, *make_site.REFERENCE])
 
 
 def test_pages_of_the_site_hold_all_code_and_links_lead_to_pages_or_the_repository():
