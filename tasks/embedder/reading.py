@@ -76,23 +76,13 @@ def read(source: Source) -> Pairs:
     InputError, with the place: a cell holds no text, or no score, or there is only one pair to
     train on."""
     settings = source.settings
-    anchor, positive = settings.anchor_column, settings.positive_column
-    # what the user names must be there
-    negatives, needs_negatives = NEGATIVES, False
-    if settings.negative_columns is not None:
-        negatives = [name.strip() for name in settings.negative_columns.split(",") if name.strip()]
-        needs_negatives = True
-    score = SCORE if settings.score_column is None else settings.score_column
-    table = source.table((anchor, positive, *negatives, score))
-    anchor_name = str(table.find(anchor, "--anchor_column"))
+    negatives, score = _asked_for(settings)
+    table = source.table((settings.anchor_column, settings.positive_column, *negatives, score))
+    anchor_name = str(table.find(settings.anchor_column, "--anchor_column"))
     if source.kind == "predict" and not source.mines:
         return _texts_to_embed(source, table, anchor_name)
-    positive_name = str(table.find(positive, "--positive_column"))
-    found = [table.find(name, "--negative_columns", needs_negatives) for name in negatives]
-    columns_of_negatives = [name for name in found if name and not source.mines]
-    scored = None
-    if score and not source.mines:
-        scored = table.find(score, "--score_column", settings.score_column is not None)
+    positive_name = str(table.find(settings.positive_column, "--positive_column"))
+    columns_of_negatives, scored = _optional_columns(source, table)
     notes = []
     if ignored := [name for name in OF_MINERS if name in table.header and name != scored]:
         notes.append(f"{', '.join(ignored)}: a miner's scores, which no loss here reads")
@@ -131,8 +121,33 @@ def read(source: Source) -> Pairs:
         )
     corpus = []
     if (source.kind == "dev" or source.mines) and settings.corpus_file:
-        corpus = [*_corpus(settings.corpus_file, positive, counts)]
+        corpus = [*_corpus(settings.corpus_file, settings.positive_column, counts)]
     return Pairs(rows, scores or None, corpus, dict(+counts), notes)
+
+
+def _asked_for(settings: PairSettings) -> tuple[list[str], str]:
+    """The columns with negatives and with a score, by the flags or by default."""
+    negatives = [*NEGATIVES]
+    if settings.negative_columns is not None:
+        names = map(str.strip, settings.negative_columns.split(","))
+        negatives = [name for name in names if name]
+    score = SCORE if settings.score_column is None else settings.score_column
+    return negatives, score
+
+
+def _optional_columns(source: Source, table: Table) -> tuple[list[str], str | None]:
+    """Those of the columns with negatives and with a score that the table has; one that the user
+    names must be there. For mining there are none."""
+    settings = source.settings
+    negatives, score = _asked_for(settings)
+    is_named = settings.negative_columns is not None
+    found = [table.find(name, "--negative_columns", is_named) for name in negatives]
+    if source.mines:
+        return [], None
+    scored = None
+    if score:
+        scored = table.find(score, "--score_column", settings.score_column is not None)
+    return [name for name in found if name], scored
 
 
 def _texts_to_embed(source: Source, table: Table, name: str) -> Pairs:
