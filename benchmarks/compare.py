@@ -33,7 +33,7 @@ from ringbase.settings import Settings, setting
 from tasks.runs import flags
 from tasks.runs.environment import set_environment
 from tasks.runs.rows.sets import open_set
-from tasks.runs.rows.texts import Preparation
+from tasks.runs.rows.texts import Tokenization
 from tasks.squad.reading import Source
 from tasks.squad.settings import QuestionSettings, WindowSettings
 from tasks.squad.task import SpanTask
@@ -224,7 +224,7 @@ def write_batches(config: CompareConfig, folder: Path) -> None:
     )
     source = Source(questions, "train")
     words, run = tokenizer.load(None, Path(config.model).expanduser()), Unwritten()
-    rows = open_set(SpanTask(settings), source, Preparation(World(), run, words)).rows
+    rows = open_set(SpanTask(settings), source, Tokenization(World(), run, words)).rows
     if len(rows) < num_steps * size:
         raise InputError(
             f"--max_train_examples gives {len(rows):,} windows, the steps need {num_steps * size:,}"

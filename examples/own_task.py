@@ -24,13 +24,13 @@ from ringbert.task import (
     DataSet,
     Grouping,
     InputError,
-    Preparation,
     Run,
     Scores,
     Source,
     Tables,
     Task,
     Tensors,
+    Tokenization,
     batch_of,
     main,
     num_examples,
@@ -80,9 +80,9 @@ class Stars(Task[Reviews, np.ndarray]):
             stars.append(number)
         return Reviews(texts, stars if has_stars else None)
 
-    def tables(self, reviews: Reviews, preparation: Preparation) -> Tables:
+    def tables(self, reviews: Reviews, tokenization: Tokenization) -> Tables:
         no_pairs = [None] * len(reviews.texts)
-        columns, facts = rows_of_texts(preparation, reviews.texts, no_pairs, self.max_seq_length)
+        columns, facts = rows_of_texts(tokenization, reviews.texts, no_pairs, self.max_seq_length)
         columns["stars"] = pa.array(reviews.stars or no_pairs, pa.float32()).fill_null(0)
         return with_facts({"rows": columns}, {"notes": [], **facts})
 

@@ -34,7 +34,7 @@ from tasks.runs.rows.reader import Examples
 from tasks.runs.rows.sets import DataSet
 from tasks.runs.rows.sources import Source
 from tasks.runs.rows.tables import number_in
-from tasks.runs.rows.texts import Preparation, rows_of_texts
+from tasks.runs.rows.texts import Tokenization, rows_of_texts
 from tasks.runs.settings import (
     DataSettings,
     TaskConfig,
@@ -58,7 +58,6 @@ __all__ = [
     "Grouping",
     "Head",
     "InputError",
-    "Preparation",
     "Record",
     "Run",
     "Scores",
@@ -67,6 +66,7 @@ __all__ = [
     "Tables",
     "Task",
     "Tensors",
+    "Tokenization",
     "batch_of",
     "data_setting",
     "main",

@@ -27,7 +27,7 @@ from tasks.runs.execute.predict import Predictor
 from tasks.runs.flags import hint
 from tasks.runs.resolve.spec import Start
 from tasks.runs.rows.sets import DataSet, set_of
-from tasks.runs.rows.texts import Preparation
+from tasks.runs.rows.texts import Tokenization
 from tasks.runs.settings import Precision, batch_size
 from tasks.runs.task import Task
 
@@ -93,7 +93,7 @@ class TrainedPredictor:
             self.settings: Any = self.settings_class(**values)
             check_settled(self.settings)
             self._job = alone()
-            self._preparation = Preparation(self._job.world, self._job.run, start.words)
+            self._tokenization = Tokenization(self._job.world, self._job.run, start.words)
             self.task: Any = self.make_task(start.bert_config)
         self.labels: tuple[str, ...] = tuple(self.task.labels or ())
         forward = self.forward()
@@ -130,9 +130,9 @@ class TrainedPredictor:
     def set_of(self, examples) -> DataSet:
         """The rows of examples. Warns, where the programs stop, when many of their tokens are
         [UNK]: a single text may well hold some."""
-        data = set_of(self.task, examples, self._preparation)
-        share = data.prepared.facts["unknown_share"]
-        tokenizer = self._preparation.tokenizer
+        data = set_of(self.task, examples, self._tokenization)
+        share = data.made.facts["unknown_share"]
+        tokenizer = self._tokenization.tokenizer
         if share > MOST_UNKNOWN_SHARE:
             warnings.warn(
                 f"{share:.1%} of the tokens are [UNK], which the model knows nothing about: the"

@@ -97,7 +97,7 @@ class TextPredictor(TrainedPredictor, Generic[Item, Found]):
             second.append(pair[0] if pair else None)
         ids = [""] * len(items)
         data = self.set_of(Texts(first, second, None, ids))
-        cut = data.prepared.facts["tokens_cut"]
+        cut = data.made.facts["tokens_cut"]
         if cut:
             most = self.settings.max_seq_length
             warnings.warn(f"{cut:,} tokens beyond max_seq_length {most} are cut off", stacklevel=3)

@@ -94,7 +94,7 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
         return states_of(self._model, [layer % layers + 1])
 
     def results_of(self, items: Items, data: DataSet) -> list[TextFeatures]:
-        tokenizer = self._preparation.tokenizer
+        tokenizer = self._tokenization.tokenizer
         special = np.zeros((1, 2), np.int32)
         ids, offsets = data.rows.column("input_ids")
         first_tokens = data.rows.column("sentence_a_tokens")

@@ -12,7 +12,7 @@ from tasks.classifier.targets import Target, target_of
 from tasks.runs.resolve.labels import Labels
 from tasks.runs.rows.cache import Tables, with_facts
 from tasks.runs.rows.reader import Reader
-from tasks.runs.rows.texts import Preparation, rows_of_texts
+from tasks.runs.rows.texts import Tokenization, rows_of_texts
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class LabelReader(Reader[Texts]):
     def rows_of(self, texts: Texts) -> tuple[int, bool]:
         return len(texts.first), True
 
-    def tables(self, texts: Texts, preparation: Preparation) -> Tables:
+    def tables(self, texts: Texts, tokenization: Tokenization) -> Tables:
         """Tokenizes texts.
 
         A row of `examples` has the columns of `rows_of_texts` and `label`, as the target stores it:
         its index in `labels`, int32, -1 without a label; a list of indices; or a number, float32,
         NaN without a label. A row of `ids` has the `id` of the example. The facts are those of
-        `Preparation.rows`.
+        `Tokenization.row_tables`.
         """
         first = texts.first
         second: Sequence = texts.second or [None] * len(first)
-        examples, fit = rows_of_texts(preparation, first, second, self.max_seq_length)
+        examples, fit = rows_of_texts(tokenization, first, second, self.max_seq_length)
         examples["label"] = self.target.column(texts.labels, len(first))
         empty = [text for text in (*first, *second) if text is not None and not text.strip()]
         cut = f"cut to --max_seq_length {self.max_seq_length}"

@@ -13,7 +13,7 @@ from tasks.embedder.settings import DEFAULTS, VectorSettings
 from tasks.embedder.texts import Texts, texts_of_pairs
 from tasks.runs.rows.cache import Tables, with_facts
 from tasks.runs.rows.reader import Reader
-from tasks.runs.rows.texts import Preparation, rows_of_texts
+from tasks.runs.rows.texts import Tokenization, rows_of_texts
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PairReader(Reader[Pairs]):
     def rows_of(self, pairs: Pairs) -> tuple[int, bool]:
         return len(pairs.rows), True
 
-    def tables(self, pairs: Pairs, preparation: Preparation) -> Tables:
+    def tables(self, pairs: Pairs, tokenization: Tokenization) -> Tables:
         """A row of `pairs` has `input_ids`, those of its texts one after another ([CLS] text
         [SEP]), `sizes` (the tokens of each text; both lists of int32), `digests` (of each text, a
         list of int64) and `score` (float32, NaN without one). A row of `texts` has the columns of
@@ -53,7 +53,7 @@ class PairReader(Reader[Pairs]):
         texts = known.texts
         second = [None] * len(texts)
         prompted, lengths = known.with_prompts, known.max_seq_lengths
-        columns, fit = rows_of_texts(preparation, prompted, second, lengths)
+        columns, fit = rows_of_texts(tokenization, prompted, second, lengths)
         ids = [row.values.to_numpy() for row in columns["input_ids"]]
         sizes = np.array([*map(len, ids)])
         digests = np.array([*map(digest_of, texts)])

@@ -28,7 +28,7 @@ from tasks.runs.execute.loading import load_on_all, model_of
 from tasks.runs.execute.predict import Predictor
 from tasks.runs.resolve.start import Needs, check_length, start_of_model
 from tasks.runs.rows.sets import set_of
-from tasks.runs.rows.texts import Pairs, Preparation
+from tasks.runs.rows.texts import Pairs, Tokenization
 
 # a line's number, n tokens, states float32 [n, layers, H]
 Vectors = tuple[int, list[str], np.ndarray]
@@ -49,7 +49,7 @@ def run_features(config: FeaturesConfig, job: Job) -> None:
     start = world.on_first(start_of_model, config.model, run.say, Needs())
     check_length(config.max_seq_length, start.bert_config)
     layers = chosen_layers(config.layers, start.bert_config.num_hidden_layers)
-    table = world.on_first(tokenize, config, Preparation(world, run, start.words))
+    table = world.on_first(tokenize, config, Tokenization(world, run, start.words))
     task = FeaturesTask(config.max_seq_length)
     model = model_of(start, task.head)
     assert start.weights is not None
@@ -95,7 +95,7 @@ def chosen_layers(text: str, num_layers: int) -> dict[int, int]:
     return {number: number % num_layers + 1 for number in numbers}
 
 
-def tokenize(config: FeaturesConfig, preparation: Preparation) -> pa.Table:
+def tokenize(config: FeaturesConfig, tokenization: Tokenization) -> pa.Table:
     """The lines as an Arrow table of `input_ids` and `sentence_a_tokens`. On rank 0."""
     where = f"--input_file {config.input_file}"
     text = read_text(Path(config.input_file).expanduser(), where)
@@ -107,9 +107,9 @@ def tokenize(config: FeaturesConfig, preparation: Preparation) -> pa.Table:
         text, mark, other = line.rpartition(" ||| ")
         first.append(text if mark else line)
         second.append(other if mark else None)
-    data = set_of(FeaturesTask(config.max_seq_length), Pairs(first, second), preparation)
-    share = data.prepared.facts["unknown_share"]
-    check_unknown(share, where, preparation.tokenizer, config.allow_unknown)
+    data = set_of(FeaturesTask(config.max_seq_length), Pairs(first, second), tokenization)
+    share = data.made.facts["unknown_share"]
+    check_unknown(share, where, tokenization.tokenizer, config.allow_unknown)
     return data.rows.table
 
 

@@ -13,7 +13,7 @@ from bert.batch import Batch, Grouping, batch_of
 from bert.heads import FEATURES
 from bert.model import Bert, Tracing
 from tasks.runs.rows.cache import Tables, with_facts
-from tasks.runs.rows.texts import Pairs, Preparation, rows_of_texts
+from tasks.runs.rows.texts import Pairs, Tokenization, rows_of_texts
 from tasks.runs.task import Task
 
 
@@ -27,8 +27,8 @@ class FeaturesTask(Task[Pairs, Sequence]):
     def batch(self, fields: dict, grouping: Grouping | None = None) -> Batch:
         return batch_of(fields, grouping)[1]
 
-    def tables(self, texts: Pairs, preparation: Preparation) -> Tables:
-        columns, facts = rows_of_texts(preparation, texts.first, texts.second, self.max_seq_length)
+    def tables(self, texts: Pairs, tokenization: Tokenization) -> Tables:
+        columns, facts = rows_of_texts(tokenization, texts.first, texts.second, self.max_seq_length)
         return with_facts({"rows": columns}, facts)
 
     def outputs(self, states_BTH: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -11,7 +11,7 @@ from ringbase.errors import shortened
 from ringbase.settings import flat
 from tasks.runs.rows.cache import Tables, with_facts
 from tasks.runs.rows.reader import Reader
-from tasks.runs.rows.texts import Preparation, window_starts
+from tasks.runs.rows.texts import Tokenization, window_starts
 from tasks.squad.reading import NO_PLACE, Examples, Question, Source, answer_characters, read
 from tasks.squad.settings import WindowSettings
 
@@ -43,7 +43,7 @@ class SpanReader(Reader[Examples]):
     def rows_of(self, examples: Examples) -> tuple[int, bool]:
         return len(examples.questions), False
 
-    def tables(self, examples: Examples, preparation: Preparation) -> Tables:
+    def tables(self, examples: Examples, tokenization: Tokenization) -> Tables:
         """Tokenizes questions and contexts and cuts the contexts into windows.
 
         A row of `windows` has `input_ids` ([CLS] question [SEP] window [SEP]), `question_tokens`
@@ -52,12 +52,12 @@ class SpanReader(Reader[Examples]):
         `question` (their numbers); all int32. A row of `paragraphs` has `spans`, the start and end
         characters of each of its tokens, interleaved, and `context`, its text.
         """
-        settings, tokenizer = self.windows, preparation.tokenizer
+        settings, tokenizer = self.windows, tokenization.tokenizer
         paragraphs, questions = examples.paragraphs, examples.questions
-        encoded = preparation.ids_and_spans(paragraphs, "tokenizing contexts")
+        encoded = tokenization.ids_and_spans(paragraphs, "tokenizing contexts")
         context_ids, spans = zip(*encoded, strict=True)
         texts = [question.text for question in questions]
-        question_ids = preparation.ids(texts, "tokenizing questions")
+        question_ids = tokenization.ids(texts, "tokenizing questions")
         separators = [tokenizer.sep_id] * tokenizer.separators
         most_asked = settings.max_seq_length - 3 - len(separators)
         most_asked = min(settings.max_query_length, most_asked)
@@ -78,7 +78,7 @@ class SpanReader(Reader[Examples]):
         if examples.misplaced:
             names = shortened(examples.misplaced, 5)
             notes.append(f"left out, because the answer is not at answer_start: {names}")
-        fit = preparation.fit([*context_ids, *question_ids], [*paragraphs, *texts])
+        fit = tokenization.fit([*context_ids, *question_ids], [*paragraphs, *texts])
         of_paragraphs = {
             "spans": ragged(interleaved, pa.int32()),
             "context": pa.array(paragraphs, pa.large_string()),

@@ -9,7 +9,7 @@ import pyarrow as pa
 from distributed.rows import ragged
 from tasks.runs.rows.cache import Tables, with_facts
 from tasks.runs.rows.reader import Reader
-from tasks.runs.rows.texts import Preparation, max_context_owner, window_starts
+from tasks.runs.rows.texts import Tokenization, max_context_owner, window_starts
 from tasks.tagger.reading import Sentences, Source, illegal, read, tags_of, text_of
 from tasks.tagger.settings import SentenceSettings
 
@@ -36,16 +36,16 @@ class TagReader(Reader[Sentences]):
     def is_read_alike(self, sentences: Sentences) -> bool:
         return not self.labels or tags_of(sentences) <= set(self.labels)
 
-    def tables(self, sentences: Sentences, preparation: Preparation) -> Tables:
+    def tables(self, sentences: Sentences, tokenization: Tokenization) -> Tables:
         """A row of `rows` has `input_ids` ([CLS] tokens [SEP]), `sentence_a_tokens`, `sentence`
         (its number), and for each token `words`, the number of the word that begins there, and
         `tags`, the number of its label; all int32. A long sentence becomes overlapping rows, of
         which the one with the most context has the word."""
-        settings, tokenizer = self.sentences, preparation.tokenizer
+        settings, tokenizer = self.sentences, tokenization.tokenizer
         number_of = {label: number for number, label in enumerate(self.labels)}
         joined = [text_of(sentence.words, settings.characters) for sentence in sentences]
         texts, starts = zip(*joined, strict=True)
-        encoded = preparation.ids_and_spans(texts, "tokenizing", "sentence")
+        encoded = tokenization.ids_and_spans(texts, "tokenizing", "sentence")
         rows, without_token = [], []
         for number, sentence in enumerate(sentences):
             ids, spans = encoded[number]
@@ -67,7 +67,7 @@ class TagReader(Reader[Sentences]):
         columns["sentence_a_tokens"] = pa.array(lengths, pa.int32())
         columns["sentence"] = pa.array(numbers, pa.int32())
         notes = _notes(sentences, len(rows), without_token)
-        fit = preparation.fit([ids for ids, _ in encoded], texts)
+        fit = tokenization.fit([ids for ids, _ in encoded], texts)
         return with_facts({"rows": columns}, {"notes": notes, **fit})
 
 

@@ -9,7 +9,7 @@ from harness.texts import ALL_WORDS, FILLING, WORDS
 
 from distributed.world import World
 from tasks.runs.rows.cache import in_memory
-from tasks.runs.rows.texts import Preparation
+from tasks.runs.rows.texts import Tokenization
 from tasks.squad.reading import Source, read
 from tasks.squad.settings import QuestionSettings, WindowSettings
 from tasks.squad.task import SpanTask
@@ -64,8 +64,8 @@ def read_file(path, is_training=True, allow_impossible=False, limit=None):
 
 
 def open_windows(settings, examples, tokenizer, run):
-    preparation = Preparation(World(), run, tokenizer)
-    return in_memory(SpanTask(settings).tables(examples, preparation)).tables
+    tokenization = Tokenization(World(), run, tokenizer)
+    return in_memory(SpanTask(settings).tables(examples, tokenization)).tables
 
 
 def compare_windows(settings, examples, tokenizer, run, step=1):

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from bert.text import tokenizer
 from distributed.world import World
-from tasks.runs.rows.texts import Preparation, rows_of_texts
+from tasks.runs.rows.texts import Tokenization, rows_of_texts
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +53,11 @@ def test_special_tokens_and_pairs(both, tmp_path, run):
     assert again(*pair)["input_ids"] == theirs(*pair)["input_ids"]
     assert "token_type_ids" not in again(*pair)
     first, second = pair
-    saved = Preparation(World(), run, tokenizer.load(None, tmp_path))
+    saved = Tokenization(World(), run, tokenizer.load(None, tmp_path))
     columns, fit = rows_of_texts(saved, [first, first], [second, None], 64)
     expected = [theirs(*texts)["input_ids"] for texts in (pair, [first])]
     assert columns["input_ids"].to_pylist() == expected
     assert fit["unknown_share"] == 0
-    columns, _ = rows_of_texts(Preparation(World(), run, ours), [first], [second], 9)
+    columns, _ = rows_of_texts(Tokenization(World(), run, ours), [first], [second], 9)
     (cut,) = columns["input_ids"].to_pylist()
     assert (len(cut), cut.count(2)) == (9, 3)

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from bert.text.characters import end_of_character, word_spans
 from distributed.world import World
 from tasks.runs.rows.cache import in_memory
-from tasks.runs.rows.texts import Preparation
+from tasks.runs.rows.texts import Tokenization
 from tasks.tagger.reading import Sentence
 from tasks.tagger.settings import SentenceSettings
 from tasks.tagger.task import TagTask
@@ -134,7 +134,7 @@ def test_a_word_begins_at_its_first_token(run, load):
     theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend)
     sentences = [Sentence(["the", word, "end"], ["O", "B-x", "O"]) for word in ODD_WORDS]
     task = TagTask(SentenceSettings(), ("O", "B-x"))
-    rows = task.tables(sentences, Preparation(World(), run, tokenizer))["rows"].to_pylist()
+    rows = task.tables(sentences, Tokenization(World(), run, tokenizer))["rows"].to_pylist()
     for sentence, row in zip(sentences, rows, strict=True):
         word_ids = theirs(
             sentence.words, is_split_into_words=True, add_special_tokens=False
@@ -148,7 +148,7 @@ def test_a_word_begins_at_its_first_token(run, load):
 def test_words_that_leave_no_token_are_counted(run):
     sentences = [Sentence(["a", "\u00ad", "b", "\u200b"], place="line 7"), Sentence(["c"])]
     task = TagTask(labels=("O",))
-    data = in_memory(task.tables(sentences, Preparation(World(), run, uncased())))
+    data = in_memory(task.tables(sentences, Tokenization(World(), run, uncased())))
     assert any(
         note.startswith("2 words") and "'\\xad' (line 7)" in note for note in data.facts["notes"]
     )

@@ -26,7 +26,7 @@ from tasks.classifier.reading import Source, read
 from tasks.classifier.settings import TextSettings
 from tasks.classifier.task import LabelTask
 from tasks.runs.rows.sets import open_set
-from tasks.runs.rows.texts import Preparation
+from tasks.runs.rows.texts import Tokenization
 
 TEXTS = [
     *('He said "no", twice.', "two\nlines", "tab\there", "  spaces ", "2020-01-01", "", "NULL"),
@@ -233,7 +233,7 @@ def test_rows_of_all_small_lengths_are_google_s(tmp_path, run, max_seq_length):
     for pair in ("other", None):
         texts = read_own(path, pair, "test")
         task = LabelTask(max_seq_length, None)
-        tables = task.tables(texts, Preparation(World(), run, words))
+        tables = task.tables(texts, Tokenization(World(), run, words))
         rows = tables["examples"].to_pylist()
         for row, a, b in zip(rows, texts.first, texts.second or [None] * len(rows), strict=True):
             tokens, types = google_s_example(tokens_of(a), b and tokens_of(b), max_seq_length)
@@ -249,8 +249,8 @@ def test_labels_are_numbered_in_the_order_given_and_unknown_words_are_refused(tm
     words = letters_tokenizer(tmp_path)
 
     def opened(labels, allow_unknown=True):
-        preparation = Preparation(World(), run, words, allow_unknown)
-        return open_set(LabelTask(8, labels), source, preparation).rows
+        tokenization = Tokenization(World(), run, words, allow_unknown)
+        return open_set(LabelTask(8, labels), source, tokenization).rows
 
     for labels, numbers in ((("x", "y"), [0, 1, 0]), (("y", "z", "x"), [2, 0, 2])):
         assert opened(labels).column("label").tolist() == numbers

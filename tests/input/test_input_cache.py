@@ -12,7 +12,7 @@ from distributed.world import World
 from tasks.classifier.task import LabelTask
 from tasks.runs.rows.reader import Readings
 from tasks.runs.rows.sets import open_set
-from tasks.runs.rows.texts import Preparation
+from tasks.runs.rows.texts import Tokenization
 from tasks.squad.task import SpanTask
 
 
@@ -25,8 +25,8 @@ def test_other_data_or_settings_make_other_windows_and_nothing_else_does(cache, 
         settings=settings, entries=GOOD, words=letters, name="a.json", is_training=True, **others
     ):
         source = source_of(write_squad(tmp_path / name, entries, **others), is_training)
-        preparation = Preparation(World(), run, words, allow_unknown=True)
-        return open_set(SpanTask(settings), source, preparation).prepared
+        tokenization = Tokenization(World(), run, words, allow_unknown=True)
+        return open_set(SpanTask(settings), source, tokenization).made
 
     changes = [
         {"settings": dataclasses.replace(settings, doc_stride=8)},
@@ -56,7 +56,7 @@ def test_other_data_or_settings_make_other_rows_and_nothing_else_does(cache, tmp
         path = write_lines(tmp_path / name, "text,other,label", *rows)
         source = own_source(path, pair, **more)
         task = LabelTask(length, labels)
-        return open_set(task, source, Preparation(World(), run, words)).prepared
+        return open_set(task, source, Tokenization(World(), run, words)).made
 
     others = (["a,b,y", "c,d,y"], ["a,b,x", "c,e,y"], ["e,b,x", "c,d,y"], good[::-1])
     changes = [{"rows": rows} for rows in others]
@@ -75,10 +75,10 @@ def test_data_that_change_while_a_program_runs_are_refused(cache, tmp_path, run)
     path = write_lines(tmp_path / "a.csv", "text,other,label", "a,b,x", "c,d,y")
     task = LabelTask(8, ("x", "y"))
     source = own_source(path, "other")
-    preparation = Preparation(World(), run, letters)
+    tokenization = Tokenization(World(), run, letters)
     known, forgotten = Readings(), Readings()
-    first = open_set(task, source, preparation, known)
-    second = open_set(task, source, preparation, forgotten)
+    first = open_set(task, source, tokenization, known)
+    second = open_set(task, source, tokenization, forgotten)
     write_lines(tmp_path / "a.csv", "text,other,label", "a,b,y", "c,d,x")
     assert first.examples().labels == ["x", "y"]
     forgotten.forget(source)  # as on a rank that has not made the rows

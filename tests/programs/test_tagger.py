@@ -20,7 +20,7 @@ from distributed.run import Unwritten
 from distributed.world import World
 from ringbase.files import read_json
 from tasks.runs.report.files import read_evaluation
-from tasks.runs.rows.texts import Preparation
+from tasks.runs.rows.texts import Tokenization
 from tasks.tagger.decoder import Tagged, filled
 from tasks.tagger.reader import NONE
 from tasks.tagger.reading import Sentence, Source, illegal, read
@@ -125,7 +125,7 @@ def test_no_word_of_a_long_sentence_is_lost(data, tmp_path):
     labels = ("O", "B-animal", "B-tool", "I-animal", "I-tool")
     settings = SentenceSettings(max_seq_length=16, doc_stride=5)
     task = TagTask(settings, labels)
-    rows = task.tables(sentences, Preparation(World(), Unwritten(), words))["rows"].to_pydict()
+    rows = task.tables(sentences, Tokenization(World(), Unwritten(), words))["rows"].to_pydict()
     found = {}
     assert len(rows["words"]) > len(sentences)
     for number, ids, at, tags in zip(

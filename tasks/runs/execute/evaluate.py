@@ -34,7 +34,7 @@ class Evaluation:
     @property
     def key(self) -> str:
         """A digest of the sets and the metric: scores are compared with those of the same."""
-        return digest(self.task.metric, [data.prepared.key for data in self.sets])
+        return digest(self.task.metric, [data.made.key for data in self.sets])
 
     def measure(self) -> Scores:
         """The scores of all sets, the same on every rank."""

@@ -35,7 +35,7 @@ from tasks.runs.resolve.plan import planned
 from tasks.runs.resolve.spec import RunSpec, Start
 from tasks.runs.rows.reader import Readings
 from tasks.runs.rows.sets import DataSet, Sets, open_set
-from tasks.runs.rows.texts import Preparation
+from tasks.runs.rows.texts import Tokenization
 from tasks.runs.settings import FineTuningConfig, ProgramConfig
 from tasks.runs.task import Scores, Task
 
@@ -119,7 +119,7 @@ def open_sets(program: Program[Config], work: Work[Config], job: Job) -> Sets:
     config, start, readings = work.config, work.start, work.readings
     reader = program.reader(config, start)
     allow_unknown = isinstance(config, FineTuningConfig) and config.allow_unknown
-    preparation = Preparation(job.world, job.run, start.words, allow_unknown)
+    tokenization = Tokenization(job.world, job.run, start.words, allow_unknown)
     opened: list[DataSet] = []
     sets: dict[str, list[DataSet]] = {}
     for kind, sources in program.sources(config, start).items():
@@ -127,7 +127,7 @@ def open_sets(program: Program[Config], work: Work[Config], job: Job) -> Sets:
         for source in sources:
             data = next((data for data in opened if data.source is source), None)
             if data is None:
-                data = open_set(reader, source, preparation, readings)
+                data = open_set(reader, source, tokenization, readings)
                 opened.append(data)
             sets[kind].append(data)
     for data in sets.get("train", ()):
@@ -146,7 +146,7 @@ def run_task(task: Task, sets: Sets, work: Work[FineTuningConfig], job: Job) -> 
         # `fixed_settings` puts the schedule's values, of each seed and with defaults, over these
         fixed = changing(config, "rows", "training")
         commit = data.source.commit
-        training_data = TrainingData(rows, data.prepared.key, settings=fixed, commit=commit)
+        training_data = TrainingData(rows, data.made.key, settings=fixed, commit=commit)
         for one in runs:
             one.check_unchanged(training_data, config)
         if any(one.trains for one in runs):

@@ -1,4 +1,4 @@
-"""Prepared rows: tables in a folder of the cache, made once per machine and memory-mapped by every
+"""Rows that are made once: tables in a folder of the cache of each machine, memory-mapped by every
 rank.
 
 The folder's name is a digest of all that its rows depend on. A damaged folder is named, and made
@@ -26,7 +26,7 @@ Recipe = tuple[str, Callable[[], Tables]]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class RowTables:
     """Rows by the name of their table."""
 
     tables: Mapping[str, Rows]
@@ -40,7 +40,7 @@ class Prepared:
         return json.loads(rows.table.schema.metadata[b"ringbert"])
 
 
-def prepared(recipe: Callable[[], Recipe], name: str, world: World, run: Run) -> Prepared:
+def cached_tables(recipe: Callable[[], Recipe], name: str, world: World, run: Run) -> RowTables:
     """The rows of a recipe on every rank. Only the first rank of each machine calls `recipe`, in
     the order of `World.on_each_machine`. `name` is that of the data in messages.
 
@@ -51,7 +51,7 @@ def prepared(recipe: Callable[[], Recipe], name: str, world: World, run: Run) ->
     for path in sorted(folder.glob("*.arrow")):
         tables[path.stem] = Rows.open(path)
     world.agree({f"the content of {name}": folder.name})
-    return Prepared(tables, folder.name, is_new)
+    return RowTables(tables, folder.name, is_new)
 
 
 def build(recipe: Callable[[], Recipe], run: Run) -> tuple[Path, bool]:
@@ -88,9 +88,9 @@ def cached_rows(key: str, table: str) -> int | None:
     return len(Rows.open(folder / f"{table}.arrow"))
 
 
-def in_memory(tables: Tables) -> Prepared:
+def in_memory(tables: Tables) -> RowTables:
     """The tables without a cache, for data that are used once."""
-    return Prepared({name: Rows(table) for name, table in tables.items()})
+    return RowTables({name: Rows(table) for name, table in tables.items()})
 
 
 def with_facts(tables: Mapping[str, Mapping[str, pa.Array]], facts: Mapping) -> Tables:

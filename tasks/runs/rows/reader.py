@@ -8,7 +8,7 @@ from bert.text.tokenizer import Tokenizer
 from ringbase.errors import InputError
 from ringbase.files import digest
 from tasks.runs.rows.cache import Tables
-from tasks.runs.rows.texts import Preparation
+from tasks.runs.rows.texts import Tokenization
 
 Examples = TypeVar("Examples")
 
@@ -75,9 +75,9 @@ class Reader(Generic[Examples]):
         `tables` reads. `read` reads the source."""
         return self.settings, self.max_seq_length, self.labels, read()
 
-    def tables(self, examples: Examples, preparation: Preparation) -> Tables:
+    def tables(self, examples: Examples, tokenization: Tokenization) -> Tables:
         """The rows of examples, with the facts "notes", to be printed, and those of
-        `Preparation.fit`."""
+        `Tokenization.fit`."""
         raise NotImplementedError
 
     def rows_of(self, examples: Examples) -> tuple[int, bool]:

@@ -8,9 +8,9 @@ from typing import Generic, NamedTuple
 
 from distributed.rows import Rows
 from ringbase.errors import InputError
-from tasks.runs.rows.cache import Prepared, Recipe, in_memory
+from tasks.runs.rows.cache import Recipe, RowTables, in_memory
 from tasks.runs.rows.reader import Examples, Reader, Readings, Source, rows_key
-from tasks.runs.rows.texts import Preparation
+from tasks.runs.rows.texts import Tokenization
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,17 +18,17 @@ class DataSet(Generic[Examples]):
     """The examples of a source, and their rows."""
 
     source: Source
-    prepared: Prepared
+    made: RowTables
     table: str  # the one whose rows the model reads
     examples: Callable[[], Examples]
 
     @property
     def rows(self) -> Rows:
-        return self.prepared.tables[self.table]
+        return self.made.tables[self.table]
 
     @property
     def tables(self) -> Mapping[str, Rows]:
-        return self.prepared.tables
+        return self.made.tables
 
     @property
     def is_printed(self) -> bool:
@@ -50,27 +50,27 @@ class Sets(NamedTuple):
 def open_set(
     reader: Reader[Examples],
     source: Source,
-    preparation: Preparation,
+    tokenization: Tokenization,
     readings: Readings | None = None,
 ) -> DataSet[Examples]:
     """The rows of a source on every rank; each machine makes them once and keeps them in its cache.
-    Raises InputError as `Reader.read` and `Preparation.rows`."""
+    Raises InputError as `Reader.read` and `Tokenization.row_tables`."""
     known = readings or Readings()
 
     def recipe() -> Recipe:
-        key = rows_key(reader, source, preparation.tokenizer, known)
-        return key, lambda: reader.tables(known.of(reader, source), preparation)
+        key = rows_key(reader, source, tokenization.tokenizer, known)
+        return key, lambda: reader.tables(known.of(reader, source), tokenization)
 
-    prepared = preparation.rows(recipe, source)
+    made = tokenization.row_tables(recipe, source)
 
     @cache
     def examples() -> Examples:
         """Where the rows were not made, they are read when they are needed."""
-        if rows_key(reader, source, preparation.tokenizer, known) != prepared.key:
+        if rows_key(reader, source, tokenization.tokenizer, known) != made.key:
             raise InputError(f"{source}: the data changed while this program ran: run it again")
         return known.of(reader, source)
 
-    return DataSet(source, prepared, reader.table, examples)
+    return DataSet(source, made, reader.table, examples)
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class InMemory:
 
 
 def set_of(
-    reader: Reader[Examples], examples: Examples, preparation: Preparation
+    reader: Reader[Examples], examples: Examples, tokenization: Tokenization
 ) -> DataSet[Examples]:
     """The rows of examples that are in memory, without a cache."""
-    tables = in_memory(reader.tables(examples, preparation))
+    tables = in_memory(reader.tables(examples, tokenization))
     return DataSet(InMemory(), tables, reader.table, lambda: examples)

@@ -11,7 +11,7 @@ from bert.text.tokenizer import Tokenizer, check_unknown, tokens_per_character, 
 from distributed.run import Run
 from distributed.world import World
 from ringbase.ragged import gather, joined, offsets_of
-from tasks.runs.rows.cache import Prepared, Recipe, prepared
+from tasks.runs.rows.cache import Recipe, RowTables, cached_tables
 
 TEXTS_AT_ONCE = 4096  # per call of the tokenizer, which uses all cores
 # per character: more for text in a script of whose words the vocabulary has none
@@ -26,7 +26,7 @@ class Pairs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Preparation:
+class Tokenization:
     """What makes texts into rows of tokens: the ranks and their run, which shows the progress, and
     the tokenizer."""
 
@@ -35,12 +35,12 @@ class Preparation:
     tokenizer: Tokenizer
     allow_unknown: bool = False
 
-    def rows(self, recipe: Callable[[], Recipe], source: object) -> Prepared:
+    def row_tables(self, recipe: Callable[[], Recipe], source: object) -> RowTables:
         """The rows of a source on every rank. Prints their facts "notes" and those of `fit`.
 
-        Raises InputError as `prepared`, and for more than 10 % [UNK] without `allow_unknown`.
+        Raises InputError as `cached_tables`, and for more than 10 % [UNK] without `allow_unknown`.
         """
-        data = prepared(recipe, str(source), self.world, self.run)
+        data = cached_tables(recipe, str(source), self.world, self.run)
         facts = data.facts
         share = facts["unknown_share"]
         notes = ", ".join([*facts["notes"], f"{share:.2%} [UNK]"])
@@ -102,7 +102,7 @@ def truncated(
 
 
 def rows_of_texts(
-    preparation: Preparation,
+    tokenization: Tokenization,
     first: Sequence[str],
     second: Sequence[str | None],
     max_seq_length: int | np.ndarray,
@@ -112,17 +112,17 @@ def rows_of_texts(
     `max_seq_length` tokens, one number for all or one for each: longer ones are `truncated`.
 
     Returns the columns `input_ids` (int32) and `sentence_a_tokens`, how many of them have type 0
-    (int32); and the facts of `Preparation.fit`, with "rows_cut" and "tokens_cut", how many were.
+    (int32); and the facts of `Tokenization.fit`, with "rows_cut" and "tokens_cut", how many were.
     """
-    tokenizer = preparation.tokenizer
+    tokenizer = tokenization.tokenizer
     is_pair = np.array([text is not None for text in second], np.int64)
-    first_ids, first_offsets = joined(preparation.ids(first))
+    first_ids, first_offsets = joined(tokenization.ids(first))
     second_texts = []
     second_ids = first_ids[:0]
     second_offsets = 0 * first_offsets
     if is_pair.any():
         second_texts = [text or "" for text in second]
-        second_ids, second_offsets = joined(preparation.ids(second_texts))
+        second_ids, second_offsets = joined(tokenization.ids(second_texts))
     more_separators = (tokenizer.separators - 1) * is_pair
     room = max_seq_length - 2 - is_pair - more_separators
     first_sizes = np.diff(first_offsets)
@@ -143,7 +143,7 @@ def rows_of_texts(
         "input_ids": pa.LargeListArray.from_arrays(offsets, ids),
         "sentence_a_tokens": pa.array(first_kept + 2, pa.int32()),
     }
-    facts = preparation.fit([first_ids, second_ids], [*first, *second_texts])
+    facts = tokenization.fit([first_ids, second_ids], [*first, *second_texts])
     num_cut = first_sizes + second_sizes - first_kept - second_kept
     facts["rows_cut"] = int((num_cut > 0).sum())
     facts["tokens_cut"] = int(num_cut.sum())

@@ -40,7 +40,7 @@ from ringbase.errors import InputError
 from tasks.pretraining.shards import Limits, converted
 from tasks.runs.report.page import write_page
 from tasks.runs.rows.sets import open_set
-from tasks.runs.rows.texts import Preparation
+from tasks.runs.rows.texts import Tokenization
 from tasks.squad.reading import read
 from tasks.squad.settings import WindowSettings
 from tasks.squad.task import SpanTask
@@ -322,8 +322,8 @@ def read_squad(folder, name):
     settings = WindowSettings(**lengths, version_2_with_negative=is_v2)
     words = tokenizer.load(str(folder / "vocab.txt"))
     os.environ["RINGBERT_CACHE"] = str(folder / "cache")
-    preparation = Preparation(World(), Unwritten(), words, allow_unknown=True)
-    tables = open_set(SpanTask(settings), source, preparation).tables
+    tokenization = Tokenization(World(), Unwritten(), words, allow_unknown=True)
+    tables = open_set(SpanTask(settings), source, tokenization).tables
     windows, paragraphs = tables["windows"], tables["paragraphs"]
     start, end = windows.column("start_position"), windows.column("end_position")
     assert ((start <= end) & (end < np.diff(windows.column("input_ids")[1]))).all()
