@@ -2,7 +2,7 @@
 and 5, MPICH, Intel MPI). The successor of horovodrun, whose flags are all taken or answered.
 
 bert-launch prints one ``mpirun`` command and runs it. Whether the job succeeded is decided by what
-the ranks tell (`distributed.launcher`), and a job that broke off can be started again.
+the ranks tell (`distributed.records`), and a job that broke off can be started again.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
-from distributed import horovodrun, launcher
+from distributed import horovodrun, launcher, records
 from distributed.hosts import READ_BY_MPIRUN, hosts_in
 from distributed.mpirun import (
     Mpi,
@@ -62,15 +62,15 @@ NO_ANSWER = "not started: no answer from"  # begins the error of a job whose hos
 TICK_S = 0.2
 FINAL = (0, Preempted.STATUS, 1, 2)  # statuses after which another start would end in the same way
 EARLY_FINAL = (128 + signal.SIGBUS, 213)  # the same of a job whose ranks have not all joined
-MARK = launcher.MARK.encode()
+MARK = records.MARK.encode()
 # A record, after what mpirun --tag-output or Hydra's -l puts before each line. Other lines with the
 # mark are the user's.
 RECORD = re.compile(
-    rb"(?:\[[^\]\n]*\](?:<std\w+>)?:? ?)?" + MARK + b"(" + launcher.RECORDS.encode() + rb")\n"
+    rb"(?:\[[^\]\n]*\](?:<std\w+>)?:? ?)?" + MARK + b"(" + records.RECORDS.encode() + rb")\n"
 )
-PIPED = re.compile(launcher.RECORDS.encode())
+PIPED = re.compile(records.RECORDS.encode())
 # a text that ends in what may become a record
-BEGUN = re.compile(MARK + rb"(?:[a-z0-9 ]{0,16}|error [^\n]{0,%d})\Z" % launcher.LONGEST_BYTES)
+BEGUN = re.compile(MARK + rb"(?:[a-z0-9 ]{0,16}|error [^\n]{0,%d})\Z" % records.LONGEST_BYTES)
 REASONS = {  # statuses of processes that a signal ended
     128 + signal.SIGKILL: "a process was ended by SIGKILL (out of memory?)",
     128 + signal.SIGBUS: "a process was ended by SIGBUS (is /dev/shm or TMPDIR full?)",
@@ -144,14 +144,14 @@ def run(mpi: Mpi | None, options: Namespace) -> int:
     while True:
         # of this start alone: a rank that is left of an earlier one must not speak for it
         pipe, end_of_ranks = os.pipe2(os.O_NONBLOCK)
-        os.environ[launcher.JOB] = launcher.name_of_pipe(end_of_ranks)
+        os.environ[records.JOB] = records.name_of_pipe(end_of_ranks)
         process = MpirunProcess(build_command(mpi, now), mpi is not None, pipe)
         status, broke_off = process.end(options.elastic)
         for descriptor in (pipe, end_of_ranks):
             os.close(descriptor)
         if process.signal is not None or restarts == options.restarts or not broke_off:
             if status and process.error:
-                launcher.tell_caller(process.error)
+                records.tell_caller(process.error)
             if options.restarts:
                 _end_commits(Path(os.environ[launcher.COMMITS]), is_complete=status == 0)
             return status
@@ -221,7 +221,7 @@ class MpirunProcess:
 
     def __init__(self, argv: Sequence[str], is_mpirun: bool, pipe: int):
         self.signal: int | None = None  # the first one that came, also after the end
-        self.told: set[str] = set()  # by the ranks (`distributed.launcher`)
+        self.told: set[str] = set()  # by the ranks (`distributed.records`)
         self.error = ""  # that they told
         self._is_mpirun = is_mpirun
         self._pipe = pipe  # of records
@@ -404,7 +404,7 @@ def fail(message: str) -> None:
     """Says why there is no job, or none any more."""
     with contextlib.suppress(OSError):  # nobody reads it any more
         print(f"bert-launch: error: {message}", file=sys.stderr, flush=True)
-    launcher.tell_caller(message)
+    records.tell_caller(message)
 
 
 def write(data: bytes) -> None:

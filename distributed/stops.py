@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from distributed import launcher
+from distributed import launcher, records
 from distributed.messages import Messages
 
 
@@ -79,7 +79,7 @@ class Stops:
 
     def _tell(self, record: str) -> None:
         if self._messages.rank == 0:
-            launcher.tell(record)
+            records.tell(record)
 
 
 def signame(number: int) -> str:

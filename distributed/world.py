@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Literal
 
-from distributed import cores, launcher
+from distributed import cores, launcher, records
 from distributed.devices import Device, DeviceSettings, own_cores, use_device
 from distributed.joining import communicator, starting
 from distributed.messages import FirstRankError, Messages
@@ -88,7 +88,7 @@ class World(Messages):
             world.device = own_cores(world) if device is None else use_device(world, device)
             failing.pop_all()
         if world.rank == 0:
-            launcher.tell("joined")
+            records.tell("joined")
         return world
 
     def __enter__(self) -> "World":
@@ -129,7 +129,7 @@ class World(Messages):
             has_all = False
         self.watchdog.stop()
         if self.rank == 0:
-            launcher.tell_end(int(status))
+            records.tell_end(int(status))
         if not has_all:  # MPI_Finalize, which Python would call next, can wait for the dead
             sys.stdout.flush()
             sys.stderr.flush()
@@ -174,6 +174,6 @@ class World(Messages):
             text = f"failed on {self.place}\n{''.join(traceback.format_exception(error))}"
         print(f"{self.program}: {text}", file=sys.stderr, flush=True)
         if message:
-            launcher.tell_error(message)
-        launcher.tell_end(status)
+            records.tell_error(message)
+        records.tell_end(status)
         return status

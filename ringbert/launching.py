@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distributed.launcher import CALLER, COMMAND, TERMINAL, columns, launched_size, name_of_pipe
+from distributed.launcher import COMMAND, TERMINAL, columns, launched_size
+from distributed.records import CALLER, name_of_pipe
 from ringbase.errors import InputError, as_arguments
 from ringbase.files import read_object
 from ringbert.job import PYTHON, LaunchedJob

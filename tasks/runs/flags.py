@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 import ringbase
-from distributed.launcher import FIRST_RANK_S, launched_rank, tell_end, tell_error
+from distributed.launcher import FIRST_RANK_S, launched_rank
+from distributed.records import tell_end, tell_error
 from ringbase.errors import InputError, one_line
 from ringbase.files import SMALL_BYTES, read_text
 from ringbase.secrets import masked
