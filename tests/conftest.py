@@ -93,20 +93,37 @@ def pytest_itemcollected(item):
         item.add_marker(pytest.mark.timeout(0))  # tests/spmd/conftest.py has limits of its own
 
 
+def part_of(nodeid):
+    """What one worker of pytest-xdist gets whole: a file, whose tests share fixtures, all of
+    tests/spmd for one session of ranks, or a single test of SPREAD."""
+    file = nodeid.split("::")[0]
+    if file.startswith("tests/spmd/"):
+        return "tests/spmd"
+    return nodeid if file in SPREAD else file
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """The parts with most slow tests come first, so that at the end, when workers run out of parts,
+    the others have short ones. Not with --seconds, where the order is a choice."""
+    if config.option.seconds is not None or not hasattr(config, "workerinput"):
+        return
+    size = Counter()
+    for item in items:
+        size[part_of(item.nodeid)] += 100 if item.get_closest_marker("slow") else 1
+    items.sort(key=lambda item: -size[part_of(item.nodeid)])
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Each worker of pytest-xdist gets whole files, which share fixtures, or single tests of
-    SPREAD. One of them gets all of tests/spmd for one session of ranks."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Files(LoadScopeScheduling):
+    class Parts(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            file = nodeid.split("::")[0]
-            if file.startswith("tests/spmd/"):
-                return "tests/spmd"
-            return nodeid if file in SPREAD else file
+            return part_of(nodeid)
 
-    return Files(config, log)
+    config.option.loadscopereorder = False  # the workers have sorted them
+    return Parts(config, log)
 
 
 @pytest.fixture

@@ -88,9 +88,9 @@ def test_arguments_that_versions_of_horovod_order_differently_are_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_ranks", [2, 3, 4])
-def test_each_call_gives_numpys_numbers(num_ranks):
-    assert run(launch(num_ranks, *program("horovod_calls.py"))).json()["checks"] > 100
+def test_each_call_gives_numpys_numbers():
+    """On the general number of ranks; tests/soak/horovod has others."""
+    assert run(launch(3, *program("horovod_calls.py"))).json()["checks"] > 100
 
 
 # -- scripts of 2018 to 2022, unchanged ------------------------------------------------------------

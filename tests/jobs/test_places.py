@@ -3,6 +3,7 @@
 Each ends with one line that says what to do, and is not repeated by --restarts.
 """
 
+import json
 import signal
 import subprocess
 import sys
@@ -140,34 +141,52 @@ def test_the_doctor_finds_them(tmp_path):
     assert "bert-squad" in lost.stdout.partition("!! MPI ")[2], lost
 
 
-JOINS = """
-from distributed.devices import visible_gpus
+# Imports TensorFlow once, before it looks at any device, and looks in a process for each of CASES:
+# [the device files that appear, CUDA_VISIBLE_DEVICES].
+LOOKS = """
+import json, os, pathlib, sys
+from distributed.devices import imported_tensorflow, visible_gpus
 from ringbase.errors import InputError
-try:
-    print(visible_gpus("auto"))
-except InputError as error:
-    print(error)
+
+def what_is_seen(names, variable):
+    os.environ["CUDA_VISIBLE_DEVICES"] = variable
+    for name in names:
+        pathlib.Path("/dev", name).touch()
+    try:
+        return visible_gpus("auto")
+    except InputError as error:
+        return str(error)
+
+imported_tensorflow()
+for names, variable in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+        print(json.dumps(what_is_seen(names, variable)), flush=True)
+        os._exit(0)
+    os.wait()
+    for name in names:
+        pathlib.Path("/dev", name).unlink()
 """
 
 
-def test_a_gpu_that_does_not_answer_is_no_cpu(tmp_path):
+def test_a_gpu_that_does_not_answer_is_no_cpu():
     """Whichever device file a container was given, or WSL's; unless somebody hides it."""
-    files = "null", "zero", "urandom", "random"
-
-    def found(*names, **variables):
-        script = "mount -t tmpfs tmpfs /mnt"
-        for name in files:
-            script += f" && touch /mnt/{name} && mount --bind /dev/{name} /mnt/{name}"
-        script += f" && touch {' '.join(f'/mnt/{name}' for name in ('x', *names))}"
-        script += ' && ln -s /proc/self/fd /mnt/fd && mount --move /mnt /dev && exec "$@"'
-        python = [sys.executable, "-c", JOINS]
-        return run(["unshare", "--mount", "sh", "-c", script, "sh", *python], **variables).stdout
-
-    for names in ["nvidia3"], ["nvidia0", "nvidiactl"], ["nvidiactl"], ["dxg"]:
-        assert f"cannot use the GPU /dev/{names[0]}" in found(*names, CUDA_VISIBLE_DEVICES="0")
-    for value in "", "-1", "NoDevFiles", "none", "void":
-        assert found("nvidia0", CUDA_VISIBLE_DEVICES=value) == "[]\n"
-    assert found("nvidia-uvm", CUDA_VISIBLE_DEVICES="0") == "[]\n"  # of no GPU
+    silent = ["nvidia3"], ["nvidia0", "nvidiactl"], ["nvidiactl"], ["dxg"]
+    hiding = "", "-1", "NoDevFiles", "none", "void"
+    cases = [(names, "0") for names in silent]
+    cases += [(["nvidia0"], value) for value in hiding]
+    cases += [(["nvidia-uvm"], "0")]  # of no GPU
+    script = "mount -t tmpfs tmpfs /mnt"
+    for name in "null", "zero", "urandom", "random":
+        script += f" && touch /mnt/{name} && mount --bind /dev/{name} /mnt/{name}"
+    script += ' && ln -s /proc/self/fd /mnt/fd && mount --move /mnt /dev && exec "$@"'
+    python = [sys.executable, "-c", LOOKS, json.dumps(cases)]
+    done = run(["unshare", "--mount", "sh", "-c", script, "sh", *python])
+    assert done.status == 0, done
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == len(cases), done
+    for names, error in zip(silent, found[: len(silent)], strict=True):
+        assert f"cannot use the GPU /dev/{names[0]}" in error
+    assert found[len(silent) :] == [[]] * (len(hiding) + 1)
 
 
 def test_an_image_without_grep(tmp_path):

@@ -192,11 +192,10 @@ def test_the_message_is_what_a_rank_told_and_not_what_is_printed(ranks, tmp_path
     told = tmp_path / "told.py"
     told.write_text(
         "import sys\n"
-        "from distributed.devices import DeviceSettings\n"
         "from distributed.world import World\n"
         "from ringbase.errors import InputError\n"
         "print('bert-squad: error: only printed', file=sys.stderr)\n"
-        "with World.join(DeviceSettings(), 'told'):\n"
+        "with World.join(None, 'told'):\n"
         "    raise InputError('bad\\n한' + 2000 * '국')\n"
     )
     printed = tmp_path / "printed.py"

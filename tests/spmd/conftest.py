@@ -46,11 +46,34 @@ def pytest_generate_tests(metafunc):
         )
 
 
+class Reports:
+    """What a rank has written about its tests. Each line of its file is read once."""
+
+    def __init__(self, path):
+        self.path, self.read_bytes, self.reports = path, 0, []
+
+    def of(self, name):
+        """The reports of a test, as far as there are some by now."""
+        self.read_on()
+        return [report for report in self.reports if report["nodeid"] == name]
+
+    def read_on(self):
+        if not self.path.exists() or self.path.stat().st_size == self.read_bytes:
+            return
+        with self.path.open("rb") as file:
+            file.seek(self.read_bytes)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]  # a line may be half-written
+        self.read_bytes += len(whole)
+        self.reports += map(json.loads, whole.splitlines())
+
+
 class Ranks:
     """The running ranks, as their parent sees them."""
 
     def __init__(self, names):
         self.folder, self.remaining = Path(tempfile.mkdtemp(prefix="ringbert-spmd-")), names
+        self.reports = [Reports(self.folder / f"rank-{rank}") for rank in range(NUM_RANKS)]
         (self.folder / "tests").write_text("\n".join(names))
         options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "", "-o", "timeout=0"]
         options += ["-o", f"faulthandler_timeout={TEST_S - 20}"]
@@ -67,16 +90,6 @@ class Ranks:
             self.process = subprocess.Popen(command, env=variables, cwd=ROOT, **streams)
         self.end_s = time.monotonic() + START_S
 
-    def reports_of(self, name):
-        """What each rank has written about a test."""
-        reports = []
-        for path in (self.folder / f"rank-{rank}" for rank in range(NUM_RANKS)):
-            lines = path.read_text().split("\n")[:-1] if path.exists() else []
-            reports.append(
-                [report for report in map(json.loads, lines) if report["nodeid"] == name]
-            )
-        return reports
-
     def run(self):
         """Rank 0's reports of the next test. Raises AssertionError, with what the ranks say, if one
         fails."""
@@ -84,7 +97,7 @@ class Ranks:
         self.end_s = max(self.end_s, time.monotonic()) + TEST_S
         while True:
             is_late = self.process.poll() is not None or time.monotonic() > self.end_s
-            reports = self.reports_of(name)
+            reports = [own.of(name) for own in self.reports]
             failed = [
                 report["longrepr"]
                 for own in reports
@@ -103,7 +116,7 @@ class Ranks:
                 raise AssertionError(
                     "\n".join([*failed, f"no end on ranks {missing}; the output:\n{output}"])
                 )
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def stop(self):
         self.process.terminate()

@@ -1,5 +1,5 @@
-"""Horovod's own tests of its TensorFlow API on two ranks, with `ringbert.horovod` under Horovod's
-name.
+"""Each call of hvd on two and four ranks; Horovod's own tests of its TensorFlow API on two ranks,
+with `ringbert.horovod` under Horovod's name.
 
 ../shared/horovod holds them, unedited, and the program that runs them; they are not a part of this
 project.
@@ -10,12 +10,18 @@ import os
 import sys
 
 import pytest
-from harness.jobs import run
+from harness.jobs import launch, program, run
 from harness.mpi import ROOT
 
 FOLDER = ROOT.parent / "shared" / "horovod"
 # docs/horovod.md names these, with the reason of each.
 EXCEPTIONS = {"test_horovod_syncbn_cpu", "test_partial_distributed_gradient_tape"}
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_each_call_gives_numpys_numbers(num_ranks):
+    """`.ci/run` has three ranks."""
+    assert run(launch(num_ranks, *program("horovod_calls.py"))).json()["checks"] > 100
 
 
 @pytest.mark.skipif(not FOLDER.exists(), reason=f"{FOLDER} is not there")
