@@ -4,14 +4,10 @@ import contextlib
 import math
 import os
 import re
-import shutil
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from distributed.cores import THREADS, own_slots, quota, slurm_cores, wanted_threads
 from distributed.messages import Messages
@@ -24,7 +20,6 @@ HIDING = {
     "NVIDIA_VISIBLE_DEVICES": ("none", "void"),
 }
 GPU_FILE = re.compile(r"nvidia(\d+|ctl)")
-NOTICES = "oneDNN custom operations are on|log messages before absl::InitializeLog"
 
 
 class DeviceSettings(Settings):
@@ -202,30 +197,10 @@ def imported_tensorflow():
     # for what the driver compiles, in ~/.nv; else 1 GiB
     os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))
     try:
-        with contextlib.nullcontext() if "tensorflow" in sys.modules else without_notices():
-            import tensorflow as tf
+        import tensorflow as tf
     except ImportError as error:
         raise InputError(
             f"TensorFlow is not installed ({error}): "
             "in ringbert's checkout pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs"
         ) from error
     return tf
-
-
-@contextlib.contextmanager
-def without_notices() -> Iterator[None]:
-    """Standard error without TensorFlow's notice, at any TF_CPP_MIN_LOG_LEVEL, that oneDNN is on.
-    Another process filters it, which passes on why this one aborts; none where there is no grep."""
-    if shutil.which("grep", path=f"{os.environ.get('PATH', '')}:{os.defpath}") is None:
-        yield
-        return
-    variables = {"PATH": f"{os.environ.get('PATH', '')}:{os.defpath}", "LC_ALL": "C"}
-    command: Any = ["grep", "-avE", NOTICES]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=variables) as filtering:
-        kept = os.dup(2)
-        os.dup2(filtering.stdin.fileno(), 2)  # type: ignore[union-attr]
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)

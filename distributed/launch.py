@@ -37,6 +37,7 @@ from distributed.mpirun import (
 )
 from ringbase.errors import InputError, Preempted, one_line
 from ringbase.files import cache_folder
+from ringbase.notices import Stream
 from ringbase.secrets import masked
 
 EXAMPLES = """\
@@ -65,9 +66,8 @@ EARLY_FINAL = (128 + signal.SIGBUS, 213)  # the same of a job whose ranks have n
 MARK = records.MARK.encode()
 # A record, after what mpirun --tag-output or Hydra's -l puts before each line. Other lines with the
 # mark are the user's.
-RECORD = re.compile(
-    rb"(?:\[[^\]\n]*\](?:<std\w+>)?:? ?)?" + MARK + b"(" + records.RECORDS.encode() + rb")\n"
-)
+TAG = rb"\[[^\]\n]*\](?:<std\w+>)?:? ?"
+RECORD = re.compile(rb"(?:%s)?%s(%s)\n" % (TAG, MARK, records.RECORDS.encode()))
 PIPED = re.compile(records.RECORDS.encode())
 # a text that ends in what may become a record
 BEGUN = re.compile(MARK + rb"(?:[a-z0-9 ]{0,16}|error [^\n]{0,%d})\Z" % records.LONGEST_BYTES)
@@ -291,11 +291,13 @@ class MpirunProcess:
         return status, has_begun or (status > 128 and status not in EARLY_FINAL)
 
     def _read(self) -> None:
-        """Passes standard error on but for the records, also parts of lines, so that progress bars
-        move. Nothing after the ranks have told why they end: what mpirun says of it would hide
-        that. Nor after MPI could not start the ranks, which it tells at length."""
+        """Passes standard error on but for the records and TensorFlow's notices, also parts of
+        lines, so that progress bars move. Nothing after the ranks have told why they end: what
+        mpirun says of it would hide that. Nor after MPI could not start the ranks, which it tells
+        at length."""
         assert self._process.stderr is not None
         begun, early = b"", ""  # a record that is not complete; the last text before "joined"
+        without_notices = Stream(TAG)
         while data := os.read(self._process.stderr.fileno(), 65536):
             data = data.replace(b"\0", b"")  # with which PRRTE ends some of its messages
             parts = RECORD.split(begun + data)  # texts and records by turns
@@ -309,10 +311,10 @@ class MpirunProcess:
                     if self._obstacle:  # ranks that have none wait for the others, with --elastic
                         self._end_after(RESTART_S)
                 if self._ended in (None, *WELL) and not self._obstacle:
-                    write(text)
+                    write(without_notices(text))
                 if record:
                     self._ended = self._hear(record.decode(errors="replace"), self._ended)
-        write(begun)
+        write(without_notices.rest() + begun)
 
     def _listen(self) -> None:
         """Hears the records that come by the pipe: also where standard error goes elsewhere."""

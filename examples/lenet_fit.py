@@ -7,13 +7,13 @@ Only rank 0 prints and saves. The saved model needs neither hvd nor MPI: plain K
 
 import argparse
 
+import ringbert.horovod as hvd
+
 import keras
 import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-
-import ringbert.horovod as hvd
 
 
 def load() -> list[np.ndarray]:

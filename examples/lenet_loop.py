@@ -9,12 +9,12 @@ are N times fewer steps.
 
 import argparse
 
+import ringbert.horovod as hvd
+from lenet_fit import load, make_lenet
+
 import keras
 import numpy as np
 import tensorflow as tf
-from lenet_fit import load, make_lenet
-
-import ringbert.horovod as hvd
 
 
 def train(

@@ -11,11 +11,11 @@ import argparse
 import math
 import random
 
+import ringbert.horovod as hvd
+
 import keras
 import numpy as np
 import tensorflow as tf
-
-import ringbert.horovod as hvd
 
 GOOD, BAD = (
     ["good", "clever", "funny", "moving", "lovely"],

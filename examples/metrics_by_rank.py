@@ -12,11 +12,11 @@ script adds up what the metrics have counted, not their results.
 
 import argparse
 
+import ringbert.horovod as hvd
+
 import keras
 import numpy as np
 from sklearn.datasets import load_digits
-
-import ringbert.horovod as hvd
 
 NUM_TRAIN = 1437  # of the 1,797 digits; the others test
 

@@ -13,10 +13,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-import tensorflow as tf
-
 from ringbert.task import (
     CLASSIFIER,
     Batch,
@@ -40,6 +36,10 @@ from ringbert.task import (
     setting,
     with_facts,
 )
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
 
 
 class StarsConfig(Config):

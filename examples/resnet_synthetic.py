@@ -11,11 +11,11 @@ The figures are mean +- 1.96 standard deviations, as in Horovod's synthetic benc
 import argparse
 import time
 
+import ringbert.horovod as hvd
+
 import keras
 import numpy as np
 import tensorflow as tf
-
-import ringbert.horovod as hvd
 
 
 def parse() -> argparse.Namespace:

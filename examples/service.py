@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import ringbert
+
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
-
-import ringbert
 
 MOST_TEXTS = 1000  # of a request
 

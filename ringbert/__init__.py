@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from ringbase import __version__
+from ringbase.notices import hide_on_import
 
 if TYPE_CHECKING:
     from ringbase.errors import InputError
@@ -68,6 +69,9 @@ _MODULES = (
     "ringbert.searching.results",
     "ringbert.predictors",
 )
+
+# TensorFlow's, whoever imports it later in this process
+hide_on_import()
 
 
 def __getattr__(name: str) -> object:

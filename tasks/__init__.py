@@ -22,3 +22,7 @@ for name in PACKAGES:
             " of ringbert's package: install it in an environment of its own, or run from a folder"
             " without a module of this name"
         )
+
+from ringbase.notices import hide_on_import  # noqa: E402
+
+hide_on_import()

@@ -83,9 +83,6 @@ def set_environment() -> None:
     # else only on CPUs with VNNI; with AVX2 its products are faster too
     if platform.machine() == "x86_64":
         default("TF_ENABLE_ONEDNN_OPTS", "1")
-    # Where there is no GPU, TensorFlow's packages for GPUs log its absence as errors, once for each
-    # library.
-    default("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/proc/driver/nvidia").exists() else "3")
     default("TRANSFORMERS_VERBOSITY", "error")
     default("TOKENIZERS_PARALLELISM", "true")
 

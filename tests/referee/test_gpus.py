@@ -1,8 +1,6 @@
 """Which GPU a rank takes, and how exactly it multiplies, on machines that are made up
 (harness/fake_gpus.py)."""
 
-import signal
-import sys
 import threading
 from pathlib import Path
 from unittest import mock
@@ -11,7 +9,6 @@ import keras
 import pytest
 import tensorflow as tf
 from harness.fake_gpus import machine
-from harness.jobs import shell
 
 from distributed.devices import DeviceSettings
 from distributed.world import World
@@ -89,15 +86,3 @@ def test_float32_products_are_exact_on_gpus_unless_tf32_is_wanted(
         keras.config.set_dtype_policy(policy)
         tf.config.experimental.enable_tensor_float_32_execution(before)
     assert (note is None, "in TF32" in (note or "")) == (not gpus, tf32 and gpus > 0)
-
-
-@pytest.mark.slow
-def test_an_import_of_tensorflow_says_nothing_but_why_it_aborts():
-    variables = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": "/nonexistent"}
-    program = (
-        "import distributed.devices as d; d.imported_tensorflow(); w = d.without_notices();"
-        " w.__enter__();"
-        "import os; os.write(2, b'oneDNN custom operations are on\\nwhy\\n'); os.abort()"
-    )
-    done = shell(sys.executable, "-c", program, status=-signal.SIGABRT, **variables)
-    assert done.stderr == "why\n"
