@@ -112,7 +112,8 @@ def main(arguments: list[str]) -> None:
         subprocess.run(tools, check=True)
         build = [python, "-m", "build", "--outdir", str(options.output_dir)]
         subprocess.run([*build, str(folder / "source")], check=True, stdout=subprocess.DEVNULL)
-        files = sorted(map(str, options.output_dir.iterdir()))
+        # not all that is there: setuptools' temporary folder was once still listed
+        files = [str(path) for path in sorted(options.output_dir.glob("ringbert-*"))]
         subprocess.run([python, "-m", "twine", "check", "--strict", *files], check=True)
 
 

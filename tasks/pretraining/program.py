@@ -7,13 +7,14 @@ The shards come from `bert-corpus build`, or are Google's TFRecord files. Start 
 
 from typing import Any
 
+from ringbase.secrets import masked
 from tasks.pretraining.definition import PROGRAM
 from tasks.pretraining.evaluation import Evaluation
 from tasks.pretraining.naming import Named
 from tasks.pretraining.settings import COMMAND, PretrainingConfig
 from tasks.pretraining.shards import Source, open_rows
 from tasks.pretraining.task import head_of
-from tasks.runs.details import REPORT, RUN
+from tasks.runs.details import REPORT, RUN, SCORED_ON
 from tasks.runs.environment import result_file
 from tasks.runs.execute.evaluate import write_eval_results
 from tasks.runs.execute.facts import facts_of
@@ -70,6 +71,7 @@ def run_pretraining(config: PretrainingConfig, job: Job) -> dict[str, float]:
         figures = dict(held_out.measure())
         loss = sum(value for name, value in figures.items() if name.endswith("_loss"))
         write_eval_results(job.run, {**figures, "loss": loss, "global_step": steps})
+        facts[SCORED_ON] = [masked(f"{source.flag} {source}")]
         if not config.do_train:
             facts[RUN] = facts_of(one.spec, one.job, task)
         if start.tokenizer:

@@ -10,6 +10,7 @@ from ringbase.files import read_object
 from ringbase.secrets import masked
 from tasks.runs import history
 from tasks.runs.commands import command_of
+from tasks.runs.details import SCORED_ON
 from tasks.runs.environment import result_file
 from tasks.runs.rows.memory import in_words
 
@@ -41,6 +42,7 @@ def card_of(folder: Path) -> str:
         f"{trained} from {base or 'initial values'}.",
         "## Scores",
         _table(scores) if scores else "Not measured.",
+        *_scored_on(run, result),
         "## Training",
         "\n".join(_training(folder, run, result)),
         "## Use",
@@ -99,6 +101,11 @@ def _table(scores: Mapping[str, float]) -> str:
     lines = ["| score | value |", "|---|---|"]
     lines += [f"| {name} | {value:.6g} |" for name, value in scores.items()]
     return "\n".join(lines)
+
+
+def _scored_on(run: Mapping, result: Mapping) -> Iterator[str]:
+    if names := result.get(SCORED_ON):
+        yield in_words(f"Scored on {', '.join(names)}.", run.get("in_memory", {}))
 
 
 def _training(folder: Path, run: Mapping, result: Mapping) -> Iterator[str]:

@@ -12,6 +12,7 @@ import numpy as np
 
 REPORT = "report"  # the key
 RUN = "run"  # in predict_result.json: what was run
+SCORED_ON = "scored_on"  # in both: the data that the scores are of, by flag and file
 MOST_ROWS = 12  # of a table of examples
 SHORT_TEXT = 30  # characters of a label, an id, a word
 MOST_LABELS = 40  # of a matrix

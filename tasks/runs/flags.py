@@ -156,8 +156,11 @@ def parse_command(
 
 def help_of(fields: Sequence[Field], prog: str, description: str) -> str:
     """Usage, description, the flags by group (required ones at the top of theirs), and notes."""
-    positional = [field.name.upper() for field in fields if field.is_positional]
-    command = " ".join([prog, *positional])
+    command = prog
+    for field in fields:
+        if field.is_positional:
+            name = field.name.upper()
+            command += f" {name}" if field.is_required else f" [{name}]"
     parser = argparse.ArgumentParser(
         usage=f"{command} [--config FILE.toml] [--flag=value ...]",
         description=description,

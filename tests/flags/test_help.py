@@ -43,6 +43,9 @@ for program, place in {PROJECT["scripts"]}.items():
     done = shell(sys.executable, "-c", code)
     assert done.stderr.splitlines() == [f"{program} 0" for program in PROJECT["scripts"]]
     assert [name for name in PROJECT["scripts"] if f"usage: {name}" not in done.stdout] == []
+    # what may be left out is in brackets
+    assert "usage: bert-search [SPACE] [--config" in done.stdout
+    assert "usage: bert-export FOLDER OUT [--config" in done.stdout
 
 
 def test_help_lists_each_flag_with_its_default_and_fits_the_terminal(monkeypatch):

@@ -13,8 +13,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from distributed.plan import make_plan
 from distributed.run import Run
 from ringbase.files import read_object
+from ringbase.secrets import masked
 from ringbase.settings import changing
-from tasks.runs.details import RUN
+from tasks.runs.details import RUN, SCORED_ON
 from tasks.runs.environment import result_file
 from tasks.runs.execute.evaluate import Evaluation, Results, write_mistakes, write_predictions
 from tasks.runs.execute.facts import facts_of
@@ -33,7 +34,7 @@ from tasks.runs.resolve.command import (
 from tasks.runs.resolve.past import MODEL, TASK_FILE
 from tasks.runs.resolve.plan import planned
 from tasks.runs.resolve.spec import RunSpec, Start
-from tasks.runs.rows.reader import Readings
+from tasks.runs.rows.reader import Readings, Source
 from tasks.runs.rows.sets import DataSet, Sets, open_set
 from tasks.runs.rows.texts import Tokenization
 from tasks.runs.settings import FineTuningConfig, ProgramConfig
@@ -181,6 +182,11 @@ class Outcome:
     scores: Scores = field(default_factory=dict)
     evaluated: Results = field(default_factory=dict)
 
+    def add_scored(self, *sources: Source) -> None:
+        """Notes of which data the scores are."""
+        names = [masked(str(source)) for source in sources]
+        self.facts[SCORED_ON] = [*self.facts.get(SCORED_ON, ()), *names]
+
 
 def run_once(
     trainer: Trainer | None,
@@ -239,6 +245,7 @@ def evaluate(outcome: Outcome, evaluation: Evaluation, one: SeedRun) -> None:
     learned = evaluation.written(job.run, outcome.scores, outcome.steps)
     details = job.world.on_first(evaluation.details, task.taught(learned))
     outcome.facts |= {"scored": evaluation.key} | learned | details
+    outcome.add_scored(*(data.source for data in evaluation.sets))
     if one.trains and learned:  # a model that is complete keeps what it has learned
         outcome.task = task.taught(learned)
         job.run.write_json(f"{MODEL}/{TASK_FILE}", {**outcome.task.settings, **learned})
@@ -264,6 +271,7 @@ def predict_sets(
             results = evaluation.predictor.results(task, data, batch_size)
             if found := world.on_first(task.scores, "predict", data, results):
                 outcome.scores |= found
+                outcome.add_scored(data.source)
                 # mistakes.jsonl has those of the dev set
                 name = f"predict_mistakes{data.suffix}.jsonl"
                 world.on_first(write_mistakes, run, task, data, results, name)

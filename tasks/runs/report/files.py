@@ -18,7 +18,7 @@ from ringbase.files import read_json, read_object
 from ringbase.secrets import masked
 from ringbase.settings import fields_of, made
 from tasks.runs import history
-from tasks.runs.details import REPORT, RUN, Section
+from tasks.runs.details import REPORT, RUN, SCORED_ON, Section
 from tasks.runs.environment import result_file
 
 FILES = ("run.json", "metrics.jsonl", "step_times.json")
@@ -41,6 +41,7 @@ class RunFiles(NamedTuple):
       step_times: of each rank, the seconds of the parts of a step.
       sections: what the program shows of its predictions (tasks/runs/details.py).
       metric: the score whose highest value is best, if the program names one.
+      scored_on: the data that its scores are of, by flag and file.
       kept: after how many steps the model is that was kept; None before the end.
       in_memory: what to say of data in memory, by the paths of their files.
       group: runs of several seeds have their folder's name in common.
@@ -64,6 +65,7 @@ class RunFiles(NamedTuple):
     sections: Sequence[Section] = ()
     seconds: float | None = None  # of all starts that trained, each from the start of its ranks
     starts: Sequence[history.Entry] = ()  # its history
+    scored_on: Sequence[str] = ()
     kept: int | None = None
     in_memory: Mapping[str, str] = {}
 
@@ -225,11 +227,13 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
     files = [folder / result_file(trains) for trains in (True, False)]
     scores = seconds = kept = None
     sections: Sequence[Section] = ()
+    scored_on: Sequence[str] = ()
     for file in reversed(files):  # a training's come first
         if file.is_file():
             result = read_object(file)
             seconds, kept = result.get("seconds"), result.get("steps")
             sections = result.get(REPORT) or sections
+            scored_on = result.get(SCORED_ON) or scored_on
             scores = scores_in(result, file) or scores or {}
     return RunFiles(
         name,
@@ -250,6 +254,7 @@ def read_run(folder: Path, name: str, group: str = "") -> RunFiles:
         sections=sections,
         seconds=seconds,
         starts=starts,
+        scored_on=scored_on,
         kept=kept,
         in_memory=run.get("in_memory", {}),
     )
@@ -274,5 +279,6 @@ def read_evaluation(folder: Path, name: str, group: str = "") -> RunFiles:
         sections=result.get(REPORT, ()),
         seconds=result["seconds"],
         starts=starts,
+        scored_on=result.get(SCORED_ON, ()),
         in_memory=run.get("in_memory", {}),
     )

@@ -410,6 +410,7 @@ def facts_of(run: RunFiles) -> dict[str, str]:
         "model": ", ".join(names_of(run, "model")),
         "weights from": run.start,
         "data": ", ".join(names_of(run, "data")),
+        "scored on": in_words(", ".join(run.scored_on), run.in_memory),
         "corpora": ", ".join(seen(run)),
         "started": date(run.began_s),
         "took": duration(run.seconds),
