@@ -54,8 +54,8 @@ def print_plan(prog: str, program: Any, config: Any) -> NoReturn:
 def start(prog: str, module: str, config: Any) -> None:
     """Imports a program on all ranks at once, not while they wait for each other, and calls its
     `run`."""
-    # The collector would look again and again at what an import makes and keeps (a tenth of a
-    # start's CPU time), and Keras would import packages that no program needs (a quarter):
+    # The collector would look again and again at what an import makes and keeps (a fifth of a
+    # start's CPU time), and Keras would import packages that no program needs (another quarter):
     # docs/log/2026-11.md, "Time to the first step".
     gc.disable()
     set_environment()
