@@ -2,13 +2,10 @@
 files."""
 
 import os
-import sys
 
 # Some containers forbid Python to keep compiled modules. Each program that a test starts would then
-# compile TensorFlow's anew: 6 of its 10 seconds.
+# compile TensorFlow's anew: 6 of its 10 seconds. This process is told below.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
-
 os.environ["KERAS_BACKEND"] = "tensorflow"
 # tolerances are those of the CPU; tests of GPUs set it
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -17,6 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -26,6 +24,7 @@ import pytest
 from bert import set_xla_flags
 
 set_xla_flags()
+sys.dont_write_bytecode = False
 
 # A shell's background job ignores Ctrl-C, and so would all processes that tests start in it and
 # interrupt.

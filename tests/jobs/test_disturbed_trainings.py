@@ -145,31 +145,17 @@ def test_a_killed_training_starts_again_from_its_checkpoint(folder, undisturbed)
     assert_same_training(done, folder, undisturbed, survivors=2)
 
 
-def stop(folder, ranks, request):
-    """Starts a training, asks it to stop after some steps, and checks that it has saved."""
-    with started(launch(ranks, *program("training.py", folder))) as job:
-        job.wait_for(lambda: num_steps(folder) > 3)
-        request(job)
+def test_sigusr1_saves_and_stops_and_the_next_start_goes_on(tmp_path, undisturbed):
+    """On another number of ranks. tests/jobs/test_stops.py has the other signals."""
+    with started(launch(2, *program("training.py", tmp_path))) as job:
+        job.wait_for(lambda: num_steps(tmp_path) > 3)
+        job.process.send_signal(signal.SIGUSR1)
         done = job.end()
     assert (done.status, "Traceback" in done.stderr) == (75, False), done
-    assert re.search(rf"saved after step {num_steps(folder)} of {STEPS}", done.stderr), done
-    assert f"rows-{14 * num_steps(folder):012}" in os.listdir(folder / "checkpoints")
-
-
-def test_sigusr1_saves_and_stops_and_the_next_start_goes_on(tmp_path, undisturbed):
-    """On another number of ranks."""
-    stop(tmp_path, 2, lambda job: job.process.send_signal(signal.SIGUSR1))
+    assert re.search(rf"saved after step {num_steps(tmp_path)} of {STEPS}", done.stderr), done
+    assert f"rows-{14 * num_steps(tmp_path):012}" in os.listdir(tmp_path / "checkpoints")
     (tmp_path / "fast").touch()
     assert_same_training(run(program("training.py", tmp_path)), tmp_path, undisturbed, survivors=1)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "stops"),
-    [(2, lambda job: job.process.terminate()), (1, lambda job: job.press_ctrl_c())],
-    ids=["SIGTERM to the launcher", "Ctrl-C to one process"],
-)
-def test_what_ends_a_process_saves_first(tmp_path, ranks, stops):
-    stop(tmp_path, ranks, stops)
 
 
 def num_steps(folder):

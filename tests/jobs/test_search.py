@@ -291,19 +291,19 @@ def test_from_python(tmp_path, monkeypatch):
     refused(lambda: ringbert.search(job, {"rate": [1]}, ranks_per_trial=2), "ranks_per_trial", "1")
 
 
-def test_four_gpus_are_seen_once_each(tmp_path):
+def test_three_gpus_are_seen_once_each(tmp_path):
     """On a machine that is made up (harness/fake_gpus.py)."""
     folder = tmp_path / "search"
-    space = {"rate": [0.1, 0.2, 0.3, 0.4]}
-    variables = {**VARIABLES, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
-    command = search(folder, space=space, command=["--gpus=4", "--pause=1"], options=("-np=4",))
+    space = {"rate": [0.1, 0.2, 0.3]}
+    variables = {**VARIABLES, "CUDA_VISIBLE_DEVICES": "0,1,2"}
+    command = search(folder, space=space, command=["--gpus=3", "--pause=1"], options=("-np=3",))
     shell(*command, **variables)
     places = [place for trial in trials_in(folder) for place in lines_in(trial / "places")]
-    assert sorted(place["gpus"] for place in places) == [[f"0000:0{n}:00.0"] for n in range(4)]
-    few = search(tmp_path / "few", space={"rate": [0.1]}, command=["--gpus=2"], options=("-np=4",))
+    assert sorted(place["gpus"] for place in places) == [[f"0000:0{n}:00.0"] for n in range(3)]
+    few = search(tmp_path / "few", space={"rate": [0.1]}, command=["--gpus=2"], options=("-np=3",))
     done = run(few, **variables)
     assert done.status == 1
-    assert "4 slots of this machine would share 2 GPUs" in done.stdout
+    assert "3 slots of this machine would share 2 GPUs" in done.stdout
 
 
 @pytest.mark.skipif(available() is not None, reason=available() or "")

@@ -60,15 +60,17 @@ def has_saved(done, out, step):
     return state_of(out, step)
 
 
-@pytest.mark.parametrize(("ranks", "number"), [(1, signal.SIGINT), (2, signal.SIGTERM)])
-def test_a_stop_in_an_evaluation_saves_and_the_evaluation_is_repeated(
-    flags, tmp_path, ranks, number
-):
+@pytest.mark.parametrize(
+    ("ranks", "stop"),
+    [(1, lambda job: job.press_ctrl_c()), (2, lambda job: job.process.terminate())],
+    ids=["Ctrl-C to one process", "SIGTERM to the launcher"],
+)
+def test_a_stop_in_an_evaluation_saves_and_the_evaluation_is_repeated(flags, tmp_path, ranks, stop):
     out = tmp_path / "out"
     flags = [*flags, "--do_eval", "--eval_steps=5", "--num_train_steps=6"]
     with started(training(out, *flags, ranks=ranks)) as job:
         job.wait_for(lambda: 5 in steps_in(out))  # after which it evaluates
-        job.process.send_signal(number)
+        stop(job)
         state = has_saved(job.end(), out, 5)
     assert state["evaluated"] == 0
     shell(*training(out, *flags, ranks=ranks))
@@ -86,16 +88,22 @@ def test_sigterm_to_one_of_the_ranks_saves(flags, tmp_path):
     has_saved(done, out, max(steps_in(out)))
 
 
-def test_timeouts_two_signals_are_one_request(flags, tmp_path):
-    """`timeout` signals its child, and then its group: the child again."""
+def test_timeouts_two_signals_are_one_request_also_where_standard_error_goes_elsewhere(
+    flags, tmp_path
+):
+    """`timeout` signals its child, and then its group: the child again. Records, not what is
+    printed, say that the ranks can save, and that they have."""
     out = tmp_path / "out"
-    with started(training(out, *flags, "--num_train_steps=5000", ranks=2)) as job:
+    arguments = f"--mpi-args=--output file={tmp_path}/log"
+    one = training(out, *flags, "--num_train_steps=5000")
+    with started(launch(2, *one, flags=(arguments,))) as job:
         job.wait_for(lambda: len(steps_in(out)) > 3)
         job.process.terminate()
         time.sleep(0.01)
         job.process.terminate()
         done = job.end()
-    has_saved(done, out, max(steps_in(out)))
+    assert done.status == 75, done
+    assert state_of(out, max(steps_in(out)))
 
 
 def test_a_repeated_signal_does_not_kill_what_has_stopped_and_is_ending(flags, tmp_path):
@@ -160,19 +168,6 @@ def test_a_scripts_own_handler_stays(tmp_path):
     )
     shell(*launch(2, sys.executable, script))
     shell(sys.executable, script)
-
-
-def test_records_come_where_standard_error_goes_elsewhere(flags, tmp_path):
-    """They say that the ranks can save, and that they have."""
-    out = tmp_path / "out"
-    arguments = f"--mpi-args=--output file={tmp_path}/log"
-    one = training(out, *flags, "--num_train_steps=5000")
-    with started(launch(2, *one, flags=(arguments,))) as job:
-        job.wait_for(lambda: len(steps_in(out)) > 3)
-        job.process.send_signal(signal.SIGINT)
-        done = job.end()
-    assert done.status == 75, done
-    assert state_of(out, max(steps_in(out)))
 
 
 def test_a_users_lines_with_our_mark_are_shown(tmp_path):

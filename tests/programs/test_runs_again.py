@@ -381,8 +381,9 @@ def test_a_constant_rate_goes_on_after_its_end(flags, tmp_path):
     assert weights_in(tmp_path / "longer/model") == weights_in(tmp_path / "whole/model")
 
 
-# Starts one after the other, each in a process of its own, with one import of TensorFlow. Arguments:
-# the run's folder, and for each start SLURM_RESTART_COUNT, or "-" for one outside of Slurm.
+# Starts one after the other, each in a process of its own, with one import of TensorFlow.
+# Arguments: the run's folder, and for each start SLURM_RESTART_COUNT, or "-" for one outside of
+# Slurm.
 EARLY = """
 import gc, os, sys
 from ringbase.errors import Stopped

@@ -168,12 +168,18 @@ def data(world):
     return world.on_first(make_data)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_training_is_one_ranks(program, world, data, folder):
     """Spans; labels with class weights; masked words and next sentences, of which ranks have
     unequal numbers; pairs with hard negatives, which are negatives of the pairs of all ranks."""
     compare_training(program, BERT, world, data, folder)
+
+
+@pytest.mark.ranks(2)
+def test_training_on_two_ranks_is_one_ranks(world, data, folder):
+    """Of one program: tests/spmd/test_step.py has the step of all on one, two and three ranks."""
+    compare_training("squad", BERT, world, data, folder)
 
 
 @pytest.mark.ranks(3)
@@ -246,7 +252,7 @@ def test_a_run_goes_on_from_another_number_of_ranks(world, data, folder):
     world.on_first(lambda: assert_same_training(folder / "run", of_one_rank("squad", data, BERT)))
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize(
     ("program", "files"),
     [
