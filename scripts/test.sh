@@ -19,7 +19,8 @@ if [[ ${1:-} == --changed ]]; then
   shift
   mode="--changed "
   [[ -n ${VIRTUAL_ENV:-} ]] || PATH=$PWD/${RINGBERT_VENV:-.venv}/bin:$PATH
-  python -c 'import keras, pytest, pytest_timeout, xdist' ||
+  found='import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1:])))'
+  python -c "$found" keras tensorflow pytest pytest_timeout xdist ||
     { echo "error: no environment for tests is active: scripts/test.sh makes one in .venv" >&2; exit 1; }
   mapfile -t chosen < <(python scripts/changed_tests.py)
   if ((${#chosen[@]} == 0)); then

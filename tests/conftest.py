@@ -49,20 +49,20 @@ def pytest_configure(config):
 
 
 class NotRun:
-    """Lists the tests that pytest has not come to, by file."""
+    """Lists the tests that pytest has not come to, by file, the nearest first."""
 
     def __init__(self):
-        self.names = set()
+        self.names = {}  # a set that keeps the order
 
     def pytest_collection_finish(self, session):
-        self.names.update(item.nodeid for item in session.items)
+        self.names |= dict.fromkeys(item.nodeid for item in session.items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids):
-        self.names.update(ids)
+        self.names |= dict.fromkeys(ids)
 
     def pytest_runtest_logreport(self, report):
-        self.names.discard(report.nodeid)
+        self.names.pop(report.nodeid, None)
 
     def pytest_terminal_summary(self, terminalreporter):
         for file, number in Counter(name.split("::")[0] for name in self.names).items():
