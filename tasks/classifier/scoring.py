@@ -5,12 +5,14 @@ for regression; where a text may have several labels bool [n, L]. A new one is a
 entry in METRICS. Arrays have their shape as a suffix: B rows, L labels.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
-from tasks.runs.ranking import correlation
+from tasks.classifier.reading import Texts
+from tasks.runs.details import Record
+from tasks.runs.ranking import Ranked, correlation
 
 NO_TABS = str.maketrans("\t\n\r", "   ")
 
@@ -79,3 +81,25 @@ def table_of(columns: Mapping[str, Sequence]) -> str:
         cells = [str(cell).translate(NO_TABS) for cell in row]
         lines.append("\t".join(cells) + "\n")
     return "".join(lines)
+
+
+def queries_of(texts: Texts, ranked: Iterable[Ranked], predicted: np.ndarray) -> Iterator[Record]:
+    """Of each query its best relevant document and the best one that is not; a mistake if that is
+    not behind."""
+    for group in ranked:
+        best = group.rows[group.relevant[group.ranks.argmin()]]
+        rank = int(group.ranks.min())
+        fields = {
+            "text": texts.first[best],
+            "relevant": texts.second[best] if texts.second else None,
+            "rank": rank + 1,
+            "prediction": float(predicted[best]),
+        }
+        lead = None
+        others = np.delete(group.rows, group.relevant)
+        if len(others):
+            nearest = others[predicted[others].argmax()]
+            fields["nearest"] = texts.second[nearest] if texts.second else None
+            fields["nearest_prediction"] = float(predicted[nearest])
+            lead = float(predicted[nearest] - predicted[best])
+        yield Record(fields, lead if rank else None)

@@ -21,12 +21,12 @@ from ringbase.ragged import padded
 from tasks.classifier.losses import Weighing, losses_of, outputs_of
 from tasks.classifier.reader import LabelReader
 from tasks.classifier.reading import Source, Texts
-from tasks.classifier.scoring import metrics, table_of
+from tasks.classifier.scoring import metrics, queries_of, table_of
 from tasks.classifier.several import THRESHOLDS
 from tasks.classifier.targets import Target, target_of
 from tasks.runs.details import Details, Record
 from tasks.runs.flags import print_whole
-from tasks.runs.ranking import BEST, ranks_in_groups, search_scores
+from tasks.runs.ranking import BEST, ranked_groups, search_scores
 from tasks.runs.resolve.labels import CLASSIFICATION, Labels, labels_of
 from tasks.runs.resolve.spec import Start
 from tasks.runs.rows.sets import DataSet
@@ -89,14 +89,22 @@ class LabelTask(LabelReader, Task[Texts, np.ndarray]):
         values = metrics(self.metrics, truth, predicted)
         values["loss"] = float(np.mean(losses_B))
         if self.ranks:
-            ranks = ranks_in_groups(data.examples().first, truth, predicted)
-            values |= search_scores(ranks)
+            ranked = ranked_groups(data.examples().first, truth, predicted)
+            values |= search_scores([group.ranks for group in ranked])
         return {f"{kind}{data.suffix}_{name}": value for name, value in values.items()}
 
     def records(self, data: Data, scores_BL: np.ndarray) -> Iterator[Record]:
         if data.is_printed:
             return iter(())
         return self.target.records(data.examples().rows(), scores_BL)
+
+    def cases(self, data: Data, scores_BL: np.ndarray) -> Iterator[Record]:
+        """Where documents are ranked, the queries."""
+        texts = data.examples()
+        if not self.ranks or texts.labels is None:
+            return self.records(data, scores_BL)
+        predicted, _ = self.target.measured(self.truth(data), scores_BL)
+        return queries_of(texts, ranked_groups(texts.first, self.truth(data), predicted), predicted)
 
     def write(self, run: Run, data: Data, scores_BL: np.ndarray) -> None:
         """Writes Google's test_results.tsv (probabilities, no header) and GLUE's submission file

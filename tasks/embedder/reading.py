@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ringbase.errors import InputError
+from tasks.embedder.beir import Judged, are_judgements, read_judgements
 from tasks.embedder.settings import PairSettings, PromptName
 from tasks.runs.rows import sources
 from tasks.runs.rows.tables import Table, number_in, open_table
@@ -27,6 +28,7 @@ class Pairs(NamedTuple):
     counts: Mapping[str, int] = {}  # of what the user may not expect, by its description
     notes: Sequence[str] = ()  # what is said of the columns
     prompt_name: PromptName | None = None  # of texts to embed; None: as the settings say
+    judged: Judged | None = None  # of a search in the form of BEIR
 
     @property
     def content(self) -> tuple:
@@ -34,7 +36,8 @@ class Pairs(NamedTuple):
         say have the content that earlier versions knew, whose trainings go on."""
         said = [dict(self.counts), *self.notes] if self.counts or self.notes else []
         prompt = [self.prompt_name] if self.prompt_name else []
-        return (self.rows, self.scores, self.corpus, *said, *prompt)
+        judged = [tuple(self.judged)] if self.judged else []
+        return (self.rows, self.scores, self.corpus, *said, *prompt, *judged)
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ def read(source: Source) -> Pairs:
     settings = source.settings
     negatives, score = _asked_for(settings)
     table = source.table((settings.anchor_column, settings.positive_column, *negatives, score))
+    if source.file and are_judgements(table):
+        return _judged_pairs(source, Path(source.file).expanduser(), table)
     anchor_name = str(table.find(settings.anchor_column, "--anchor_column"))
     if source.kind == "predict" and not source.mines:
         return _texts_to_embed(source, table, anchor_name)
@@ -114,11 +119,7 @@ def read(source: Source) -> Pairs:
                 scores.append(_score(row.get(scored), scored, settings.score_scale, where))
     if source.limit is not None:  # the last row may have had several positives
         del rows[source.limit :], scores[source.limit :]
-    if len(rows) < (2 if source.kind == "train" else 1):
-        left_out = "".join(f", {number:,} {what}" for what, number in counts.items())
-        raise InputError(
-            f"{source}: {len(rows)} pairs, of which each is a negative of the others{left_out}"
-        )
+    _check_number(source, rows, counts)
     corpus = []
     if (source.kind == "dev" or source.mines) and settings.corpus_file:
         corpus = [*_corpus(settings.corpus_file, settings.positive_column, counts)]
@@ -148,6 +149,41 @@ def _optional_columns(source: Source, table: Table) -> tuple[list[str], str | No
     if score:
         scored = table.find(score, "--score_column", settings.score_column is not None)
     return [name for name in found if name], scored
+
+
+def _judged_pairs(source: Source, file: Path, table: Table) -> Pairs:
+    """A query and a document that is right for it in each row. To train on there are these
+    documents only; a search has all documents, by their ids."""
+    settings = source.settings
+    if source.kind == "predict" and not source.mines:
+        raise InputError(
+            f"{source}: these are judgements, not texts: give queries.jsonl or corpus.jsonl, with"
+            " --anchor_column text"
+        )
+    searches = source.kind == "dev" or source.mines
+    most_queries = source.limit if searches else None
+    search = read_judgements(table, file, str(source), most_queries, reads_all=searches)
+    rows = [*search.rows()][: None if searches else source.limit]
+    counts = Counter(search.counts)
+    _check_number(source, rows, counts)
+    if not searches:
+        return Pairs(rows, counts=dict(counts))
+    corpus = [*search.documents.values()]
+    if settings.corpus_file:
+        corpus += _corpus(settings.corpus_file, settings.positive_column, counts)
+    notes = [f"{len(search.gains):,} queries among {len(corpus):,} documents"]
+    # what is mined are texts, of which each counts once
+    judged = None if source.mines else search.judged()
+    return Pairs(rows, None, corpus, dict(+counts), notes, judged=judged)
+
+
+def _check_number(source: Source, rows: Sequence, counts: Mapping[str, int]) -> None:
+    """Raises InputError: there are no pairs, or only one to train on."""
+    if len(rows) < (2 if source.kind == "train" else 1):
+        left_out = "".join(f", {number:,} {what}" for what, number in counts.items())
+        raise InputError(
+            f"{source}: {len(rows)} pairs, of which each is a negative of the others{left_out}"
+        )
 
 
 def _texts_to_embed(source: Source, table: Table, name: str) -> Pairs:

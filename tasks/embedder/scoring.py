@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from distributed.joint import ANCHOR, POSITIVE
+from tasks.embedder.judgements import as_judged, of_pairs
 from tasks.embedder.reading import Pairs
 from tasks.embedder.texts import Texts
 from tasks.runs.details import Record, Section, table
@@ -14,12 +15,12 @@ from tasks.runs.task import Scores
 
 QUERIES_AT_ONCE = 1024
 SHARES = (5, 25, 50, 75, 95)  # percentiles
-MAIN_SCORES = "mrr@10", "ndcg@10", "spearman"
+MAIN_SCORES = "ndcg@10", "mrr@10", "spearman"
 
 
 class Search:
-    """Pairs and the unit vectors of their texts. An anchor, or a query, searches its positives
-    among the documents: all texts that are not anchors only."""
+    """Pairs and the unit vectors of their texts. An anchor, or a query, searches the documents that
+    are right for it among all."""
 
     def __init__(self, pairs: Pairs, known: Texts, vectors: np.ndarray):
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -30,44 +31,33 @@ class Search:
         self._positives = np.array([row[POSITIVE] for row in known.rows])
         self._anchors = self._units[anchors]
         self._cosines = (self._anchors * self._units[self._positives]).sum(1)
-        documents = np.concatenate([*(row[POSITIVE:] for row in known.rows), known.corpus])
-        self._documents = [*dict.fromkeys(documents.tolist())]
-        self._queries: dict[int, set[int]] = {}
-        for anchor, positive in zip(anchors.tolist(), self._positives.tolist(), strict=True):
-            self._queries.setdefault(anchor, set()).add(positive)
+        self._judgements = as_judged(pairs.judged, known) if pairs.judged else of_pairs(known)
 
     @cached_property
     def query_texts(self) -> list[str]:
-        return [self._texts[place] for place in self._queries]
+        return [self._texts[place] for place in self._judgements.queries]
 
     @cached_property
     def query_units(self) -> np.ndarray:
-        return self._units[[*self._queries]]
+        return self._units[np.asarray(self._judgements.queries)]
 
     @cached_property
     def document_texts(self) -> list[str]:
-        return [self._texts[place] for place in self._documents]
+        return [self._texts[place] for place in self._judgements.documents]
 
     @cached_property
     def document_units(self) -> np.ndarray:
-        return self._units[self._documents]
+        return self._units[np.asarray(self._judgements.documents)]
 
-    @cached_property
-    def own_of_queries(self) -> list[int]:
-        """Of each query the number of the document with its text; -1 if there is none."""
-        number_of = {self._texts[place]: number for number, place in enumerate(self._documents)}
-        return [number_of.get(self._texts[query], -1) for query in self._queries]
+    @property
+    def own_of_queries(self) -> Sequence[int]:
+        """Of each query the number of the document that it may not find; -1 if there is none."""
+        return self._judgements.own
 
-    @cached_property
-    def positives_of_queries(self) -> list[np.ndarray]:
-        """Of each query the numbers of its positives among the documents, in the order of their
-        places."""
-        number_of = {place: number for number, place in enumerate(self._documents)}
-        relevant = []
-        for positives in self._queries.values():
-            numbers = [number_of[place] for place in sorted(positives)]
-            relevant.append(np.array(numbers))
-        return relevant
+    @property
+    def positives_of_queries(self) -> Sequence[np.ndarray]:
+        """Of each query the numbers of its positives among the documents."""
+        return self._judgements.relevant
 
     def cosines_of_positives(self, query: int) -> np.ndarray:
         """Of the query with this number."""
@@ -82,7 +72,7 @@ class Search:
 
     def scores(self) -> Scores:
         if not self._pairs.scores:
-            return search_scores(self._ranks)
+            return search_scores(self._ranks, self._judgements.gains)
         true = np.asarray(self._pairs.scores)
         kinds = {"spearman": "spearmanr", "pearson": "pearsonr"}
         return {name: correlation(kind, self._cosines, true) for name, kind in kinds.items()}
@@ -97,24 +87,21 @@ class Search:
                 fields |= {"score": score, "cosine": cosine}
                 yield Record(fields, abs(cosine - score))
             return
-        documents = np.array(self._documents)
-        units = self._units[documents]
-        queries = zip(self._queries.items(), self._ranks, self.own_of_queries, strict=True)
-        for (query, positives), ranks, own in queries:
-            products = units @ self._units[query]
-            if own >= 0 and self._documents[own] not in positives:
+        of_queries = self.positives_of_queries, self._ranks, self.own_of_queries
+        for number, (relevant, ranks, own) in enumerate(zip(*of_queries, strict=True)):
+            products = self.document_units @ self.query_units[number]
+            cosine = float(products[relevant[ranks.argmin()]])
+            if own >= 0 and own not in relevant:
                 products[own] = -np.inf
             nearest = int(products.argmax())
             nearest_cosine = float(products[nearest])
-            positive = sorted(positives)[ranks.argmin()]
-            cosine = float(self._units[positive] @ self._units[query])
             rank = int(ranks.min())
             fields = {
-                "anchor": self._texts[query],
-                "positive": self._texts[positive],
+                "anchor": self.query_texts[number],
+                "positive": self.document_texts[relevant[ranks.argmin()]],
                 "rank": rank + 1,
                 "cosine": cosine,
-                "nearest": self._texts[documents[nearest]],
+                "nearest": self.document_texts[nearest],
                 "nearest_cosine": nearest_cosine,
             }
             yield Record(fields, nearest_cosine - cosine if rank else None)

@@ -43,7 +43,8 @@ class PairSettings(DataSettings):
 
     train_file: str | None = train_file_setting(
         "CSV, TSV, JSON lines or Parquet file of pairs to train on: an anchor and its positive or a"
-        " list of them, perhaps with hard negatives, or two texts and a score",
+        " list of them, perhaps with hard negatives, or two texts and a score; or qrels/*.tsv of a"
+        " folder in the form of BEIR",
     )
     dev_file: str | None = other_file_setting("the same, to evaluate on")
     predict_file: str | None = other_file_setting(

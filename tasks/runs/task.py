@@ -134,8 +134,13 @@ class Task(Reader[Examples], Trainable, Generic[Examples, Results]):
         return {}
 
     def records(self, data: DataSet[Examples], results: Results) -> Iterable[Record]:
-        """The lines of predictions.jsonl, of which those of mistakes go to mistakes.jsonl too."""
+        """The lines of predictions.jsonl."""
         return ()
+
+    def cases(self, data: DataSet[Examples], results: Results) -> Iterable[Record]:
+        """What is right or a mistake, of which mistakes.jsonl has the mistakes: the records, unless
+        something else is scored, as the queries of a ranking."""
+        return self.records(data, results)
 
     def write(self, run: Run, data: DataSet[Examples], results: Results) -> None:
         """Writes the predictions of a set in other forms."""

@@ -29,7 +29,7 @@ from harness.program_runs import files_in, metrics_in, objects_in, text_of, weig
 from harness.texts import ALL_WORDS, KINDS, write_lines
 from safetensors.numpy import load_file
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import ndcg_score
+from sklearn.metrics import average_precision_score, ndcg_score
 from transformers import AutoConfig
 
 import ringbert
@@ -375,7 +375,9 @@ def test_documents_of_a_question_are_ranked(data, tmp_path):
     identity = "torch.nn.modules.linear.Identity"
     assert config["sentence_transformers"]["activation_fn"] == identity
     assert config["sbert_ce_default_activation_function"] == identity
-    lines = objects_in(tmp_path / "run/mistakes.jsonl")  # of numbers all, the largest error first
+    predict = ("--do_predict", f"--predict_file={tmp_path}/dev.jsonl", *columns, "--ranking")
+    classify(tmp_path / "predicted", f"--model={tmp_path}/run/model", *predict)
+    lines = objects_in(tmp_path / "predicted/predictions.jsonl")
     assert len(lines) == 40
     groups = {}
     for line in lines:
@@ -385,6 +387,23 @@ def test_documents_of_a_question_are_ranked(data, tmp_path):
     assert scores["eval_ndcg@10"] == pytest.approx(np.mean(expected))
     ranks = [(predicted > predicted[true.argmax()]).sum() for true, predicted in pairs]
     assert scores["eval_mrr@10"] == pytest.approx(np.mean([1 / (1 + rank) for rank in ranks]))
+    precisions = [average_precision_score(true > 0, predicted) for true, predicted in pairs]
+    assert scores["eval_map@100"] == pytest.approx(np.mean(precisions))
+
+    # page and card begin with the score that chooses the model; a mistake is a query
+    assert next(iter(scores)) == "eval_ndcg@10"
+    card = (tmp_path / "run/model/README.md").read_text()
+    assert card.split("|---|---|\n")[1].startswith("| eval_ndcg@10 |")
+    mistakes = objects_in(tmp_path / "run/mistakes.jsonl")
+    assert len(mistakes) == sum(rank > 0 for rank in ranks) > 0
+    for mistake in mistakes:
+        true, predicted = np.array(groups[mistake["text"]]).T
+        assert mistake["rank"] == 1 + (predicted > predicted[true.argmax()]).sum()
+        assert mistake["nearest_prediction"] == predicted.max() > mistake["prediction"]
+    leads = [line["nearest_prediction"] - line["prediction"] for line in mistakes]
+    assert leads == sorted(leads, reverse=True)
+    page = (tmp_path / "run/report.html").read_text()
+    assert f"{len(mistakes)} of {len(groups)}; all of them are in mistakes.jsonl" in page
 
 
 # -- GLUE's folders --------------------------------------------------------------------------------

@@ -42,7 +42,11 @@ class Evaluation:
         for data in self.sets:
             self.results[data] = self.predictor.results(self.task, data, self.batch_size)
             scores |= self.world.on_first(self.task.scores, "eval", data, self.results[data])
-        return scores
+        metric = self.task.metric
+        if metric not in scores:
+            return scores
+        # the one that chooses the model is the first on the page and in the card
+        return {metric: scores[metric]} | scores
 
     def held_out(self, settings: SelectionSettings) -> HeldOut | None:
         """How a training is evaluated; the best model is that of the highest `task.metric`."""
@@ -89,7 +93,7 @@ class Evaluation:
             details = task.details(data, results)
             facts |= details.facts
             sections += details.sections
-            records = [*task.records(data, results)]
+            records = [*task.cases(data, results)]
             if records:
                 wrong = [record.shown or record.fields for record in mistakes_in(records)]
                 share = f"{len(wrong):,} of {len(records):,}"
@@ -107,7 +111,7 @@ def write_predictions(run: Run, task: Task, data: DataSet, results: Any) -> None
 
 def write_mistakes(run: Run, task: Task, data: DataSet, results: Any, name: str) -> None:
     """Writes the lines of mistakes, the surest first. On rank 0."""
-    records = [*task.records(data, results)]
+    records = [*task.cases(data, results)]
     if records:
         run.write(name, "".join(map(line_of, mistakes_in(records))))
 
