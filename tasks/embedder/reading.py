@@ -203,6 +203,7 @@ def _texts_to_embed(source: Source, table: Table, name: str) -> Pairs:
 
 def _corpus(file: str, column: str, counts: Counter[str]) -> Iterator[str]:
     where = f"--corpus_file {file}"
+    column = f"{column}|text"
     table = open_table(Path(file).expanduser(), where, (column,))
     name = str(table.find(column, "--positive_column"))
     for place, row in table.rows:

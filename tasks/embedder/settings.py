@@ -48,18 +48,18 @@ class PairSettings(DataSettings):
     )
     dev_file: str | None = other_file_setting("the same, to evaluate on")
     predict_file: str | None = other_file_setting(
-        "file of texts, of which the vectors are written: the column anchor; with --num_negatives a"
-        " file of pairs"
+        "file of texts, of which the vectors are written: the column anchor, query or text; with"
+        " --num_negatives a file of pairs"
     )
     corpus_file: str | None = other_file_setting(
-        "file of more documents (the column positive) among which the dev set's anchors search, or"
-        " negatives are mined",
+        "file of more documents (the column positive or text) among which the dev set's anchors"
+        " search, or negatives are mined",
     )
     task_name: Literal["sts-b", "STS-B"] | None = data_setting(
         None, "sts-b: the pairs and scores of GLUE's STS-B in --data_dir", describes="data"
     )
     data_dir: str | None = folder_setting("folder of the task's files, in GLUE's layout")
-    anchor_column: str = data_setting("anchor|query", "column with the first text of a pair")
+    anchor_column: str = data_setting("anchor|query|text", "column with the first text of a pair")
     positive_column: str = data_setting(
         "positive|pos", "column with the second text of a pair, or a list of such texts"
     )

@@ -731,7 +731,7 @@ def test_a_pair_of_equal_texts_finds_itself(data, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "more", "named"),
     [
-        (["text,positive", "a,b"], (), ["--train_file", "'anchor|query'"]),
+        (["texts,positive", "a,b"], (), ["--train_file", "'anchor|query|text'"]),
         (["anchor,positive", "a,b"], (), ["--train_file", "1 pairs"]),
         (["anchor,positive", "a,b", "c,"], (), ["1 pairs", "1 rows without positive left out"]),
         (["anchor,positive", "a,b", "c,d"], ("--train_batch_size=1",), ["--train_batch_size"]),
