@@ -6,14 +6,14 @@ Corpus and row of a position are a pure function of (seed, position), as with on
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
-from distributed.order import BlockOrder
+from distributed.order import BlockOrder, Order
 from distributed.stages import Table
 from ringbase.ragged import mixed
 
@@ -113,55 +113,76 @@ class Shares:
         ]
 
 
-class Mixture(BlockOrder):
+class Mixture(Order):
     """The order of corpora of these numbers of rows, whose rows follow each other in the data.
 
     `units` are the weights of all corpora, as whole numbers, along the stream. Each corpus has an
     order of its own, in which none of its rows is repeated before all have been seen, and goes on
-    in it when weights change.
+    in it when weights change. From the start of the stream on each `batch` rows are of one corpus:
+    weights that change within them change after them.
     """
 
-    def __init__(self, sizes: Sequence[int], units: Table[tuple[int, ...]], seed: int):
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        units: Table[tuple[int, ...]],
+        seed: int,
+        batch: int = 1,
+        order_of: Callable[[int, int], Order] = BlockOrder,
+    ):
         super().__init__(sum(sizes), seed)
+        self._batch = batch
         self._first_rows = [0, *itertools.accumulate(sizes)]
         self._orders = []
         for number, size in enumerate(sizes):
-            self._orders.append(BlockOrder(size, hashed(seed, number)))
-        self._table = units
+            self._orders.append(order_of(size, hashed(seed, number)))
+        # places are batches of rows
+        self._table = Table(tuple(-(-start // batch) for start in units.starts), units.values)
         self._shares = []
-        # how many rows of each corpus come before each piece of the table
+        # how many places of each corpus come before each piece of the table
         self._counts = [[0] * len(sizes)]
         for number, values in enumerate(units.values):
             self._shares.append(Shares(values, hashed(seed, len(sizes), number)))
-        for number, (start, stop) in enumerate(itertools.pairwise(units.starts)):
+        for number, (start, stop) in enumerate(itertools.pairwise(self._table.starts)):
             of_piece = self._shares[number].counts(stop - start)
             self._counts.append([*map(sum, zip(self._counts[-1], of_piece, strict=True))])
 
     def counts(self, stop: int) -> list[int]:
         """How many rows of each corpus the first `stop` positions have."""
-        piece = self._table.number_at(max(stop - 1, 0))
-        of_piece = self._shares[piece].counts(stop - self._table.starts[piece])
-        return [*map(sum, zip(self._counts[piece], of_piece, strict=True))]
+        places, rest = divmod(stop, self._batch)
+        piece = self._table.number_at(max(places - 1, 0))
+        of_piece = self._shares[piece].counts(places - self._table.starts[piece])
+        both = zip(self._counts[piece], of_piece, strict=True)
+        counts = [self._batch * (before + more) for before, more in both]
+        if rest:
+            counts[int(self.fields_at(stop - 1, stop)["corpus"][0])] += rest
+        return counts
 
     def fields_at(self, start: int, stop: int) -> dict[str, ndarray]:
         """As of one corpus, and the number of the "corpus". The "epoch" is that of the corpus."""
-        positions = np.arange(start, stop, dtype=np.int64)
+        batch = self._batch
+        first_place, end_place = start // batch, -(-stop // batch)
+        first_row = first_place * batch
+        positions = np.arange(first_row, end_place * batch, dtype=np.int64)
         names = "row", "epoch", "corpus"
         fields = {name: np.empty_like(positions) for name in names} | {"position": positions}
         starts = self._table.starts
-        for piece in np.unique(numbers_at(self._table, positions)).tolist():
-            first = max(start, starts[piece])
-            end = min([stop, *starts[piece + 1 : piece + 2]])
+        pieces = numbers_at(self._table, np.arange(first_place, end_place))
+        for piece in np.unique(pieces).tolist():
+            first = max(first_place, starts[piece])
+            end = min([end_place, *starts[piece + 1 : piece + 2]])
             portions = self._shares[piece].portions(first - starts[piece], end - starts[piece])
             for portion in portions:
-                places = portion.places + (first - start)
+                places = portion.places + (first - first_place)
+                rows = (places[:, None] * batch + np.arange(batch)).reshape(-1)
                 before = self._counts[piece][portion.corpus]
-                order = self._orders[portion.corpus]
-                own = order.fields_at(before + portion.first, before + portion.stop)
-                fields["row"][places] = own["row"] + self._first_rows[portion.corpus]
-                fields["epoch"][places] = own["epoch"]
-                fields["corpus"][places] = portion.corpus
-        return fields
+                of_corpus = (before + portion.first) * batch, (before + portion.stop) * batch
+                own = self._orders[portion.corpus].fields_at(*of_corpus)
+                fields["row"][rows] = own["row"] + self._first_rows[portion.corpus]
+                fields["epoch"][rows] = own["epoch"]
+                fields["corpus"][rows] = portion.corpus
+        wanted = slice(start - first_row, stop - first_row)
+        return {name: values[wanted] for name, values in fields.items()}
 
 
 def hashed(*numbers: int) -> int:

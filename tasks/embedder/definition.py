@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ringbase.settings import flat
+from tasks.embedder.mixing import stream_of
 from tasks.embedder.pooling import prompts_said_by, said_by, unheeded_in
 from tasks.embedder.reader import PairReader
 from tasks.embedder.reading import Source, files_and_columns
 from tasks.embedder.settings import COMMAND, DEFAULTS, EmbedderConfig, VectorSettings
-from tasks.runs.resolve.command import Program, Say
+from tasks.runs.resolve.command import Program, Say, Stream
 from tasks.runs.resolve.spec import Start
 from tasks.runs.rows.reader import Readings
 from tasks.runs.trained import saved_settings
@@ -47,6 +48,10 @@ class Embedder(Program[EmbedderConfig]):
 
     def reader(self, config: EmbedderConfig, start: Start) -> PairReader:
         return PairReader(config.vectors, saved_settings(config))
+
+    def stream(self, config: EmbedderConfig, start: Start, readings: Readings) -> Stream:
+        (source,) = self.sources(config, start)["train"]
+        return stream_of(config, readings.of(self.reader(config, start), source).sets)
 
     def loss(self, config: EmbedderConfig, start: Start, readings: Readings) -> str:
         (source,) = self.sources(config, start)["train"]

@@ -7,10 +7,12 @@ distributed/joint.py.
 from ringbase.settings import fields_of
 from tasks.embedder.definition import PROGRAM
 from tasks.embedder.mining import Mining
+from tasks.embedder.mixing import stream_of
 from tasks.embedder.settings import COMMAND, EmbedderConfig, LossSettings
 from tasks.embedder.task import EmbedTask, has_scores, most_texts
 from tasks.runs.execute.job import Job, run_on_ranks
 from tasks.runs.execute.program import open_sets, resolved, run_task
+from tasks.runs.resolve.command import Stream
 from tasks.runs.rows.sets import Sets
 from tasks.runs.task import Scores
 from tasks.runs.trained import saved_settings
@@ -44,6 +46,9 @@ def embed_task(config: EmbedderConfig, sets: Sets) -> EmbedTask:
     settings = saved_settings(config)
     train = [data.tables["pairs"] for data in sets.train]
     dev = [data.tables["pairs"] for data in sets.dev]
+    stream = Stream()
+    for data in sets.train:
+        stream = stream_of(config, data.prepared.facts.get("sets", ()))
     return EmbedTask(
         config.vectors,
         settings,
@@ -51,5 +56,6 @@ def embed_task(config: EmbedderConfig, sets: Sets) -> EmbedTask:
         texts_per_row=max(map(most_texts, train), default=2),
         trains_on_scores=any(map(has_scores, train)),
         metric="eval_spearman" if any(map(has_scores, dev)) else "eval_ndcg@10",
+        stream=stream,
         mining=Mining(config.mining, config.training.loop.seed) if config.mines else None,
     )

@@ -86,7 +86,8 @@ class PairReader(Reader[Pairs]):
             if self.vectors.max_query_length:
                 limit += f", queries to --max_query_length {self.vectors.max_query_length}"
             notes.append(f"{fit['rows_cut']:,} cut to {limit}")
-        return with_facts({"texts": columns, "pairs": joined}, {"notes": notes, **fit})
+        facts = {"notes": notes, "sets": [*pairs.sets], **fit}
+        return with_facts({"texts": columns, "pairs": joined}, facts)
 
 
 def digest_of(text: str) -> int:

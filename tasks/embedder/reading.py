@@ -29,6 +29,7 @@ class Pairs(NamedTuple):
     notes: Sequence[str] = ()  # what is said of the columns
     prompt_name: PromptName | None = None  # of texts to embed; None: as the settings say
     judged: Judged | None = None  # of a search in the form of BEIR
+    sets: Sequence[tuple[str, int]] = ()  # of several files: their names and numbers of rows
 
     @property
     def content(self) -> tuple:
@@ -37,7 +38,8 @@ class Pairs(NamedTuple):
         said = [dict(self.counts), *self.notes] if self.counts or self.notes else []
         prompt = [self.prompt_name] if self.prompt_name else []
         judged = [tuple(self.judged)] if self.judged else []
-        return (self.rows, self.scores, self.corpus, *said, *prompt, *judged)
+        sets = [*self.sets]
+        return (self.rows, self.scores, self.corpus, *said, *prompt, *judged, *sets)
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,51 @@ def files_and_columns(settings: PairSettings) -> PairSettings:
 
 
 def read(source: Source) -> Pairs:
-    """The pairs of a source: a row with several positives is as many pairs, each with all of the
-    row's negatives. Rows without an anchor or a positive are left out, and counted. Raises
-    InputError, with the place: a cell holds no text, or no score, or there is only one pair to
-    train on."""
+    """The pairs of a source, of several files to train on one after the other. Raises InputError,
+    with the place: as `_read_file`; only some of the files have scores."""
+    sets = source.settings.train_sets if source.kind == "train" else []
+    if len(sets) < 2:
+        return _read_file(source)
+    parts = []
+    for each in sets:
+        settings = replace(source.settings, train_file=each.patterns)
+        parts.append(_read_file(replace(source, settings=settings)))
+    files = [each.patterns for each in sets]
+    scored = [file for file, part in zip(files, parts, strict=True) if part.scores]
+    if 0 < len(scored) < len(files):
+        (other, *_) = [file for file in files if file not in scored]
+        raise InputError(
+            f"{source}: the pairs of {scored[0]} have scores and those of {other} have none, but"
+            " one loss trains on all: leave out some files, or give --score_column ''"
+        )
+    counts = Counter[str]()
+    notes = []
+    names = _names_of(files)
+    for name, part in zip(names, parts, strict=True):
+        counts.update(part.counts)
+        notes += [f"{name} {len(part.rows):,}", *(f"{name}: {note}" for note in part.notes)]
+    return Pairs(
+        rows=[row for part in parts for row in part.rows],
+        scores=[score for part in parts for score in part.scores or ()] or None,
+        counts=dict(counts),
+        notes=notes,
+        sets=[(name, len(part.rows)) for name, part in zip(names, parts, strict=True)],
+    )
+
+
+def _names_of(files: Sequence[str]) -> list[str]:
+    """A name for each file: without folder and ending where that is enough."""
+    stems = [Path(file).name.split(".")[0] for file in files]
+    return [
+        file if stems.count(stem) > 1 else stem for file, stem in zip(files, stems, strict=True)
+    ]
+
+
+def _read_file(source: Source) -> Pairs:
+    """The pairs of a file or a data set: a row with several positives is as many pairs, each with
+    all of the row's negatives. Rows without an anchor or a positive are left out, and counted.
+    Raises InputError, with the place: a cell holds no text, or no score, or there is only one pair
+    to train on."""
     settings = source.settings
     negatives, score = _asked_for(settings)
     table = source.table((settings.anchor_column, settings.positive_column, *negatives, score))

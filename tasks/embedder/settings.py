@@ -1,5 +1,6 @@
 """The flags of bert-embedder."""
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Literal
@@ -7,6 +8,7 @@ from typing import Literal
 from ringbase.errors import InputError
 from ringbase.settings import LONGEST_ROW, Settings, fields_of, setting, shown
 from tasks.runs.commands import Command
+from tasks.runs.naming import Named, named_corpora, places_in, refuse_decay
 from tasks.runs.settings import (
     DataSettings,
     TaskConfig,
@@ -44,7 +46,8 @@ class PairSettings(DataSettings):
     train_file: str | None = train_file_setting(
         "CSV, TSV, JSON lines or Parquet file of pairs to train on: an anchor and its positive or a"
         " list of them, perhaps with hard negatives, or two texts and a score; or qrels/*.tsv of a"
-        " folder in the form of BEIR",
+        " folder in the form of BEIR; several with commas between them, perhaps with weights, such"
+        " as a.jsonl=0.7,b.jsonl=0.3, which may change along the training: b.jsonl=0:0.5@60%",
     )
     dev_file: str | None = other_file_setting("the same, to evaluate on")
     predict_file: str | None = other_file_setting(
@@ -78,11 +81,37 @@ class PairSettings(DataSettings):
     score_scale: float = data_setting(
         1.0, "the score of equal texts, by which scores are divided (STS-B: 5)", at_least=1e-6
     )
+    same_dataset_within_batch: bool = setting(
+        False,
+        "the rows of a global batch, which are negatives of each other, are of one of the files of"
+        " --train_file",
+        "data",
+        changes="training",
+    )
+
+    @property
+    def train_sets(self) -> list[Named]:
+        """The files of `train_file`, with their weights if they have any."""
+        if not self.train_file or os.path.exists(os.path.expanduser(self.train_file)):
+            return [Named(self.train_file or "")]
+        return named_corpora(self.train_file, "train_file", is_mixture=True)
 
     def check(self) -> None:
         super().check()
         if bool(self.task_name) != bool(self.data_dir):
             raise ValueError("--task_name sts-b and --data_dir need each other")
+        sets = self.train_sets
+        if len(sets) == 1 and sets[0].weight is not None:
+            raise ValueError(
+                f"--train_file {self.train_file}: a weight needs several files, with commas between"
+                " them"
+            )
+
+    def void(self) -> Mapping[str, str]:
+        reasons = dict(super().void())
+        if len(self.train_sets) < 2:
+            reasons["same_dataset_within_batch"] = "--train_file names one file"
+        return reasons
 
 
 class VectorSettings(Settings):
@@ -313,6 +342,14 @@ class EmbedderConfig(TaskConfig):
                 raise ValueError(
                     f"--{flag} is for files of your own: --task_name has its files and columns"
                 )
+        places = places_in(self.pairs.train_sets)
+        refuse_decay(places, self.training.rate.lr_scheduler_type)
+        is_apart = self.pairs.same_dataset_within_batch and len(self.pairs.train_sets) > 1
+        if self.do_train and is_apart and not self.training.plan.global_batch_size:
+            raise ValueError(
+                "--same_dataset_within_batch needs --global_batch_size, so that a batch has the"
+                " same rows on any number of ranks"
+            )
         instead = "task_name" if self.pairs.task_name else "dataset_name"
         self.check_files(self.pairs, instead)
 

@@ -29,11 +29,13 @@ from tasks.embedder.reading import Pairs
 from tasks.embedder.scoring import MAIN_SCORES, Search
 from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
 from tasks.runs.details import Details, Record
+from tasks.runs.resolve.command import Stream
 from tasks.runs.resolve.spec import Start
 from tasks.runs.rows.sets import DataSet
 from tasks.runs.task import Decoder, Scores, Task, Tensors
 
 Data = DataSet[Pairs]
+PLAIN = Stream()
 EPOCH = 1 << 40  # more rows than a data set has: a step may hold a row in two epochs
 OF_TEXTS = ("row_id", "slot", "digest", "anchor", "positive")
 
@@ -48,6 +50,7 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
     trains_on_scores: bool = False  # the squared error of cosines, instead of the joint loss
     metric: str = "eval_ndcg@10"
     mining: Mining | None = None  # of the set to predict
+    stream: Stream = PLAIN
 
     @property
     def head(self) -> Head:

@@ -48,7 +48,7 @@ class Pretraining(Program[PretrainingConfig]):
             return Count()
         return Count(sum(corpus.num_rows for corpus in corpora), is_exact=True)
 
-    def stream(self, config: PretrainingConfig) -> Stream:
+    def stream(self, config: PretrainingConfig, start: Start, readings: Readings) -> Stream:
         corpora = corpora_of(config)
         return Stream() if corpora is None else stream_of(config, corpora)
 

@@ -10,7 +10,6 @@ from typing import Any
 from ringbase.secrets import masked
 from tasks.pretraining.definition import PROGRAM
 from tasks.pretraining.evaluation import Evaluation
-from tasks.pretraining.naming import Named
 from tasks.pretraining.settings import COMMAND, PretrainingConfig
 from tasks.pretraining.shards import Source, open_rows
 from tasks.pretraining.task import head_of
@@ -22,6 +21,7 @@ from tasks.runs.execute.job import Job, run_on_ranks
 from tasks.runs.execute.loading import load_trained, model_of
 from tasks.runs.execute.program import resolved, say_complete
 from tasks.runs.execute.trainer import Trainer
+from tasks.runs.naming import Named
 
 # for the masks of held-out examples: the same in every run, so that runs can be compared
 EVALUATION_SEED = 0

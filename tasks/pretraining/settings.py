@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 from bert.corpus.settings import GOOGLES_MASKS, given_masks
 from distributed.plan import PlanSettings
-from distributed.stages import DECAY, stages_of
+from distributed.stages import stages_of
 from ringbase.settings import LONGEST_ROW, MOST_STEPS, Settings, flat, setting
-from tasks.pretraining.naming import Named, named_corpora, places_in
 from tasks.runs.commands import Command
+from tasks.runs.naming import Named, named_corpora, places_in, refuse_decay
 from tasks.runs.settings import (
     EvaluationSettings,
     ProgramConfig,
@@ -232,10 +232,8 @@ class PretrainingConfig(ProgramConfig):
                 f"--input_file {self.input_file}: {what} needs several corpora, with commas between"
                 " them"
             )
-        if DECAY in places_in(corpora, alpha, self.shards.masked_lm_prob):
-            kind = self.training.rate.lr_scheduler_type
-            if kind != "wsd":
-                raise ValueError(f"@{DECAY} needs --lr_scheduler_type wsd, got {kind}")
+        places = places_in(corpora, alpha, self.shards.masked_lm_prob)
+        refuse_decay(places, self.training.rate.lr_scheduler_type)
         held_out = self.eval_input_file
         if held_out and named_corpora(held_out, "eval_input_file")[0].weight is not None:
             raise ValueError(f"--eval_input_file takes no weights, got {held_out}")

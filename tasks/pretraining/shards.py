@@ -30,10 +30,8 @@ from distributed.rows import BatchRows
 from ringbase.errors import InputError, one_line
 from ringbase.files import build_folder, cache_folder, digest
 from ringbase.ragged import Ragged, offsets_of
-from tasks.pretraining.naming import Named
 from tasks.pretraining.settings import PretrainingConfig, ShardSettings, highest
 from tasks.pretraining.stream import (
-    Corpus,
     PretrainingStream,
     last_share,
     names_of,
@@ -44,6 +42,8 @@ from tasks.pretraining.task import MaskedTask, head_of
 from tasks.runs.environment import writing_cache
 from tasks.runs.execute.job import Job
 from tasks.runs.execute.trainer import TrainingData
+from tasks.runs.naming import Named
+from tasks.runs.resolve.mixture import Corpus
 from tasks.runs.resolve.spec import Start
 
 VERSION = 2  # bump when other rows are made of the same TFRecord files
@@ -130,7 +130,7 @@ def open_rows(
         stream.masked_lm_prob,
         stream.names,
     )
-    return task, TrainingData(rows, key, stream.order, given, stream=stream)
+    return task, TrainingData(rows, key, given, stream=stream)
 
 
 def open_corpus(

@@ -5,27 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bert.corpus.shards import find_shards, is_arrow, open_shards
-from distributed.mixture import Mixture, units_of
-from distributed.order import BlockOrder, Order
+from distributed.mixture import units_of
 from distributed.plan import Plan
 from distributed.stages import Places, Table, stages_of
 from ringbase.errors import InputError
-from tasks.pretraining.naming import Named
 from tasks.pretraining.settings import PretrainingConfig
-from tasks.runs.resolve.command import Stream
+from tasks.runs.naming import Named
+from tasks.runs.resolve.mixture import Corpus, MixtureStream, rows_and_values, table_of_weights
 
 DIGITS = 9  # of shares by a temperature, so that all machines find the same ones
 Files = Mapping[Path, Mapping]  # shards, each with the manifest of its folder
-
-
-class Corpus(NamedTuple):
-    """A corpus of a training."""
-
-    name: str
-    num_rows: int
 
 
 def names_of(named: Sequence[Named], files: Sequence[Files]) -> list[str]:
@@ -70,84 +62,29 @@ def note_of_twice(patterns: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class PretrainingStream(Stream):
-    """The tables of a training, in rows of the stream. Without `weights` there is one corpus."""
+class PretrainingStream(MixtureStream):
+    """The weights of corpora, and the shares of the tokens that are masked, in rows of the
+    stream."""
 
-    corpora: Sequence[Corpus] = ()  # of a mixture
-    weights: Table[tuple[int, ...]] | None = None  # of all corpora, as whole numbers
-    weights_flag: str = "input_file"  # which has decided them
     masked_lm_prob: Table[float] | None = None
 
-    def order(self, num_rows: int, seed: int) -> Order:
-        """The row at each position of the stream."""
-        if self.weights is None:
-            return BlockOrder(num_rows, seed)
-        return Mixture([corpus.num_rows for corpus in self.corpora], self.weights, seed)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the corpora of a mixture."""
-        return tuple(corpus.name for corpus in self.corpora)
-
     def fixed(self) -> dict[str, str]:
-        tables = {}
-        if self.weights:
-            values = tuple(":".join(map(str, units)) for units in self.weights.values)
-            tables[f"--{self.weights_flag}"] = f"weights {Table(self.weights.starts, values)}"
+        tables = super().fixed()
         if self.masked_lm_prob:
             tables["--masked_lm_prob"] = str(self.masked_lm_prob)
         return tables
 
     def in_words(self, plan: Plan) -> list[str]:
-        lines = []
-        if self.weights:
-            pieces = []
-            for units in self.weights.values:
-                shares = zip(self.corpora, units, strict=True)
-                shown = [f"{corpus.name} {unit / sum(units):.4g}" for corpus, unit in shares]
-                pieces.append(", ".join(shown))
-            lines.append(f"mixture: {Table(self.weights.starts, tuple(pieces))}")
-            seen = []
-            for corpus, times in zip(self.corpora, self.times_seen(plan), strict=True):
-                seen.append(f"{corpus.name} {times:.3g} times ({corpus.num_rows:,} rows)")
-            lines.append(f"seen: {', '.join(seen)}")
+        lines = super().in_words(plan)
         if self.masked_lm_prob:
             lines.append(f"--masked_lm_prob: {self.masked_lm_prob}")
         return lines
 
-    def times_seen(self, plan: Plan) -> list[float]:
-        """How often each corpus is seen in the whole training."""
-        assert self.weights is not None
-        end = plan.steps * plan.global_batch_size
-        counts = [Fraction(0)] * len(self.corpora)
-        stops = [*self.weights.starts[1:], end]
-        for start, stop, units in zip(self.weights.starts, stops, self.weights.values, strict=True):
-            for number, unit in enumerate(units):
-                # on many ranks the last steps of one rank may be missing
-                counts[number] += max(min(stop, end) - start, 0) * Fraction(unit, sum(units))
-        pairs = zip(counts, self.corpora, strict=True)
-        return [float(count / corpus.num_rows) for count, corpus in pairs]
-
     def facts(self, plan: Plan) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
-        if self.weights:
-            corpora = []
-            for corpus, times in zip(self.corpora, self.times_seen(plan), strict=True):
-                corpora.append({"name": corpus.name, "rows": corpus.num_rows, "seen": times})
-            facts["corpora"] = corpora
-            facts["weights"] = rows_and_values(self.weights)
+        facts = super().facts(plan)
         if self.masked_lm_prob:
             facts["masked_lm_prob"] = rows_and_values(self.masked_lm_prob)
         return facts
-
-
-def rows_and_values(table: Table) -> list[dict[str, Any]]:
-    """A table for JSON."""
-    pairs = []
-    for row, value in zip(table.starts, table.values, strict=True):
-        is_of_all = isinstance(value, tuple)  # the weights of all corpora
-        pairs.append({"from_row": row, "value": [*value] if is_of_all else value})
-    return pairs
 
 
 def corpora_of(config: PretrainingConfig) -> list[Corpus] | None:
@@ -180,14 +117,14 @@ def stream_of(config: PretrainingConfig, corpora: Sequence[Corpus]) -> Pretraini
             raise InputError(f"--input_file: the corpus {corpus.name} has no rows: leave it out")
     flag = "input_file"
     if alpha is None:
-        weights = table_of_weights(named, corpora, places)
+        weights = table_of_weights(named, corpora, places, flag)
     else:
         flag = "mixture_alpha"
         exponents = places.table(stages_of(alpha, flag), flag)
         sizes = [corpus.num_rows for corpus in corpora]
         values = tuple(units_of(shares_by(float(value), sizes)) for value in exponents.values)
         weights = Table(exponents.starts, values)
-    return PretrainingStream(corpora, weights, flag, masks)
+    return PretrainingStream(corpora, weights, flag, masked_lm_prob=masks)
 
 
 def last_share(share: str | float) -> float:
@@ -195,25 +132,6 @@ def last_share(share: str | float) -> float:
     if not isinstance(share, str):
         return share
     return float(stages_of(share, "masked_lm_prob")[-1].value)
-
-
-def table_of_weights(
-    named: Sequence[Named], corpora: Sequence[Corpus], places: Places
-) -> Table[tuple[int, ...]]:
-    """The weights of all corpora, from each row on at which one changes."""
-    tables = [places.table(each.weight or (), "input_file") for each in named]
-    starts = sorted({start for table in tables for start in table.starts})
-    values = []
-    for start in starts:
-        weights = [table.values[table.number_at(start)] for table in tables]
-        try:
-            values.append(units_of(weights))
-        except ValueError as error:
-            raise InputError(f"--input_file, from row {start:,} on: {error}") from None
-    for corpus, units in zip(corpora, zip(*values, strict=True), strict=True):
-        if not any(units):
-            raise InputError(f"--input_file: the weight of {corpus.name} is always 0: leave it out")
-    return Table(tuple(starts), tuple(values))
 
 
 def shares_by(alpha: float, sizes: Sequence[int]) -> list[Fraction]:

@@ -18,6 +18,7 @@ from distributed.rows import BatchRows
 from distributed.run import Run
 from distributed.world import World
 from tasks.runs.details import Details, Record
+from tasks.runs.resolve.command import Stream
 from tasks.runs.rows.reader import Examples, Reader
 from tasks.runs.rows.sets import DataSet
 
@@ -56,6 +57,11 @@ class Trainable:
     def texts_per_row(self) -> int:
         """The most rows of attention that a row of data has."""
         return 1
+
+    @property
+    def stream(self) -> Stream:
+        """The order of the rows to train on, and what changes along it."""
+        return Stream()
 
     @property
     def joint(self) -> tuple[JointLoss, TextsOf] | None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from distributed.mixture import MOST_UNITS, Mixture, Shares, hashed, units_of
+from distributed.order import Order
 from distributed.plan import PlanSettings, make_plan
 from distributed.rows import Feed, Rows
 from distributed.stages import DECAY, Places, Table, stages_of
@@ -51,6 +52,33 @@ def test_a_position_has_the_same_row_however_it_is_reached():
     other = mixture(seed=4).fields_at(0, 1500)
     assert (other["row"] != whole["row"]).mean() > 0.5
     assert (other["corpus"] != whole["corpus"]).any()
+
+
+def test_batches_are_of_one_corpus_each():
+    """In the order of a mixture of batches; also where weights change within a batch, and where a
+    corpus has no whole number of batches."""
+    batch = 14
+    order = Mixture(SIZES, TABLE, 3, batch, Order)
+    fields = order.fields_at(0, 1500)
+    corpora = fields["corpus"][: 107 * batch].reshape(-1, batch)
+    assert (corpora == corpora[:, :1]).all()
+    starts = tuple(-(-start // batch) for start in TABLE.starts)  # the next whole batch
+    of_batches = Mixture(SIZES, Table(starts, TABLE.values), 3).fields_at(0, 107)["corpus"]
+    assert corpora[:, 0].tolist() == of_batches.tolist()
+    first_row = 0
+    for number, size in enumerate(SIZES):
+        mine = fields["corpus"] == number
+        rows, epochs = fields["row"][mine] - first_row, fields["epoch"][mine]
+        assert epochs.tolist() == (np.arange(mine.sum()) // size).tolist()
+        for epoch in range(epochs[-1]):
+            assert sorted(rows[epochs == epoch]) == list(range(size))
+        first_row += size
+    chance = np.random.default_rng(0)
+    for _ in range(60):
+        start, stop = np.sort(chance.integers(0, 1500, 2))
+        for name, values in order.fields_at(start, stop).items():
+            np.testing.assert_array_equal(values, fields[name][start:stop], err_msg=name)
+        assert order.counts(stop) == np.bincount(fields["corpus"][:stop], minlength=3).tolist()
 
 
 def test_the_mixture_is_the_same_on_every_machine():

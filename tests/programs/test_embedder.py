@@ -13,6 +13,7 @@ import tensorflow as tf
 from harness import parsing
 from harness.classifier_runs import model_flags, write_data
 from harness.models import save_model
+from harness.pair_files import loss_by_hand, make_pairs
 from harness.program_runs import bert, metrics_in, objects_in, refusal
 from harness.refusals import refused
 from harness.texts import ALL_WORDS, write_lines
@@ -30,18 +31,6 @@ from tasks.runs.ranking import ranks_of, search_scores
 
 embed = partial(bert, "embedder")
 LEARN = ("--do_train", "--global_batch_size=32", "--learning_rate=2e-3", "--num_train_steps=60")
-
-
-def make_pairs(number, seed):
-    """An anchor names two words, which its positive has in a longer text."""
-    chance = np.random.default_rng(seed)
-    pairs = []
-    for _ in range(number):
-        one, other = chance.choice(ALL_WORDS, 2, replace=False)
-        rest = chance.choice(ALL_WORDS, 3)
-        positive = " ".join(chance.permutation([one, other, *rest[:1]]))
-        pairs.append({"anchor": f"{one} {other}", "positive": positive, "negative": " ".join(rest)})
-    return pairs
 
 
 @pytest.fixture(scope="module")
@@ -592,21 +581,6 @@ def test_a_column_of_lists_of_scores_is_no_score_unless_it_is_named(tmp_path):
 def test_cells_that_hold_no_texts_are_refused(row, named, tmp_path):
     file = write_lines(tmp_path / "train.jsonl", json.dumps(AS_THEY_COME[0]), json.dumps(row))
     refused(lambda: read(Source(PairSettings(train_file=str(file)), "train")), *named)
-
-
-def loss_by_hand(rows, queries, documents, temperature):
-    """The mean over rows of texts, of which `queries` and `documents` give unit vectors."""
-    losses = []
-    for anchor, positive, *_ in rows:
-        same = {anchor, positive}
-        beside = {row[1] for row in rows if row[0] == anchor}
-        candidates = [positive]
-        for row in rows:
-            candidates += [text for text in row[1:2] if text not in same | beside]
-            candidates += [text for text in row[2:] if text not in same]
-        scores = documents(candidates) @ queries(anchor) / temperature
-        losses.append(np.log(np.exp(scores).sum()) - scores[0])
-    return np.mean(losses)
 
 
 def test_the_loss_of_unequal_rows_is_that_of_numpy_and_the_plan_names_it(tmp_path, capsys):

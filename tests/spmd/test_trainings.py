@@ -47,10 +47,10 @@ BERT = "bert_config"  # the file of a configuration, as the names of FAMILY are
 PROGRAMS = "squad", "classifier", "tagger", "embedder", "pretraining"
 
 
-def write_pairs(path, number):
+def write_pairs(path, number, seed=5):
     """Anchors with their words in another order as positives, and words of another kind as hard
     negatives, none to three of them; some anchors and positives occur more than once."""
-    chance, lines = np.random.default_rng(5), []
+    chance, lines = np.random.default_rng(seed), []
     kinds = [*texts.WORDS]
     for row in range(number):
         if row % 7 == 6:
@@ -82,6 +82,7 @@ def make_data():
     write_squad(folder / "squad.json", make_entries(60, 1))
     write_squad(folder / "squad-dev.json", make_entries(30, 2))
     write_pairs(folder / "pairs.jsonl", 60)
+    write_pairs(folder / "others.jsonl", 25, seed=6)
     chance = np.random.default_rng(3)
     documents = [[" ".join(chance.choice(texts.ALL_WORDS, 9)) for _ in range(8)] for _ in range(30)]
     (folder / "text.txt").write_text("\n\n".join("\n".join(lines) for lines in documents))
@@ -117,7 +118,8 @@ def run(program, world, data, output_dir, *more):
         "tagger": tagger_files.flags(data / "tagger"),
         "embedder": [
             f"--vocab_file={data}/vocab.txt",
-            f"--train_file={data}/pairs.jsonl",
+            f"--train_file={data}/pairs.jsonl=0.6,{data}/others.jsonl=0.4",
+            "--same_dataset_within_batch",
             f"--predict_file={data}/pairs.jsonl",
             f"--dev_file={data}/pairs.jsonl",
             "--max_seq_length=32",

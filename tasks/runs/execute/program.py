@@ -147,7 +147,8 @@ def run_task(task: Task, sets: Sets, work: Work[FineTuningConfig], job: Job) -> 
         # `fixed_settings` puts the schedule's values, of each seed and with defaults, over these
         fixed = changing(config, "rows", "training")
         commit = data.source.commit
-        training_data = TrainingData(rows, data.made.key, settings=fixed, commit=commit)
+        key, stream = data.made.key, task.stream
+        training_data = TrainingData(rows, key, fixed, commit, stream)
         for one in runs:
             one.check_unchanged(training_data, config)
         if any(one.trains for one in runs):

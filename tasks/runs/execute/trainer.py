@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -33,7 +33,7 @@ from distributed.gradient import (
 )
 from distributed.joint import JointGradient, Passes
 from distributed.optimizer import AllreduceOptimizer, broadcast_variables
-from distributed.order import Order, balanced, micro_batches_of
+from distributed.order import balanced, micro_batches_of
 from distributed.plan import Plan, State, first_state, make_plan, rate_warning
 from distributed.rows import Batch, BatchRows, Feed, Rows
 from distributed.run import Run
@@ -76,12 +76,10 @@ class TrainingData(NamedTuple):
 
     rows: BatchRows
     key: str  # a digest of the data, the same on all ranks
-    # which row stands at each position of the stream: a function of the number of rows and a seed
-    order: Callable[[int, int], Order] = Order
     # by flag: must not change when a run is resumed
     settings: Mapping = {}
     commit: str | None = None  # the hub's, of its data set
-    stream: Stream = Stream()  # what changes along the training
+    stream: Stream = Stream()  # the order of the rows, and what changes along the training
 
 
 class Trained(NamedTuple):
@@ -172,7 +170,7 @@ class Trainer:
         grouping = self._layouts or (by_length if is_packed else in_one_group)
         single = self._layouts.single() if self._layouts else ()
         collates_of_shapes = [partial(make_batch, grouping=layout) for layout in single]
-        order = self._data.order(len(rows), seed)
+        order = self._data.stream.order(len(rows), seed)
         return Feed(
             rows=rows,
             order=order,
@@ -301,7 +299,7 @@ class Trainer:
         is_short = self._config.loop.xla == "auto" and plan.steps < SEVERAL_SHAPES_FROM
         sample = []  # the lengths in each micro-batch of some steps
         if self._config.step.packing != "off" and not is_short:
-            order = self._data.order(len(rows), self._config.loop.seed)
+            order = self._data.stream.order(len(rows), self._config.loop.seed)
             num_steps = min(plan.steps, STEPS_OF_LAYOUTS)
             steps = np.linspace(0, plan.steps, num_steps, endpoint=False).astype(int)
             for position in (steps * plan.global_batch_size).tolist():

@@ -16,6 +16,7 @@ from bert.optimizers.layers import LayerSettings
 from bert.optimizers.schedules import Numbers
 from bert.text import tokenizer
 from distributed.found import CHECKPOINTS
+from distributed.order import Order
 from distributed.plan import Plan, PlanSettings
 from ringbase.errors import InputError
 from ringbase.secrets import masked
@@ -46,8 +47,12 @@ class Count(NamedTuple):
 
 
 class Stream:
-    """What of a training depends on the place in its stream of rows, besides the rate: nothing
-    here."""
+    """What of a training depends on the place in its stream of rows, besides the rate: here only
+    which row it is."""
+
+    def order(self, num_rows: int, seed: int) -> Order:
+        """Which row stands at each position of the stream."""
+        return Order(num_rows, seed)
 
     def fixed(self) -> Mapping[str, str]:
         """By flag, what must not change when the training goes on."""
@@ -110,7 +115,7 @@ class Program(Generic[Config]):
         """What a training minimizes and why, where its data decide it."""
         return ""
 
-    def stream(self, config: Config) -> Stream:
+    def stream(self, config: Config, start: Start, readings: Readings) -> Stream:
         """What changes along the training, as far as it is known before its rows are made."""
         return Stream()
 

@@ -59,7 +59,7 @@ def planned(
             for name, value in schedule_of(found.config.training, spec.seed).items():
                 if name in now or name.removeprefix("--") in RECIPE:
                     now[name] = value
-            stream = program.stream(found.config)
+            stream = program.stream(found.config, spec.start, readings)
             now |= stream.fixed()
             if note := refuse_changes(spec, now, found.config, plan_of, stream):
                 say(note)
@@ -71,7 +71,7 @@ def planned(
             loss = program.loss(found.config, spec.start, readings)
             if loss:
                 say(f"loss: {loss}")
-            stream = program.stream(found.config)
+            stream = program.stream(found.config, spec.start, readings)
             along_stream = stream.facts(plan)
             for line in stream.in_words(plan):
                 say(line)

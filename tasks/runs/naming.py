@@ -1,15 +1,15 @@
-"""How `--input_file` names one corpus or several with weights: the syntax alone, so that `--help`
-answers at once."""
+"""How a flag such as `--input_file` names one corpus or several with weights: the syntax alone, so
+that `--help` answers at once."""
 
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from distributed.stages import Stage, are_stages, stages_of
+from distributed.stages import DECAY, Stage, are_stages, stages_of
 
 
 class Named(NamedTuple):
-    """A corpus as `--input_file` names it: globs, and its weight."""
+    """A corpus as a flag names it: its globs, or its file, and its weight."""
 
     patterns: str
     weight: tuple[Stage, ...] | None = None
@@ -45,3 +45,9 @@ def places_in(named: Sequence[Named], *texts: str | float | None) -> set[str]:
         if isinstance(text, str):
             stages += stages_of(text, "")
     return {stage.place for stage in stages}
+
+
+def refuse_decay(places: set[str], lr_scheduler_type: str) -> None:
+    """Raises ValueError: a place is where the rate of a schedule falls, and this one has none."""
+    if DECAY in places and lr_scheduler_type != "wsd":
+        raise ValueError(f"@{DECAY} needs --lr_scheduler_type wsd, got {lr_scheduler_type}")
