@@ -39,7 +39,9 @@ SHORTEST = 1e-6  # length that a part of a vector is divided by at least, so tha
 
 class Vectors(NamedTuple):
     """Vectors [n, W] of texts, and of each text: the row that it belongs to, its slot in it, and
-    int64 digests of the text itself and of its row's anchor and positive: equal for equal texts."""
+    int64 digests of the text itself and of its row's anchor and positive: equal for equal texts.
+    Where rows have labels that of the anchor stands for the label: positives of rows with the same
+    are right for each other."""
 
     values: ndarray
     row: ndarray
@@ -69,8 +71,8 @@ class InBatchLoss:
     """The cross-entropy of each anchor's positive among the positives and hard negatives of all
     rows: the sum over anchors of log sum_j exp(s_ij) - s_ip, where s is the product of two vectors
     divided by the temperature. With `both_ways` the mean of that and of the same for each positive
-    among all anchors. A text that equals the positive, or that stands beside an equal anchor, is no
-    negative.
+    among all anchors. A text that equals the positive, or that stands beside an equal anchor or
+    one of the same label, is no negative.
     """
 
     temperature: float = 0.05
@@ -124,7 +126,7 @@ class InBatchLoss:
         digest_A1 = anchors.digest[:, None]
         positive_A1 = anchors.positive[:, None]
         is_same = (candidates.digest == digest_A1) | (candidates.digest == positive_A1)
-        is_beside = (candidates.anchor == digest_A1) & (candidates.slot == POSITIVE)
+        is_beside = (candidates.anchor == anchors.anchor[:, None]) & (candidates.slot == POSITIVE)
         is_masked = (is_same | is_beside) & ~_pairs(anchors, candidates)
         return np.where(is_masked, np.float32(MASKED), scores)
 

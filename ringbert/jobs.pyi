@@ -620,6 +620,8 @@ class Embedding(CommandJob, of=EMBEDDER):
     negative_columns: str | list | None
     score_column: str | None
     score_scale: float
+    label_column: str | None
+    same_dataset_within_batch: bool
     max_seq_length: int | None
     pooling: Literal['mean', 'cls'] | None
     normalize: bool | None
@@ -727,6 +729,8 @@ class Embedding(CommandJob, of=EMBEDDER):
         negative_columns: str | list | None = None,
         score_column: str | None = None,
         score_scale: float = 1.0,
+        label_column: str | None = None,
+        same_dataset_within_batch: bool = False,
         max_seq_length: int | None = None,
         pooling: Literal['mean', 'cls'] | None = None,
         normalize: bool | None = None,

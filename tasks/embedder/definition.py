@@ -56,7 +56,7 @@ class Embedder(Program[EmbedderConfig]):
     def loss(self, config: EmbedderConfig, start: Start, readings: Readings) -> str:
         (source,) = self.sources(config, start)["train"]
         pairs = readings.of(self.reader(config, start), source)
-        return config.loss.in_words(bool(pairs.scores))
+        return config.loss.in_words(bool(pairs.scores), bool(pairs.labels))
 
 
 PROGRAM = Embedder()

@@ -7,6 +7,7 @@ import numpy as np
 
 from distributed.joint import ANCHOR, POSITIVE
 from tasks.embedder.beir import Judged
+from tasks.embedder.reading import Pairs
 from tasks.embedder.texts import Texts
 
 
@@ -20,6 +21,15 @@ class Judgements(NamedTuple):
     relevant: Sequence[np.ndarray]
     gains: Sequence[np.ndarray]
     own: Sequence[int]
+
+
+def judgements_of(pairs: Pairs, known: Texts) -> Judgements:
+    """Those of a search in the form of BEIR, of classes, or of pairs."""
+    if pairs.judged:
+        return as_judged(pairs.judged, known)
+    if pairs.labels:
+        return of_classes(pairs.labels, known)
+    return of_pairs(known)
 
 
 def of_pairs(known: Texts) -> Judgements:
@@ -42,6 +52,24 @@ def of_pairs(known: Texts) -> Judgements:
         gains=[np.ones(len(numbers)) for numbers in relevant],
         own=[number_of_text.get(known.texts[query], -1) for query in positives_of],
     )
+
+
+def of_classes(labels: Sequence[str | None], known: Texts) -> Judgements:
+    """Each text is a query and a document, for which all others of its class are right."""
+    positives = [int(row[POSITIVE]) for row in known.rows]
+    documents = [*dict.fromkeys([*positives, *known.corpus.tolist()])]
+    number_of = {place: number for number, place in enumerate(documents)}
+    number_of_text = {known.texts[place]: number for number, place in enumerate(documents)}
+    members: dict[str | None, set[int]] = {}
+    for label, positive in zip(labels, positives, strict=True):
+        members.setdefault(label, set()).add(number_of[positive])
+    queries = [int(row[ANCHOR]) for row in known.rows]
+    own = [number_of_text[known.texts[query]] for query in queries]
+    relevant = []
+    for label, number in zip(labels, own, strict=True):
+        relevant.append(np.array(sorted(members[label] - {number})))
+    gains = [np.ones(len(numbers)) for numbers in relevant]
+    return Judgements(queries, documents, relevant, gains, own)
 
 
 def as_judged(judged: Judged, known: Texts) -> Judgements:

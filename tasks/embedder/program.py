@@ -9,7 +9,7 @@ from tasks.embedder.definition import PROGRAM
 from tasks.embedder.mining import Mining
 from tasks.embedder.mixing import stream_of
 from tasks.embedder.settings import COMMAND, EmbedderConfig, LossSettings
-from tasks.embedder.task import EmbedTask, has_scores, most_texts
+from tasks.embedder.task import EmbedTask, has_labels, has_scores, most_texts
 from tasks.runs.execute.job import Job, run_on_ranks
 from tasks.runs.execute.program import open_sets, resolved, run_task
 from tasks.runs.resolve.command import Stream
@@ -37,7 +37,8 @@ def run_embedder(config: EmbedderConfig, job: Job) -> Scores:
         if name in config.given:
             job.run.say(f"note: --{name} changes nothing: {reason}")
     if sets.train:
-        job.run.say(f"loss: {work.config.loss.in_words(task.trains_on_scores)}")
+        classes = any(has_labels(data.tables["pairs"]) for data in sets.train)
+        job.run.say(f"loss: {work.config.loss.in_words(task.trains_on_scores, classes)}")
     return run_task(task, sets, work, job)
 
 

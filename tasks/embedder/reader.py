@@ -15,6 +15,8 @@ from tasks.runs.rows.cache import Tables, with_facts
 from tasks.runs.rows.reader import Reader
 from tasks.runs.rows.texts import Tokenization, rows_of_texts
 
+LABEL = "label"  # a column of rows
+
 
 @dataclass(frozen=True)
 class PairReader(Reader[Pairs]):
@@ -48,7 +50,9 @@ class PairReader(Reader[Pairs]):
         """A row of `pairs` has `input_ids`, those of its texts one after another ([CLS] text
         [SEP]), `sizes` (the tokens of each text; both lists of int32), `digests` (of each text, a
         list of int64) and `score` (float32, NaN without one). A row of `texts` has the columns of
-        `rows_of_texts`, for the texts of `Texts`. Digests are those of texts without prompts."""
+        `rows_of_texts`, for the texts of `Texts`. Where texts have labels, `label` is the digest of
+        that of a row (int64), or of its anchor if it has none. Digests are those of texts without
+        prompts."""
         known = self.texts_of(pairs)
         texts = known.texts
         second = [None] * len(texts)
@@ -66,6 +70,10 @@ class PairReader(Reader[Pairs]):
             "digests": ragged((digests[row] for row in known.rows), pa.int64()),
             "score": pa.array(pairs.scores or [np.nan] * num_rows, pa.float32()),
         }
+        if pairs.labels:
+            groups = zip(pairs.labels, pairs.rows, strict=True)
+            digests_of_groups = [digest_of(label or row[0]) for label, row in groups]
+            joined[LABEL] = pa.array(digests_of_groups, pa.int64())
         notes = [f"{num_rows:,} pairs, {len(texts):,} texts"]
         if known.most_in_row == 1:
             notes = [f"{num_rows:,} texts"]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ringbase.errors import InputError
 from tasks.embedder.beir import Judged, are_judgements, read_judgements
+from tasks.embedder.labels import kind_of, rows_of_classes, rows_of_judged
 from tasks.embedder.settings import PairSettings, PromptName
 from tasks.runs.rows import sources
 from tasks.runs.rows.tables import Table, number_in, open_table
@@ -30,6 +31,8 @@ class Pairs(NamedTuple):
     prompt_name: PromptName | None = None  # of texts to embed; None: as the settings say
     judged: Judged | None = None  # of a search in the form of BEIR
     sets: Sequence[tuple[str, int]] = ()  # of several files: their names and numbers of rows
+    # of each row the class of both texts, if texts have classes
+    labels: Sequence[str | None] | None = None
 
     @property
     def content(self) -> tuple:
@@ -38,8 +41,8 @@ class Pairs(NamedTuple):
         said = [dict(self.counts), *self.notes] if self.counts or self.notes else []
         prompt = [self.prompt_name] if self.prompt_name else []
         judged = [tuple(self.judged)] if self.judged else []
-        sets = [*self.sets]
-        return (self.rows, self.scores, self.corpus, *said, *prompt, *judged, *sets)
+        more = [*self.sets, *([self.labels] if self.labels else [])]
+        return (self.rows, self.scores, self.corpus, *said, *prompt, *judged, *more)
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,14 @@ def read(source: Source) -> Pairs:
     for name, part in zip(names, parts, strict=True):
         counts.update(part.counts)
         notes += [f"{name} {len(part.rows):,}", *(f"{name}: {note}" for note in part.notes)]
+    labels = [label for part in parts for label in part.labels or [None] * len(part.rows)]
     return Pairs(
         rows=[row for part in parts for row in part.rows],
         scores=[score for part in parts for score in part.scores or ()] or None,
         counts=dict(counts),
         notes=notes,
         sets=[(name, len(part.rows)) for name, part in zip(names, parts, strict=True)],
+        labels=labels if any(labels) else None,
     )
 
 
@@ -123,15 +128,22 @@ def _read_file(source: Source) -> Pairs:
     to train on."""
     settings = source.settings
     negatives, score = _asked_for(settings)
-    table = source.table((settings.anchor_column, settings.positive_column, *negatives, score))
+    label = settings.label_column
+    columns = settings.anchor_column, settings.positive_column, *negatives, score, label
+    table = source.table(columns, [label] if label else ())
     if source.file and are_judgements(table):
         return _judged_pairs(source, Path(source.file).expanduser(), table)
     anchor_name = str(table.find(settings.anchor_column, "--anchor_column"))
     if source.kind == "predict" and not source.mines:
         return _texts_to_embed(source, table, anchor_name)
-    positive_name = str(table.find(settings.positive_column, "--positive_column"))
+    label_name = table.find(label, "--label_column", is_needed=False) if label else None
+    is_pair = label_name is None or source.mines
+    positive = table.find(settings.positive_column, "--positive_column", is_needed=is_pair)
+    if label_name:
+        return _labelled(source, table, anchor_name, positive, label_name)
+    positive_name = str(positive)
     columns_of_negatives, scored = _optional_columns(source, table)
-    notes = []
+    notes = [f"no column {label}: all pairs are right"] if label else []
     if ignored := [name for name in OF_MINERS if name in table.header and name != scored]:
         notes.append(f"{', '.join(ignored)}: a miner's scores, which no loss here reads")
 
@@ -192,6 +204,39 @@ def _optional_columns(source: Source, table: Table) -> tuple[list[str], str | No
     if score:
         scored = table.find(score, "--score_column", settings.score_column is not None)
     return [name for name in found if name], scored
+
+
+def _labelled(
+    source: Source, table: Table, anchor_name: str, positive_name: str | None, label_name: str
+) -> Pairs:
+    """The pairs that labels make of a table's texts, or pairs of texts."""
+    counts = Counter[str]()
+    judged: list[tuple[str, str, str]] = []
+    classified: list[tuple[str, str]] = []
+    names = [anchor_name, positive_name] if positive_name else [anchor_name]
+    for place, row in table.rows:
+        if source.limit is not None and len(judged) + len(classified) >= source.limit:
+            break
+        where = f"{table.where}: {place}"
+        texts: list[str] = []
+        for name in names:
+            texts += _texts(row, name, where, counts, takes_list=False)
+        value = row.get(label_name)
+        label = "" if value is None else str(value).strip()
+        if len(texts) < len(names) or not label:
+            counts[f"rows without {', '.join(names)} or {label_name} left out"] += 1
+        elif positive_name:
+            judged.append((texts[0], texts[1], kind_of(label, where)))
+        else:
+            classified.append((texts[0], label))
+    rows, labels = rows_of_judged(judged, counts), None
+    if not positive_name:
+        rows, labels = rows_of_classes(classified, counts)
+    _check_number(source, rows, counts)
+    corpus = []
+    if (source.kind == "dev" or source.mines) and source.settings.corpus_file:
+        corpus = [*_corpus(source.settings.corpus_file, source.settings.positive_column, counts)]
+    return Pairs(rows, None, corpus, dict(+counts), labels=labels)
 
 
 def _judged_pairs(source: Source, file: Path, table: Table) -> Pairs:

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from distributed.joint import ANCHOR, POSITIVE
-from tasks.embedder.judgements import as_judged, of_pairs
+from tasks.embedder.judgements import judgements_of
 from tasks.embedder.reading import Pairs
 from tasks.embedder.texts import Texts
 from tasks.runs.details import Record, Section, table
@@ -31,7 +31,7 @@ class Search:
         self._positives = np.array([row[POSITIVE] for row in known.rows])
         self._anchors = self._units[anchors]
         self._cosines = (self._anchors * self._units[self._positives]).sum(1)
-        self._judgements = as_judged(pairs.judged, known) if pairs.judged else of_pairs(known)
+        self._judgements = judgements_of(pairs, known)
 
     @cached_property
     def query_texts(self) -> list[str]:

@@ -37,6 +37,7 @@ OF_OWN_FILES = (
     "negative_columns",
     "score_column",
     "score_scale",
+    "label_column",
 )
 
 
@@ -81,6 +82,12 @@ class PairSettings(DataSettings):
     score_scale: float = data_setting(
         1.0, "the score of equal texts, by which scores are divided (STS-B: 5)", at_least=1e-6
     )
+    label_column: str | None = data_setting(
+        None,
+        "column with a label instead of scores: of pairs (entailment, contradiction, 1, 0), or of"
+        " texts alone the class, whose texts are near to each other",
+        shown_default="none",
+    )
     same_dataset_within_batch: bool = setting(
         False,
         "the rows of a global batch, which are negatives of each other, are of one of the files of"
@@ -100,6 +107,8 @@ class PairSettings(DataSettings):
         super().check()
         if bool(self.task_name) != bool(self.data_dir):
             raise ValueError("--task_name sts-b and --data_dir need each other")
+        if self.label_column and self.score_column:
+            raise ValueError("--label_column and --score_column exclude each other: give one")
         sets = self.train_sets
         if len(sets) == 1 and sets[0].weight is not None:
             raise ValueError(
@@ -229,15 +238,18 @@ class LossSettings(Settings):
         changes="training",
     )
 
-    def in_words(self, has_scores: bool) -> str:
+    def in_words(self, has_scores: bool, has_labels: bool) -> str:
         """The loss of a training, and why it is that one."""
         if has_scores:
             return "squared error of the cosines, because the pairs have scores"
         ways = "and each positive its anchor, " if self.both_ways else ""
-        return (
+        loss = (
             f"each anchor chooses its positive, {ways}in the global batch (temperature"
-            f" {self.temperature:g}), because no pair has a score"
+            f" {self.temperature:g})"
         )
+        if has_labels:
+            return f"{loss}, which is another text of its class, because the texts have labels"
+        return f"{loss}, because no pair has a score"
 
 
 class MiningSettings(Settings):

@@ -24,7 +24,7 @@ from ringbase.ragged import offsets_of, padded
 from ringbase.settings import fields_of
 from tasks.embedder.mining import Mining, mine, write_mined
 from tasks.embedder.pooling import PROMPTS, files_of, prompts_file_of, said_by
-from tasks.embedder.reader import PairReader
+from tasks.embedder.reader import LABEL, PairReader
 from tasks.embedder.reading import Pairs
 from tasks.embedder.scoring import MAIN_SCORES, Search
 from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
@@ -107,7 +107,7 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
         }
         of_rows = {
             "row_id": fields["epoch"] * EPOCH + fields["row"],
-            "anchor": digests[starts],
+            "anchor": fields.get(LABEL, digests[starts]),
             "positive": digests[starts + POSITIVE],
             "score": fields["score"],
         }
@@ -234,6 +234,10 @@ def texts_of(batch: Batch) -> tuple[list[np.ndarray], np.ndarray]:
 def most_texts(pairs: Rows) -> int:
     """The most texts of a row."""
     return int(np.diff(pairs.column("sizes")[1]).max())
+
+
+def has_labels(pairs: Rows) -> bool:
+    return LABEL in pairs.table.column_names
 
 
 def has_scores(pairs: Rows) -> bool:

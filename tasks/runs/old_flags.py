@@ -121,7 +121,24 @@ INSTEAD: dict[str, tuple[str, ...]] = {
     "classifier_lr": ("--head_learning_rate",),
     "layerwise_lr_decay*": ("--layer_lr_decay",),
     "freeze_*": ("--freeze embeddings, a number of layers, or encoder",),
+    # of sentence-transformers and FlagEmbedding
     "scale": ("--temperature is 1 / scale",),
+    "multi_dataset_batch_sampler": ("--same_dataset_within_batch, and weights in --train_file",),
+    "batch_sampler": ("not needed: a text that equals a positive is no negative of its anchor",),
+    "negatives_cross_device": ("not needed: the texts of all ranks are negatives",),
+    "train_group_size": ("not needed: all negatives of a row are trained on",),
+    "matryoshka_dims": ("--dims",),
+    "query_max_len*": ("--max_query_length",),
+    "passage_max_len*": ("--max_seq_length",),
+    "query_instruction_for_retrieval": ("--query_prompt",),
+    "passage_instruction_for_retrieval": ("--document_prompt",),
+    "sentence_pooling_method": ("--pooling",),
+    "normalize_embeddings": ("--normalize",),
+    "sub_batch_size": ("--gradient_accumulation_steps",),
+    "negative_number": ("--num_negatives",),
+    "range_for_sampling": ("--range_min and --range_max",),
+    "candidate_pool": ("--corpus_file",),
+    "train_data": ("--train_file",),
 }
 NO_TPU = "TPUs are not supported"
 LAUNCHED = "the launcher (mpirun, srun)"

@@ -28,6 +28,7 @@ RUN = {
     "scripts/quickstart.sh": "tests/package/test_quickstart.py",
     "scripts/test.sh": ".ci/run",
     "import pandas\nimport ringbert": "tests/programs/test_in_memory.py",
+    "import ringbert\n\nembedder =": "tests/package/test_semantic_search.py",
     "python examples/lenet_fit.py": "tests/spmd/test_horovod_scripts.py",
 }
 # Why no test runs a block, and what shows it.

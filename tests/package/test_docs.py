@@ -34,6 +34,7 @@ OTHERS_FLAGS = """every minutes rehearse image_size batch_sizes no_index find_li
     output hostfile batch cpus signal force_reinstall no_binary
     stall_check_warning_time_seconds stall_check_shutdown_time_seconds
     binding_args no_stall_check version always timestamp_output
+    documents reranker
     dtype model_base_path model_id model_name port rest_api_port runner task"""
 
 

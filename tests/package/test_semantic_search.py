@@ -1,7 +1,9 @@
 """examples/semantic_search.sh goes from SQuAD's files to answers, on two ranks, with a tiny model;
 examples/search_texts.py finds what the predictors find."""
 
+import inspect
 import json
+import re
 import sys
 
 import numpy as np
@@ -33,7 +35,8 @@ def listed(printed):
 
 @pytest.mark.slow
 def test_the_way_from_pairs_to_a_search(tmp_path):
-    assert "\n    examples/semantic_search.sh " in (ROOT / "docs/semantic_search.md").read_text()
+    page = (ROOT / "docs/semantic_search.md").read_text()
+    assert "\n    examples/semantic_search.sh " in page
     (tmp_path / "squad").mkdir()
     for name, number, seed in (("train", 60, 1), ("dev", 20, 2)):
         entries = []
@@ -59,6 +62,11 @@ def test_the_way_from_pairs_to_a_search(tmp_path):
     assert tuple(found) == QUESTIONS
     embedder = ringbert.Embedder(out / "model")
     nearest = embedder.nearest(QUESTIONS, documents, top_k=3)
+    (out / "search").symlink_to(out / "model")
+    (block,) = re.findall(r"\n\n((?:    .*\n|\n)*?    print\(embedder.*\n)", page)
+    done = shell(sys.executable, "-c", inspect.cleandoc(block), cwd=out)
+    [[(best, _)]] = embedder.nearest(["who wrote it?"], ["Ada wrote it.", "It rained."], top_k=1)
+    assert best in done.stdout
     for texts, expected in zip(found.values(), nearest, strict=True):
         assert [text for text, _ in texts] == [text for text, _ in expected]
         cosines = [cosine for _, cosine in expected]

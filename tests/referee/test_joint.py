@@ -46,7 +46,7 @@ def formula(values, texts, temperature, both_ways):
         """For the anchor of a row, a candidate of another place."""
         own, other = rows[row], rows[texts.row[place]]
         same = {texts.digest[own[0]], texts.digest[own[1]]}
-        stands_by_same = texts.slot[place] == 1 and texts.digest[other[0]] == texts.digest[own[0]]
+        stands_by_same = texts.slot[place] == 1 and texts.anchor[other[0]] == texts.anchor[own[0]]
         return place != own[1] and texts.digest[place] not in same and not stands_by_same
 
     losses, back = [], []
@@ -64,8 +64,12 @@ def formula(values, texts, temperature, both_ways):
 
 
 @pytest.mark.parametrize("both_ways", [False, True])
-def test_loss_and_gradient_are_those_of_the_formula(both_ways):
+@pytest.mark.parametrize("num_labels", [0, 4])
+def test_loss_and_gradient_are_those_of_the_formula(num_labels, both_ways):
+    """Positives of rows with the same label are no negatives of each other's anchors."""
     own = vectors_of_rows()
+    if num_labels:
+        own = own._replace(anchor=own.row % num_labels)
     values = tf.constant(own.values, tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(values)
