@@ -14,10 +14,10 @@ import argparse
 import sys
 from pathlib import Path
 
+import ringbert
+
 import numpy as np
 import pyarrow.parquet as pq
-
-import ringbert
 
 CANDIDATES = 50  # of each question, for the reranker
 

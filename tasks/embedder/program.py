@@ -49,7 +49,7 @@ def embed_task(config: EmbedderConfig, sets: Sets) -> EmbedTask:
     dev = [data.tables["pairs"] for data in sets.dev]
     stream = Stream()
     for data in sets.train:
-        stream = stream_of(config, data.prepared.facts.get("sets", ()))
+        stream = stream_of(config, data.made.facts.get("sets", ()))
     return EmbedTask(
         config.vectors,
         settings,
