@@ -10,7 +10,7 @@
 #   scripts/soak.sh rivals    PyTorch and Google's code beside ours
 #   scripts/soak.sh data      memory growth with a corpus, long comparisons on real data
 #   scripts/soak.sh faults    faults put into the code, each of which a test of .ci/run must see
-#   scripts/soak.sh horovod   Horovod's own tests of its TensorFlow API, where ../shared/horovod is
+#   scripts/soak.sh horovod   each call on two and four ranks; Horovod's own tests, where ../shared/horovod is
 #   scripts/soak.sh all
 set -uo pipefail
 cd "$(dirname "$0")/.."

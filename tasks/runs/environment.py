@@ -59,16 +59,21 @@ def start(prog: str, module: str, config: Any) -> None:
     # docs/log/2026-11.md, "Time to the first step".
     gc.disable()
     set_environment()
-    hidden = [name for name in OPTIONAL_IN_KERAS if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not found
     with flags.reporting(prog):
-        imported_tensorflow()
-    for name in hidden:
-        del sys.modules[name]
+        import_tensorflow_alone()
     program = importlib.import_module(module)
     gc.freeze()
     gc.enable()
     program.run(config)
+
+
+def import_tensorflow_alone() -> None:
+    """TensorFlow with Keras, which does not find here what it imports only if it is installed."""
+    hidden = [name for name in OPTIONAL_IN_KERAS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not found
+    imported_tensorflow()
+    for name in hidden:
+        del sys.modules[name]
 
 
 def set_environment() -> None:

@@ -139,6 +139,7 @@ def test_a_script_that_saves_nothing_ends_at_the_first_signal(tmp_path):
     script = tmp_path / "script.py"
     write_lines(
         script,
+        "from harness import lean",
         "import ringbert.horovod as hvd, pathlib, sys, time",
         "hvd.init()",
         "pathlib.Path(sys.argv[1], str(hvd.rank())).touch()",
@@ -161,6 +162,7 @@ def test_a_scripts_own_handler_stays(tmp_path):
         "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(9))",
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(8))",
         "mine = [signal.getsignal(each) for each in (signal.SIGUSR1, signal.SIGTERM)]",
+        "from harness import lean",
         "import ringbert.horovod as hvd",
         "hvd.init()",
         "now = [signal.getsignal(each) for each in (signal.SIGUSR1, signal.SIGTERM)]",

@@ -386,6 +386,7 @@ def test_a_constant_rate_goes_on_after_its_end(flags, tmp_path):
 # Slurm.
 EARLY = """
 import gc, os, sys
+from harness import lean
 from ringbase.errors import Stopped
 from ringbase.settings import made
 from tasks.bench.settings import LoadSettings
@@ -410,6 +411,7 @@ for count in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_a_job_that_is_requeued_without_a_step_ends(tmp_path):
     """After two starts in a row that were stopped before they trained; a preemption now and then
     is none of these, nor is the user's own Ctrl-C."""

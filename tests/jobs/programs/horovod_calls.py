@@ -8,9 +8,8 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
-import tensorflow as tf
+from harness.lean import keras, tf
 
 import ringbert.horovod as hvd
 

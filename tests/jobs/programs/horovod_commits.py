@@ -8,8 +8,7 @@ import json
 import signal
 import sys
 
-import keras
-import tensorflow as tf
+from harness.lean import keras, tf
 
 import ringbert.horovod as hvd
 

@@ -5,9 +5,8 @@ import os
 import sys
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
-import keras
 import numpy as np
-import tensorflow as tf
+from harness.lean import keras, tf
 
 import ringbert.horovod as hvd
 

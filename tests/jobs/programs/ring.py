@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
+from harness.lean import tf
 
 from distributed.collectives import open_collectives
 from distributed.devices import DeviceSettings

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness import toy
+from harness import lean, toy  # noqa: F401  (lean comes first)
 
 from distributed import elastic
 from distributed.collectives import Collectives, open_collectives
