@@ -27,13 +27,15 @@ from tensorflow import Tensor
 
 from distributed.collectives import Sink
 from distributed.gradient import Compile, gradients_of, put_all, summed
-from distributed.optimizer import Tensors
+from distributed.optimizer import PART, Tensors
 from distributed.rows import Batch
 from distributed.world import World
 
 ANCHOR, POSITIVE = 0, 1  # slots of a row's texts; further ones are its hard negatives
 SLOPES = "slopes"  # of the loss by the vectors, among the arrays of a batch
 MASKED = -1e30  # the score of what is no negative
+LOSS = "loss"
+LEFT_OUT = f"{LOSS}{PART}left_out"  # how many candidates an anchor's positive makes no negatives
 SHORTEST = 1e-6  # length that a part of a vector is divided by at least, so that it stays finite
 
 
@@ -61,9 +63,13 @@ def _joined(parts):
 class JointLoss(Protocol):
     """A loss of the vectors of all ranks."""
 
-    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, float]:
+    @property
+    def terms(self) -> Sequence[str]:
+        """The names of what is summed: first the loss, then what is only logged."""
+
+    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, ndarray]:
         """The gradient of the loss over all ranks with respect to the own vectors, [n, W], and this
-        rank's part of the loss. All ranks call it together."""
+        rank's part of each sum, float64 [terms]. All ranks call it together."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +78,34 @@ class InBatchLoss:
     rows: the sum over anchors of log sum_j exp(s_ij) - s_ip, where s is the product of two vectors
     divided by the temperature. With `both_ways` the mean of that and of the same for each positive
     among all anchors. A text that equals the positive, or that stands beside an equal anchor or
-    one of the same label, is no negative.
+    one of the same label, is no negative. With a `margin` nor is a candidate whose product with the
+    anchor is above that of the anchor's positive minus the margin, because it may be right, too
+    (Solatorio 2024, "GISTEmbed", with the model itself as the guide); with `both_ways` nor an
+    anchor whose product with the positive is.
     """
 
     temperature: float = 0.05
     both_ways: bool = False
+    margin: float | None = None
 
-    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, float]:
+    @property
+    def terms(self) -> Sequence[str]:
+        return (LOSS,) if self.margin is None else (LOSS, LEFT_OUT)
+
+    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, ndarray]:
         """The gradient of the loss over all ranks with respect to the own vectors, [n, W], and the
-        loss of the own anchors. All ranks call it together."""
+        loss of the own anchors, with a margin also how many candidates are left out for them. All
+        ranks call it together."""
         everyone = _joined(world.all_gather(own))
+        limits = None if self.margin is None else Limits.of(everyone, self.margin)
         is_anchor = own.slot == ANCHOR
         is_anchor_of_all = everyone.slot == ANCHOR
         own_a = own.chosen(is_anchor)
         own_c = own.chosen(~is_anchor)
         all_a = everyone.chosen(is_anchor_of_all)
         all_c = everyone.chosen(~is_anchor_of_all)
-        scores_AM = self._scores(own_a, all_c)
-        scores_NC = self._scores(all_a, own_c)
+        scores_AM, left_out = self._scores(own_a, all_c, limits)
+        scores_NC, _ = self._scores(all_a, own_c, limits)
         sums_A = _log_sums(scores_AM, 1)
         sums_C = _log_sums(scores_NC, 0)
         gathered = world.all_gather((sums_A, sums_C))
@@ -118,17 +134,51 @@ class InBatchLoss:
         result = np.zeros_like(own.values)
         result[is_anchor] = slopes_AM @ all_c.values / self.temperature
         result[~is_anchor] = slopes_NC.T @ all_a.values / self.temperature
-        return result, float(loss)
+        return result, np.array([loss, left_out])[: len(self.terms)]
 
-    def _scores(self, anchors, candidates):
-        """float32 [anchors, candidates]; those that are no negatives have `MASKED`."""
-        scores = anchors.values @ candidates.values.T / np.float32(self.temperature)
+    def _scores(self, anchors, candidates, limits):
+        """float32 [anchors, candidates]; those that are no negatives have `MASKED`. And how many of
+        these the limits have left out."""
+        products = anchors.values @ candidates.values.T
+        scores = products / np.float32(self.temperature)
         digest_A1 = anchors.digest[:, None]
         positive_A1 = anchors.positive[:, None]
         is_same = (candidates.digest == digest_A1) | (candidates.digest == positive_A1)
         is_beside = (candidates.anchor == anchors.anchor[:, None]) & (candidates.slot == POSITIVE)
-        is_masked = (is_same | is_beside) & ~_pairs(anchors, candidates)
-        return np.where(is_masked, np.float32(MASKED), scores)
+        is_other = ~_pairs(anchors, candidates)
+        is_masked = (is_same | is_beside) & is_other
+        left_out = 0
+        if limits:
+            is_above = products > limits.of_rows(anchors.row)[:, None]
+            if self.both_ways:
+                of_candidates = limits.of_rows(candidates.row)
+                is_above |= (products > of_candidates) & (candidates.slot == POSITIVE)
+            is_above &= is_other & ~is_masked
+            left_out = is_above.sum()
+            is_masked |= is_above
+        return np.where(is_masked, np.float32(MASKED), scores), left_out
+
+
+class Limits(NamedTuple):
+    """Of each row, ascending, the highest product that its anchor has with a negative."""
+
+    rows: ndarray
+    products: ndarray
+
+    @classmethod
+    def of(cls, vectors: Vectors, margin: float) -> "Limits":
+        """Those of the anchors and positives among the vectors of all ranks: the same bits on each
+        of them."""
+        parts = []
+        for slot in (ANCHOR, POSITIVE):
+            of_slot = vectors.chosen(vectors.slot == slot)
+            parts.append(of_slot.chosen(np.argsort(of_slot.row)))
+        anchors, positives = parts
+        products = (anchors.values * positives.values).sum(1)
+        return cls(anchors.row, products - np.float32(margin))
+
+    def of_rows(self, rows: ndarray) -> ndarray:
+        return self.products[np.searchsorted(self.rows, rows)]
 
 
 @dataclass(frozen=True)
@@ -143,10 +193,14 @@ class NestedLoss:
     sizes: Sequence[int]
     normalizes: bool
 
-    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, float]:
+    @property
+    def terms(self) -> Sequence[str]:
+        return self.whole.terms
+
+    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, ndarray]:
         """The gradient of the sum with respect to the own vectors, [n, W], and this rank's part of
-        the sum. All ranks call it together."""
-        total, loss = self.whole.gradient(own, world)
+        each sum over the sizes. All ranks call it together."""
+        total, sums = self.whole.gradient(own, world)
         width = own.values.shape[1]
         for size in self.sizes:
             if size >= width:
@@ -155,13 +209,13 @@ class NestedLoss:
             if self.normalizes:
                 lengths = np.maximum(np.linalg.norm(part, axis=1, keepdims=True), SHORTEST)
                 part = part / lengths
-            of_part, loss_of_part = self.whole.gradient(own._replace(values=part), world)
+            of_part, sums_of_part = self.whole.gradient(own._replace(values=part), world)
             if self.normalizes:  # its part along the vector changes nothing
                 along = (of_part * part).sum(1, keepdims=True)
                 of_part = (of_part - part * along) / lengths
             total[:, :size] += of_part
-            loss += loss_of_part
-        return total, loss
+            sums = sums + sums_of_part
+        return total, sums
 
 
 def _pairs(anchors, candidates):
@@ -179,11 +233,16 @@ def _log_sums(scores, axis):
     return np.maximum(log_sums, MASKED)
 
 
+@dataclass(frozen=True)
 class SumOfVectors:
     """The sum of a rank's own vectors: a loss that other ranks' rows do not change."""
 
-    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, float]:
-        return np.ones_like(own.values), float(own.values.sum(dtype=np.float64))
+    terms: Sequence[str] = (LOSS,)
+
+    def gradient(self, own: Vectors, world: World) -> tuple[ndarray, ndarray]:
+        sums = np.zeros(len(self.terms))
+        sums[0] = own.values.sum(dtype=np.float64)
+        return np.ones_like(own.values), sums
 
 
 class Passes:
@@ -218,7 +277,10 @@ class JointGradient:
     texts: Callable[[Batch], tuple[Sequence[ndarray], ndarray]]
     weights: Callable[[Batch], Mapping[str, float]]
     world: World
-    terms: Sequence[str] = ("loss",)
+
+    @property
+    def terms(self) -> Sequence[str]:
+        return self.loss.terms
 
     def sums(self, batches: Sequence[Batch], factors: Tensor, keys: Sequence, sink: Sink) -> Tensor:
         parts, places = [], []
@@ -231,7 +293,7 @@ class JointGradient:
                 parts.append(Vectors(vectors_BW.numpy()[has_text], *columns))
                 places.append(has_text)
         with self.world.operation("the joint loss"):
-            slopes, loss = self.loss.gradient(_joined(parts), self.world)
+            slopes, sums = self.loss.gradient(_joined(parts), self.world)
         slopes *= factors.numpy()[0]
         of_batches = []
         for has_text in places:
@@ -248,9 +310,9 @@ class JointGradient:
                 self.passes.pull(batch | {SLOPES: slopes_BW}, key)
                 for batch, slopes_BW, key in parts_of_sum
             )
-        terms = tf.constant([loss], factors.dtype)
+        terms = tf.constant(sums, factors.dtype)
         put_all([*total, terms], sink)
         return terms
 
     def alone(self) -> "JointGradient":
-        return replace(self, loss=SumOfVectors())
+        return replace(self, loss=SumOfVectors(self.terms))

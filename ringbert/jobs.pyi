@@ -633,6 +633,7 @@ class Embedding(CommandJob, of=EMBEDDER):
     truncate_dim: int | None
     temperature: float
     both_ways: bool
+    guide_margin: float | None
     num_negatives: int | None
     range_min: int
     range_max: int | None
@@ -742,6 +743,7 @@ class Embedding(CommandJob, of=EMBEDDER):
         truncate_dim: int | None = None,
         temperature: float = 0.05,
         both_ways: bool = False,
+        guide_margin: float | None = None,
         num_negatives: int | None = None,
         range_min: int = 0,
         range_max: int | None = None,

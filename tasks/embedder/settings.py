@@ -238,6 +238,18 @@ class LossSettings(Settings):
         changes="training",
     )
 
+    guide_margin: float | None = setting(
+        None,
+        "leave out negatives whose cosine with the anchor is above that of its positive minus this:"
+        " by the model itself they may be right; a negative value spares those that are above by"
+        " less",
+        "training",
+        changes="training",
+        at_least=-2,
+        at_most=2,
+        shown_default="none are left out",
+    )
+
     def in_words(self, has_scores: bool, has_labels: bool) -> str:
         """The loss of a training, and why it is that one."""
         if has_scores:
@@ -247,6 +259,8 @@ class LossSettings(Settings):
             f"each anchor chooses its positive, {ways}in the global batch (temperature"
             f" {self.temperature:g})"
         )
+        if self.guide_margin is not None:
+            loss += f", without negatives above its cosine minus {self.guide_margin:g}"
         if has_labels:
             return f"{loss}, which is another text of its class, because the texts have labels"
         return f"{loss}, because no pair has a score"

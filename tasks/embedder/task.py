@@ -68,7 +68,10 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
     def joint(self) -> tuple[JointLoss, Callable] | None:
         if self.trains_on_scores:
             return None
-        loss: JointLoss = InBatchLoss(self.contrast.temperature, self.contrast.both_ways)
+        contrast = self.contrast
+        loss: JointLoss = InBatchLoss(
+            contrast.temperature, contrast.both_ways, contrast.guide_margin
+        )
         if self.vectors.sizes:
             loss = NestedLoss(loss, self.vectors.sizes, self.normalize)
         return loss, texts_of
@@ -121,9 +124,16 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
             batch |= _pairs_of(texts, size)
         return batch
 
+    @property
+    def terms(self) -> tuple[str, ...]:
+        if self.joint is None:
+            return super().terms
+        loss, _ = self.joint
+        return tuple(loss.terms)
+
     def weights(self, batch: Batch) -> dict[str, float]:
         """The number of pairs."""
-        return {"loss": float((batch["slot"] == ANCHOR).sum())}
+        return dict.fromkeys(self.terms, float((batch["slot"] == ANCHOR).sum()))
 
     def loss(self, vectors_BW: tf.Tensor, batch: Batch) -> Tensors:
         """The sum of the squared errors of the pairs' cosines, of each size of the vectors."""

@@ -124,6 +124,8 @@ INSTEAD: dict[str, tuple[str, ...]] = {
     # of sentence-transformers and FlagEmbedding
     "scale": ("--temperature is 1 / scale",),
     "multi_dataset_batch_sampler": ("--same_dataset_within_batch, and weights in --train_file",),
+    "margin": ("--guide_margin, or for mining --absolute_margin or --relative_margin",),
+    "margin_strategy": ("--guide_margin is absolute",),
     "batch_sampler": ("not needed: a text that equals a positive is no negative of its anchor",),
     "negatives_cross_device": ("not needed: the texts of all ranks are negatives",),
     "train_group_size": ("not needed: all negatives of a row are trained on",),

@@ -134,7 +134,7 @@ def test_a_mixture_learns_and_tells_what_it_was(corpora, trained):
     rows = [12 * 16 * 0.7 + 6 * 16 * 0.5 + 6 * 16 * 4 / 9]
     assert stream["corpora"][0]["seen"] == pytest.approx(rows[0] / stream["corpora"][0]["rows"])
     page = (trained / "report.html").read_text()
-    assert "loss of each corpus, smoothed" in page
+    assert "parts of the loss, smoothed" in page
     assert "mlm/books" in page
     assert "books 2." in page or "books 1." in page
 

@@ -35,28 +35,44 @@ def vectors_of_rows(seed=0):
     return Vectors(values.astype(np.float32), row, slot, digest, anchor, positive)
 
 
-def formula(values, texts, temperature, both_ways):
-    """Pair by pair, in float64."""
+def rows_of(texts):
+    """Of each row the places of its texts by their slots."""
     rows = {}
     for place, (row, slot) in enumerate(zip(texts.row, texts.slot, strict=True)):
         rows.setdefault(row, {})[slot] = place
+    return rows
+
+
+def is_negative(values, texts, row, place, both_ways, margin=None):
+    """For the anchor of a row, a text of another place; its product with the anchor is at most that
+    of the positive minus the margin, and both ways that of its own anchor, if it is a positive."""
+    rows = rows_of(texts)
+    own, other = rows[row], rows[texts.row[place]]
+    same = {texts.digest[own[0]], texts.digest[own[1]]}
+    is_positive = texts.slot[place] == 1
+    stands_by_same = is_positive and texts.anchor[other[0]] == texts.anchor[own[0]]
+    if place == own[1] or texts.digest[place] in same or stands_by_same:
+        return False
+    limits = [np.inf]
+    if margin is not None:
+        pairs = [own, other] if both_ways and is_positive else [own]
+        limits = [values[pair[0]] @ values[pair[1]] - margin for pair in pairs]
+    return values[own[0]] @ values[place] <= min(limits)
+
+
+def formula(values, texts, temperature, both_ways, margin=None):
+    """Pair by pair, in float64."""
+    rows, numbers = rows_of(texts), values.numpy()
     product = lambda a, c: tf.reduce_sum(values[a] * values[c]) / temperature  # noqa: E731
-
-    def is_negative(row, place):
-        """For the anchor of a row, a candidate of another place."""
-        own, other = rows[row], rows[texts.row[place]]
-        same = {texts.digest[own[0]], texts.digest[own[1]]}
-        stands_by_same = texts.slot[place] == 1 and texts.anchor[other[0]] == texts.anchor[own[0]]
-        return place != own[1] and texts.digest[place] not in same and not stands_by_same
-
+    negative = lambda row, place: is_negative(numbers, texts, row, place, both_ways, margin)  # noqa: E731
     losses, back = [], []
     for row, own in rows.items():
         right = product(own[0], own[1])
         candidates = [place for place in range(len(texts.row)) if texts.slot[place] >= 1]
-        wrong = [product(own[0], c) for c in candidates if is_negative(row, c)]
+        wrong = [product(own[0], c) for c in candidates if negative(row, c)]
         losses.append(tf.reduce_logsumexp(tf.stack([right, *wrong])) - right)
         others = [each[0] for name, each in rows.items() if name != row]
-        wrong = [product(a, own[1]) for a in others if is_negative(texts.row[a], own[1])]
+        wrong = [product(a, own[1]) for a in others if negative(texts.row[a], own[1])]
         back.append(tf.reduce_logsumexp(tf.stack([right, *wrong])) - right)
     if both_ways:
         return (tf.add_n(losses) + tf.add_n(back)) / 2
@@ -64,18 +80,30 @@ def formula(values, texts, temperature, both_ways):
 
 
 @pytest.mark.parametrize("both_ways", [False, True])
-@pytest.mark.parametrize("num_labels", [0, 4])
-def test_loss_and_gradient_are_those_of_the_formula(num_labels, both_ways):
-    """Positives of rows with the same label are no negatives of each other's anchors."""
+@pytest.mark.parametrize(("num_labels", "margin"), [(0, None), (4, None), (0, 0.1), (0, -0.3)])
+def test_loss_and_gradient_are_those_of_the_formula(num_labels, margin, both_ways):
+    """Positives of rows with the same label are no negatives of each other's anchors; nor, with a
+    margin, are texts above it, whose number is known."""
     own = vectors_of_rows()
     if num_labels:
         own = own._replace(anchor=own.row % num_labels)
     values = tf.constant(own.values, tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(values)
-        expected = formula(values, own, 0.3, both_ways)
-    gradient, loss = InBatchLoss(0.3, both_ways).gradient(own, World())
+        expected = formula(values, own, 0.3, both_ways, margin)
+    gradient, (loss, *left_out) = InBatchLoss(0.3, both_ways, margin).gradient(own, World())
     assert loss == pytest.approx(float(expected), rel=1e-6)
+    if margin is not None:
+        numbers = []
+        for least in (None, margin):
+            negatives = (
+                is_negative(own.values, own, row, place, both_ways, least)
+                for row in range(ROWS)
+                for place in np.flatnonzero(own.slot)
+            )
+            numbers.append(sum(negatives))
+        assert left_out == [numbers[0] - numbers[1]]
+        assert left_out[0] > 5
     expected_gradient = tf.convert_to_tensor(tape.gradient(expected, values)).numpy()
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
 
@@ -111,8 +139,9 @@ class Ranks:
 
 
 @pytest.mark.parametrize("both_ways", [False, True])
-def test_parts_are_slices_of_the_whole_and_own_negatives_alone_are_not(both_ways):
-    whole, loss = vectors_of_rows(), InBatchLoss(0.1, both_ways)
+@pytest.mark.parametrize("margin", [None, -0.2])
+def test_parts_are_slices_of_the_whole_and_own_negatives_alone_are_not(margin, both_ways):
+    whole, loss = vectors_of_rows(), InBatchLoss(0.1, both_ways, margin)
     expected, total = loss.gradient(whole, World())
     part_of_row = np.array([0, 0, 1, 1, 1, 2, 0, 2, 1])[whole.row]
     places = [np.flatnonzero(part_of_row == part) for part in range(3)]

@@ -307,7 +307,7 @@ def charts_of(runs: Runs, colors: Mapping[str, int]) -> Iterator[str]:
     for color, name in enumerate(parts):
         values = smoothed(points(runs[0].steps, name))
         curves_of_parts.append(Curve(name, values, color % MOST_COLORS))
-    yield chart("loss of each corpus, smoothed", curves_of_parts, breaks)
+    yield chart("parts of the loss, smoothed", curves_of_parts, breaks)
     yield chart("scores on held-out data", scores, marks, from_zero=False)
     yield chart("examples per second of the whole job", curves("examples_per_s"), breaks)
     rates = [*curves("learning_rate")]
