@@ -17,10 +17,13 @@ import argparse
 import json
 import re
 import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -29,7 +32,7 @@ from bert import ops
 from bert.batch import Layouts
 from bert.heads import SPAN
 from bert.kernels import ON_CUDNN, ON_GPU
-from bert.model import Bert, Tracing
+from bert.model import Bert, Stage, Tracing, no_stage
 from bert.optimizers.adamw import AdamWeightDecay
 from bert.sizes import SIZES
 from ringbase.settings import made
@@ -46,8 +49,42 @@ KERNELS = {"own": ON_GPU, "cudnn": ON_CUDNN}
 COPY = re.compile(r"mhlo\.copy (%\S+) : (tensor<[^>]*>)")
 
 
-def exported(load: LoadSettings) -> tuple[str, list[dict[str, Any]]]:
-    """The step as StableHLO, and its arguments in order: those of the batch with their values,
+class Parts(NamedTuple):
+    """What a step is made of."""
+
+    task: SpanTask
+    variables: list[keras.Variable]  # the model's
+    optimizer: AdamWeightDecay
+    # the loss sum of a batch with a dropout key, and what stands before each layer
+    loss: Callable[[Any, tf.Tensor, Stage], Mapping[str, tf.Tensor]]
+    names: list[str]  # of the variables
+    num_rows: int
+
+
+# A step of a batch with a dropout key.
+Step = Callable[[Any, tf.Tensor], list[tf.Tensor]]
+
+
+def alone(parts: Parts) -> Step:
+    """The step of one rank, which gives the loss and the norm of its gradient."""
+
+    def step(batch: Any, key: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = parts.loss(batch, key, no_stage)["loss"] / parts.num_rows
+        gradients = tape.gradient(loss, [variable.value for variable in parts.variables])
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        norm = tf.linalg.global_norm(gradients)
+        rate = parts.optimizer.learning_rate
+        parts.optimizer.update_scaled(gradients, 1.0 / tf.maximum(norm, 1.0), rate)
+        return [loss, norm]
+
+    return step
+
+
+def exported(
+    load: LoadSettings, step_of: Callable[[Parts], Step] = alone
+) -> tuple[str, list[dict[str, Any]]]:
+    """A step as StableHLO, and its arguments in order: those of the batch with their values,
     variables with mean and standard deviation."""
     set_precision(load.machine.precision)
     # as on a GPU
@@ -61,24 +98,22 @@ def exported(load: LoadSettings) -> tuple[str, list[dict[str, Any]]]:
     with mock.patch.object(ops, "on_cpu", return_value=False):
         ops._softmax_computes_in_float32.cache_clear()
         model, optimizer = Bert(config, SPAN), AdamWeightDecay(1e-4)
-        variables = model.trainable_variables
+        tensors = model.named_tensors()
+        variables = [*tensors.values()]
         optimizer.build(variables)
 
+        def loss(batch: Any, key: tf.Tensor, stage: Stage) -> Mapping[str, tf.Tensor]:
+            staged = replace(tracing, stage=stage)
+            return task.loss(model(batch, dropout_key=key, tracing=staged), batch)
+
+        step = step_of(Parts(task, variables, optimizer, loss, [*tensors], count))
         groups = {"groups": batch.pop("groups")}  # fixed, as the training passes them
 
-        def step(arrays: dict[str, tf.Tensor], key: tf.Tensor) -> list[tf.Tensor]:
-            batch = arrays | groups
-            with tf.GradientTape() as tape:
-                scores = model(batch, dropout_key=key, tracing=tracing)
-                loss = task.loss(scores, batch)["loss"] / load.batch_size
-            gradients = tape.gradient(loss, [variable.value for variable in variables])
-            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-            norm = tf.linalg.global_norm(gradients)
-            optimizer.update_scaled(gradients, 1.0 / tf.maximum(norm, 1.0), optimizer.learning_rate)
-            return [loss, norm]
+        def of_arrays(arrays: dict[str, tf.Tensor], key: tf.Tensor) -> list[tf.Tensor]:
+            return step(arrays | groups, key)
 
         arguments = tf.nest.map_structure(tf.constant, (batch, np.array([1, 2], np.int32)))
-        compiled = tf.function(step, jit_compile=True, autograph=False)
+        compiled = tf.function(of_arrays, jit_compile=True, autograph=False)
         text = compiled.experimental_get_compiler_ir(*arguments)(stage="stablehlo")
         handles = compiled.get_concrete_function(*arguments).captured_inputs
     by_handle = {id(each.value.handle): each for each in [*variables, *optimizer.variables]}

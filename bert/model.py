@@ -35,6 +35,16 @@ def encoder_shapes(config: BertConfig) -> Shapes:
     return ENCODERS[config.architecture.encoder].shapes(config)
 
 
+# What stands before a layer: gets the hidden state and the layer's tensors by name, and returns the
+# same values. Its gradient is where the layer's backward pass is done.
+Stage = Callable[[Tensor, Tensors], tuple[Tensor, Tensors]]
+
+
+def no_stage(hidden_RH: Tensor, tensors: Tensors) -> tuple[Tensor, Tensors]:
+    """Nothing stands before a layer."""
+    return hidden_RH, tensors
+
+
 @dataclass(frozen=True)
 class Tracing:
     """How a pass becomes a graph."""
@@ -44,6 +54,7 @@ class Tracing:
     compiles: bool = True  # XLA may compile parts of predictions on CPUs, for each size of a batch
     # Of passes that XLA compiles as a whole. None: ON_GPU in training, else PLAIN.
     in_xla: Kernels | None = None
+    stage: Stage = no_stage
 
 
 class Bert(keras.layers.Layer):
@@ -182,10 +193,9 @@ class Bert(keras.layers.Layer):
         last = self.config.num_hidden_layers - 1
         for number in range(last + 1):
             scope = f"bert/encoder/layer_{number}/"
-            of_layer = {}
-            for name, value in tensors.items():
-                if name.startswith(scope):
-                    of_layer[name.removeprefix(scope)] = value
+            named = {name: value for name, value in tensors.items() if name.startswith(scope)}
+            hidden_RH, named = tracing.stage(states[-1], named)
+            of_layer = {name.removeprefix(scope): value for name, value in named.items()}
             call: Callable[..., Tensor] = partial(
                 layer,
                 place=tf.constant(1 + 3 * number),
@@ -194,6 +204,6 @@ class Bert(keras.layers.Layer):
             )
             if recomputes:
                 call = tf.recompute_grad(call)
-            states.append(call(states[-1], of_layer))
+            states.append(call(hidden_RH, of_layer))
         states[-1] = one_pass.finished(states[-1], tensors)
         return states

@@ -1,6 +1,7 @@
 """A fine-tuning changes the word embeddings of the tokens in its data, and of no others."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -8,14 +9,14 @@ import numpy as np
 import tensorflow as tf
 
 from bert.batch import Batch
-from bert.model import Bert, Tracing
+from bert.model import Bert, Stage, Tracing, no_stage
 
 WORDS = "bert/embeddings/word_embeddings"
 
 
 class AllWords:
     """The model's own variables, all of which are trained, but for the tensors with `frozen` names,
-    which have no gradient, no sum over ranks and no moments."""
+    which have no gradient, no sum over ranks and no moments. `names` are those of `variables`."""
 
     read: tuple[keras.Variable, ...] = ()  # of the model, whose values the training only reads
 
@@ -26,13 +27,14 @@ class AllWords:
         # in the model's order, on all ranks, whatever that of `frozen`
         self._frozen = {name: each for name, each in tensors.items() if name in frozen}
         self.read = tuple(self._frozen.values())
-        self.variables = [tensors[name] for name in tensors if name not in self._frozen]
+        self.names = [name for name in tensors if name not in self._frozen]
+        self.variables = [tensors[name] for name in self.names]
 
-    def scores(self, batch: Batch, dropout_key: tf.Tensor) -> Any:
-        """The model's scores in training."""
+    def scores(self, batch: Batch, dropout_key: tf.Tensor, stage: Stage = no_stage) -> Any:
+        """The model's scores in training, with a stage before each layer."""
         # A gradient tape records nothing that depends on these alone: the backward pass ends there.
         constant = {name: tf.stop_gradient(each.value) for name, each in self._frozen.items()}
-        return self._model(batch, dropout_key, constant, self._tracing)
+        return self._model(batch, dropout_key, constant, replace(self._tracing, stage=stage))
 
     def take(self) -> None:
         """Takes the values of the model."""
@@ -67,11 +69,11 @@ class TrainedWords(AllWords):
             if variable is self._table:
                 self.variables[number] = self._trained
 
-    def scores(self, batch: Batch, dropout_key: tf.Tensor) -> Any:
+    def scores(self, batch: Batch, dropout_key: tf.Tensor, stage: Stage = no_stage) -> Any:
         places = tf.gather(self._places, batch["input_ids"])
         batch = batch | {"input_ids": places}
         words = {WORDS: tf.convert_to_tensor(self._trained.value)}
-        return self._model(batch, dropout_key, words, self._tracing)
+        return self._model(batch, dropout_key, words, replace(self._tracing, stage=stage))
 
     def take(self) -> None:
         self._trained.assign(tf.gather(tf.convert_to_tensor(self._table.value), self._ids))

@@ -17,6 +17,8 @@ from distributed.rows import Batch
 
 # A way to compile a function of a batch and other arrays: `by_xla` or `traced_once`.
 Compile = Callable[[Callable], Callable]
+# Of a batch and a dropout key, int32 [2]: the sum of each loss term over the batch, not its mean.
+Loss = Callable[[Batch, Tensor], Mapping[str, Tensor]]
 
 by_xla = partial(tf.function, jit_compile=True, autograph=False)
 
@@ -44,13 +46,9 @@ class Gradient(Protocol):
 
 @dataclass(eq=False)
 class LossGradient:
-    """That of a loss which is a sum over rows.
+    """That of a loss which is a sum over rows. `variables` have one dtype."""
 
-    `loss(batch, dropout key int32 [2])` gives the sum of each loss term over the batch, not its
-    mean. `variables` have one dtype.
-    """
-
-    loss: Callable[[Batch, Tensor], Mapping[str, Tensor]]
+    loss: Loss
     weights: Callable[[Batch], Mapping[str, float]]
     terms: Sequence[str]
     variables: Sequence[keras.Variable]
@@ -120,16 +118,19 @@ def summed(parts: Iterable[Tensors]) -> Tensors:
 
 def traced_once(function: Callable) -> Callable:
     """`function(batch, *others)` as a graph for batches of any size, with the arrays of the first
-    one."""
+    one; `others` are arrays or lists of arrays, of fixed shapes."""
     traced = None
 
     def of_any_size(array):
         return tf.TensorSpec([None] * array.ndim, array.dtype)
 
+    def of_this_size(array):
+        return tf.TensorSpec(array.shape, array.dtype)
+
     def call(batch, *others):
         nonlocal traced
         if traced is None:
-            fixed = [tf.TensorSpec(other.shape, other.dtype) for other in others]
+            fixed = tf.nest.map_structure(of_this_size, others)
             specs = [tf.nest.map_structure(of_any_size, batch), *fixed]
             traced = tf.function(function, input_signature=specs, autograph=False)
         return traced(batch, *others)

@@ -146,7 +146,7 @@ class Log:
         while len(self._unread) > num_unread:
             step = self._unread.popleft()
             # on GPUs the sum is waited for here
-            with self._world.operation("the result of a step"):
+            with self._world.operation(step.result.awaited):
                 values = step.result.read()
             self._skipped.check(step, values)
             del values["applied"]

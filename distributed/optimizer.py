@@ -32,6 +32,7 @@ class StepResult:
     # [gradient norm, rate, 1 if applied else 0, loss scale or 0, loss sums…], on the device
     numbers: Tensor
     weights: Mapping[str, float]
+    awaited: str = "the result of a step"  # what the watchdog says of a wait for the numbers
 
     def read(self) -> dict[str, float]:
         """The numbers by name: losses are means over all ranks, NaN without a target; parts of them

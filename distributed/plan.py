@@ -151,8 +151,14 @@ class LoopSettings(Settings):
     )
     xla: Literal["auto", "on", "off"] = setting(
         "auto",
-        "let XLA compile the whole gradient, for at most 3 shapes; auto does so on GPUs. With the"
-        " backend nccl, on also compiles the sum over ranks and the update",
+        "let XLA compile the whole gradient, for at most 3 shapes; auto does so on GPUs",
+        "machine",
+    )
+    step: Literal["auto", "whole"] = setting(
+        "auto",
+        "whole compiles the sums over ranks and the update with the gradient, and sums each layer's"
+        " gradients while those below are computed; for the backend nccl, not yet tried on several"
+        " GPUs",
         "machine",
     )
 

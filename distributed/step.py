@@ -2,8 +2,9 @@
 
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,19 @@ from tensorflow import Tensor
 
 from distributed.arrays import digest_of
 from distributed.clock import StepClock
-from distributed.collectives import Collectives
+from distributed.collectives import Collectives, Sink
 from distributed.elastic import Elsewhere
 from distributed.gradient import (
+    Compile,
     Gradient,
+    Loss,
     LossGradient,
     added,
     by_xla,
     dropout_key,
     put_all,
 )
+from distributed.layer_sums import LayerSums, Stage, check_sums
 from distributed.optimizer import (
     AllreduceOptimizer,
     StepOptimizer,
@@ -35,6 +39,9 @@ from distributed.optimizer import (
 from distributed.plan import INCOMPLETE, START, State
 from distributed.rows import Batch
 from ringbase.errors import InputError
+
+# what the watchdog says of a `LayeredStep` that does not end
+WITH_SUMS = "a step with its sums inside (--step whole)"
 
 
 class TrainingStep(ABC):
@@ -204,15 +211,21 @@ class SplitStep(TrainingStep):
 
 
 class WholeStep(TrainingStep):
-    """A step whose gradient, sum over ranks and update XLA compiles as one function: for a rank
-    alone on its GPU, or a backend with `in_graph`."""
+    """A step whose gradient and update XLA compiles as one function: for a rank alone on its
+    GPU."""
 
-    def __init__(self, gradient: LossGradient, optimizer: AllreduceOptimizer, *others: Any):
+    def __init__(
+        self,
+        gradient: LossGradient,
+        optimizer: AllreduceOptimizer,
+        *others: Any,
+        compiled: Compile = by_xla,
+    ):
         """`others` are those of `TrainingStep`."""
         super().__init__(gradient, optimizer, *others)
         self._loss_gradient = gradient
         self._apply = optimizer.apply
-        self._whole = by_xla(self._in_graph)
+        self._whole = compiled(self._in_graph)
 
     def take(
         self, batches: Sequence[Batch], number: int, requests: Sequence[bool], clock: StepClock
@@ -223,29 +236,92 @@ class WholeStep(TrainingStep):
             if terms_without_targets(weights):
                 return StepResult(optimizer.skip(len(weights)), weights), wanted
             keys = self.keys(number, optimizer.world.rank, len(batches))
-            numbers = self._compute(batches, optimizer.factors(weights), keys)
-            clock.wait_for(numbers, ends_step=True)
-        return StepResult(numbers, weights), wanted
+            outputs = self._compute(batches, optimizer.factors(weights), keys)
+            result = self._result(outputs, weights)
+            clock.wait_for(result.numbers, ends_step=True)
+        return result, wanted
 
-    def _compute(self, batches: Sequence[Batch], factors: Tensor, keys: Sequence) -> Tensor:
-        """A step as one function of its last micro-batch. Returns the numbers of `StepResult`."""
+    def _compute(self, batches: Sequence[Batch], factors: Tensor, keys: Sequence) -> Any:
+        """A step as one function of its last micro-batch. Returns what `_in_graph` does."""
         *earlier, last = batches
         before = self._loss_gradient.of_batches(earlier, factors, keys[:-1])
-        with self.optimizer.world.operation("a step with its sum over ranks"):
-            return self._whole(last, factors, keys[-1], before)
+        return self._whole(last, factors, keys[-1], before)
 
-    def _in_graph(self, batch: Batch, factors: Tensor, key: Tensor, before: Tensors) -> Tensor:
+    def _in_graph(self, batch: Batch, factors: Tensor, key: Tensor, before: Tensors) -> Any:
+        """Takes the step, after the sums `before` of its other micro-batches. Returns the numbers
+        of `StepResult`."""
         own = self._loss_gradient.in_graph(batch, factors, key)
         if before:
             own = added(before, own)
-        sink = self.optimizer.sink()
+        return self._updated(own, factors, self.optimizer.sink())
+
+    def _updated(self, own: Tensors, factors: Tensor, sink: Sink) -> Tensor:
+        """Sums [*gradients, loss terms] and updates. Returns the numbers of `StepResult`."""
         put_all(own, sink)
         is_valid = tf.reduce_all(tf.math.is_finite(factors))
         return self._apply(sink.totals(), is_valid)
+
+    def _result(self, outputs: Any, weights: Mapping[str, float]) -> StepResult:
+        return StepResult(outputs, weights)
 
     @property
     def compiles_alone(self) -> bool:
         return self.optimizer.world.size == 1
 
     def _compile(self, batches: Sequence[Batch], keys: Sequence) -> None:
-        self._compute(batches, self._undefined(), keys).numpy()
+        outputs = self._compute(batches, self._undefined(), keys)
+        tf.nest.map_structure(Tensor.numpy, outputs)
+
+
+class LayeredStep(WholeStep):
+    """A step whose gradient, sums over ranks and update are one compiled function, in which a
+    layer's gradients are summed while those of the layers below are computed (`LayerSums`): for
+    backends with `in_graph`.
+
+    `staged(stage)` is the gradient's loss with a stage before each layer of the model. `names` are
+    those by which a stage gets the values of the trained variables, in their order. The sums of a
+    training's first step are compared with MPI's.
+    """
+
+    def __init__(
+        self,
+        gradient: LossGradient,
+        staged: Callable[[Stage], Loss],
+        names: Sequence[str],
+        optimizer: AllreduceOptimizer,
+        *others: Any,
+        compiled: Compile = by_xla,
+    ):
+        """`others` are those of `TrainingStep`."""
+        super().__init__(gradient, optimizer, *others, compiled=compiled)
+        self._staged = staged
+        self._names = names
+        self._compresses = optimizer.compression == "bf16"
+        self._collectives = optimizer.collectives
+        self._is_checked = False
+
+    def begin(self, seed: int) -> None:
+        super().begin(seed)
+        self._is_checked = False
+
+    def _compute(self, batches: Sequence[Batch], factors: Tensor, keys: Sequence) -> Any:
+        with self.optimizer.world.operation(WITH_SUMS):
+            return super()._compute(batches, factors, keys)
+
+    def _in_graph(self, batch: Batch, factors: Tensor, key: Tensor, before: Tensors) -> Any:
+        """Returns the numbers of `StepResult`, and samples of the sums."""
+        sums = LayerSums(self._collectives, self._names, before, self._compresses)
+        gradient = replace(self._loss_gradient, loss=self._staged(sums.stage))
+        own = gradient.in_graph(batch, factors, key)
+        numbers = self._updated(own, factors, sums)
+        return numbers, sums.samples()
+
+    def _result(self, outputs: Any, weights: Mapping[str, float]) -> StepResult:
+        world = self.optimizer.world
+        numbers, samples = outputs
+        if not self._is_checked:
+            with world.operation(WITH_SUMS):
+                found = samples.numpy()
+            check_sums(found, world, self._compresses)
+            self._is_checked = True
+        return StepResult(numbers, weights, WITH_SUMS)

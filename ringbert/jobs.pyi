@@ -57,6 +57,7 @@ class Squad(CommandJob, of=SQUAD):
     timeline: str | None
     profile_steps: str | None
     xla: Literal['auto', 'on', 'off']
+    step: Literal['auto', 'whole']
     resume: str
     report_to: str | list
     device: Literal['auto', 'gpu', 'cpu']
@@ -143,6 +144,7 @@ class Squad(CommandJob, of=SQUAD):
         timeline: str | None = None,
         profile_steps: str | None = None,
         xla: Literal['auto', 'on', 'off'] = 'auto',
+        step: Literal['auto', 'whole'] = 'auto',
         resume: str = 'auto',
         report_to: str | list = 'tensorboard',
         device: Literal['auto', 'gpu', 'cpu'] = 'auto',
@@ -229,6 +231,7 @@ class Classification(CommandJob, of=CLASSIFIER):
     timeline: str | None
     profile_steps: str | None
     xla: Literal['auto', 'on', 'off']
+    step: Literal['auto', 'whole']
     resume: str
     report_to: str | list
     device: Literal['auto', 'gpu', 'cpu']
@@ -322,6 +325,7 @@ class Classification(CommandJob, of=CLASSIFIER):
         timeline: str | None = None,
         profile_steps: str | None = None,
         xla: Literal['auto', 'on', 'off'] = 'auto',
+        step: Literal['auto', 'whole'] = 'auto',
         resume: str = 'auto',
         report_to: str | list = 'tensorboard',
         device: Literal['auto', 'gpu', 'cpu'] = 'auto',
@@ -415,6 +419,7 @@ class Tagging(CommandJob, of=TAGGER):
     timeline: str | None
     profile_steps: str | None
     xla: Literal['auto', 'on', 'off']
+    step: Literal['auto', 'whole']
     resume: str
     report_to: str | list
     device: Literal['auto', 'gpu', 'cpu']
@@ -500,6 +505,7 @@ class Tagging(CommandJob, of=TAGGER):
         timeline: str | None = None,
         profile_steps: str | None = None,
         xla: Literal['auto', 'on', 'off'] = 'auto',
+        step: Literal['auto', 'whole'] = 'auto',
         resume: str = 'auto',
         report_to: str | list = 'tensorboard',
         device: Literal['auto', 'gpu', 'cpu'] = 'auto',
@@ -585,6 +591,7 @@ class Embedding(CommandJob, of=EMBEDDER):
     timeline: str | None
     profile_steps: str | None
     xla: Literal['auto', 'on', 'off']
+    step: Literal['auto', 'whole']
     resume: str
     report_to: str | list
     device: Literal['auto', 'gpu', 'cpu']
@@ -695,6 +702,7 @@ class Embedding(CommandJob, of=EMBEDDER):
         timeline: str | None = None,
         profile_steps: str | None = None,
         xla: Literal['auto', 'on', 'off'] = 'auto',
+        step: Literal['auto', 'whole'] = 'auto',
         resume: str = 'auto',
         report_to: str | list = 'tensorboard',
         device: Literal['auto', 'gpu', 'cpu'] = 'auto',
@@ -805,6 +813,7 @@ class Pretraining(CommandJob, of=PRETRAINING):
     timeline: str | None
     profile_steps: str | None
     xla: Literal['auto', 'on', 'off']
+    step: Literal['auto', 'whole']
     resume: str
     report_to: str | list
     init_moments: bool
@@ -882,6 +891,7 @@ class Pretraining(CommandJob, of=PRETRAINING):
         timeline: str | None = None,
         profile_steps: str | None = None,
         xla: Literal['auto', 'on', 'off'] = 'auto',
+        step: Literal['auto', 'whole'] = 'auto',
         resume: str = 'auto',
         report_to: str | list = 'tensorboard',
         init_moments: bool = False,

@@ -59,7 +59,8 @@ class Collectives:
 
     name = "local"
     compresses = False  # whether gradients can be sent in fewer bytes than they have
-    in_graph = True  # whether XLA can compile a function that calls `all_reduce_sum`
+    in_graph = True  # whether a graph of TensorFlow can have its sums
+    in_xla = True  # whether XLA can compile such a graph
 
     def all_reduce_sum(self, tensors: Sequence, compresses: bool = False) -> list:
         """The sum over ranks of each tensor, with the same bits on every rank; valid until the next
@@ -67,6 +68,12 @@ class Collectives:
         shapes. With `compresses`, large float32 tensors, but no loss sums, cross the network as
         bfloat16, if the backend can."""
         return list(tensors)
+
+    def vector_sum(self, vector: Any, place: int) -> Any:
+        """The sum over ranks of a vector, in a graph that has other sums beside it: `place` says
+        which one it is, the same on all ranks. Only with `in_graph`. bfloat16 only with
+        `in_xla`."""
+        return vector
 
     def sink(self, compresses: bool = False) -> Sink:
         """What sums the tensors of one step."""

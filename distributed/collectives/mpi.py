@@ -46,6 +46,7 @@ class MpiCollectives(Collectives):
 
     name = "mpi"
     in_graph = False
+    in_xla = False
 
     def __init__(self, world: World):
         self._world = world

@@ -51,11 +51,11 @@ class TensorflowCollectives(Collectives):
 
     def __init__(self, world: World, name: str):
         # XLA compiles NCCL's sums, not those of the ring
-        self.in_graph = name == "nccl"
+        self.in_xla = name == "nccl"
         self.name = name
         self._compiled = tf.function(self._sums, autograph=False)
         self._size = world.size
-        kind = "GPU" if self.in_graph else "CPU"
+        kind = "GPU" if self.in_xla else "CPU"
         self._device = tf.device(f"/job:{JOB}/task:{world.rank}/device:{kind}:0")
 
     def all_reduce_sum(self, tensors: Sequence[Tensor], compresses: bool = False) -> list[Tensor]:
@@ -63,29 +63,32 @@ class TensorflowCollectives(Collectives):
 
     def _sums(self, tensors: list[Tensor]) -> list[Tensor]:
         flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
-        total = tf.concat(flat, 0)
-        # The ranks' calls find each other by a key. All sums of one dtype and size share one, as
-        # every rank makes them in the same order: TensorFlow never forgets a key, so new ones would
-        # fill the memory.
-        kind = (self.name, total.dtype, total.shape[0])
-        key = _instance_keys.setdefault(kind, len(_instance_keys) + 1)
-        group_key, subdivisions = GROUPS[self.name]
-        if total.shape[0]:
-            with self._device:
-                total = tf.raw_ops.CollectiveReduceV2(
-                    input=total,
-                    merge_op="Add",
-                    final_op="Id",
-                    ordering_token=[],
-                    communication_hint=self.name,
-                    max_subdivs_per_device=subdivisions,
-                    group_size=self._size,
-                    group_key=group_key,
-                    instance_key=key,
-                )
+        total = self.vector_sum(tf.concat(flat, 0), 0)
         sizes = [tensor.shape.num_elements() for tensor in tensors]
         parts = tf.split(total, sizes)
         return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+    def vector_sum(self, vector: Tensor, place: int) -> Tensor:
+        if not vector.shape[0]:
+            return vector
+        # The ranks' calls find each other by a key. All sums of one dtype, size and place share
+        # one, as every rank makes them in the same order: TensorFlow never forgets a key, so new
+        # ones would fill the memory.
+        kind = (self.name, vector.dtype, vector.shape[0], place)
+        key = _instance_keys.setdefault(kind, len(_instance_keys) + 1)
+        group_key, subdivisions = GROUPS[self.name]
+        with self._device:
+            return tf.raw_ops.CollectiveReduceV2(
+                input=vector,
+                merge_op="Add",
+                final_op="Id",
+                ordering_token=[],
+                communication_hint=self.name,
+                max_subdivs_per_device=subdivisions,
+                group_size=self._size,
+                group_key=group_key,
+                instance_key=key,
+            )
 
 
 def open(world: World, name: str) -> TensorflowCollectives:

@@ -373,7 +373,7 @@ def _supports_jit(original: Callable[..., bool], model: keras.Model) -> bool:
     inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
     is_distributed = isinstance(inner, Distributed) and is_initialized()
     if is_distributed and (
-        not session_of(inner.gradient_mean.process_set).collectives.in_graph
+        not session_of(inner.gradient_mean.process_set).collectives.in_xla
         or inner.gradient_mean.has_own_compressor
     ):
         return False

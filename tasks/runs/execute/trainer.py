@@ -15,7 +15,7 @@ import tensorflow as tf
 from bert import weights
 from bert.batch import Layouts, by_length, in_one_group, rounded_up, with_checked_ids
 from bert.kernels import ON_CUDNN, Kernels
-from bert.model import Bert, Tracing
+from bert.model import Bert, Stage, Tracing, no_stage
 from bert.optimizers.choose import make_optimizer
 from bert.optimizers.layers import PartRate
 from bert.optimizers.rate import RateSchedule
@@ -26,6 +26,7 @@ from distributed.found import CHECKPOINTS, checkpoint_at, checkpoints_in
 from distributed.gradient import (
     Compile,
     Gradient,
+    Loss,
     LossGradient,
     by_xla,
     graphs_as_traced,
@@ -37,7 +38,7 @@ from distributed.order import balanced, micro_batches_of
 from distributed.plan import Plan, State, first_state, make_plan, rate_warning
 from distributed.rows import Batch, BatchRows, Feed, Rows
 from distributed.run import Run
-from distributed.step import SplitStep, TrainingStep, WholeStep
+from distributed.step import LayeredStep, SplitStep, TrainingStep, WholeStep
 from distributed.train import HeldOut, is_finished
 from ringbase.errors import InputError
 from ringbase.files import sha256, write_json
@@ -48,6 +49,7 @@ from tasks.runs.execute.attention import why_not_cudnn
 from tasks.runs.execute.facts import facts_of
 from tasks.runs.execute.job import Job
 from tasks.runs.execute.loading import SavedModel, load_on_all
+from tasks.runs.execute.whole import why_not_whole
 from tasks.runs.history import TRAINING, History, began_here, files_of
 from tasks.runs.resolve.command import DATA, Stream, is_lengthened, schedule_of
 from tasks.runs.resolve.past import MODEL, RUN_FILE, TASK_FILE
@@ -374,35 +376,53 @@ class Trainer:
         """The step, compiled as the device and the length of the training need it."""
         job.run.say("building the training step: the first step takes longer")
         others = self._optimizer, self.words.write_back
+        if self._config.loop.step == "whole":
+            reason = why_not_whole(self._task, job, self._layouts is not None)
+            if reason:
+                raise InputError(f"--step whole cannot be: {reason}")
+            if job.world.size > 1:
+                return self._layered_step(by_xla if self._layouts else traced_once)
         if self._layouts is None:
             calling = nullcontext if is_optimized else graphs_as_traced
             return SplitStep(self._gradient(traced_once), *others, calling=calling)
         gradient = self._gradient(by_xla)
-        # Sums inside XLA only on request: no machine with several GPUs has shown yet that they are
-        # faster.
-        is_summed_by_xla = job.collectives.in_graph and self._config.loop.xla == "on"
-        may_be_whole = job.world.size == 1 or is_summed_by_xla
-        if job.world.device.is_gpu and may_be_whole and isinstance(gradient, LossGradient):
+        is_alone_on_gpu = job.world.device.is_gpu and job.world.size == 1
+        if is_alone_on_gpu and isinstance(gradient, LossGradient):
             return WholeStep(gradient, *others)
         return SplitStep(gradient, *others)
 
+    def _layered_step(self, compiled: Compile) -> TrainingStep:
+        """The step with its sums inside, for `--step whole`."""
+        words = self.words
+        gradient = self._loss_gradient(compiled)
+        others = self._optimizer, words.write_back
+        return LayeredStep(gradient, self._loss, words.names, *others, compiled=compiled)
+
     def _gradient(self, compiled: Compile) -> Gradient:
         """That of the task's loss."""
-        task, scores = self._task, self.words.scores
-        longest = rounded_up(self._longest_row())
-
-        def outputs(batch: dict, key: tf.Tensor) -> Any:
-            return scores(batch | {"longest": longest}, key)
-
-        def loss(batch: dict, key: tf.Tensor) -> Mapping[str, tf.Tensor]:
-            return task.loss(outputs(batch, key), batch)
-
-        variables = self.words.variables
+        task = self._task
         if task.joint:
             joint_loss, texts_of = task.joint
-            passes = Passes(outputs, variables, compiled)
+            passes = Passes(self._outputs(no_stage), self.words.variables, compiled)
             return JointGradient(joint_loss, passes, texts_of, task.weights, self._world)
-        return LossGradient(loss, task.weights, task.terms, variables, compiled)
+        return self._loss_gradient(compiled)
+
+    def _loss_gradient(self, compiled: Compile) -> LossGradient:
+        """That of a loss which is a sum over rows."""
+        task = self._task
+        loss = self._loss(no_stage)
+        return LossGradient(loss, task.weights, task.terms, self.words.variables, compiled)
+
+    def _loss(self, stage: Stage) -> Loss:
+        """The loss of a batch, with a stage before each layer."""
+        outputs = self._outputs(stage)
+        return lambda batch, key: self._task.loss(outputs(batch, key), batch)
+
+    def _outputs(self, stage: Stage) -> Callable[[dict, tf.Tensor], Any]:
+        """The scores of a batch with a dropout key, and a stage before each layer."""
+        scores = self.words.scores
+        longest = rounded_up(self._longest_row())
+        return lambda batch, key: scores(batch | {"longest": longest}, key, stage)
 
     def _compile(self, batches_of_shapes: Sequence[Batch], run: Run) -> None:
         """Lets XLA compile the step for these batches, one of each shape."""
@@ -502,7 +522,8 @@ class Trainer:
             say(warning)
         if self.attention_note:
             say(self.attention_note)
-        if self._config.step.compression != "none" and not job.collectives.compresses:
+        sends_less = job.collectives.compresses or isinstance(self.step, LayeredStep)
+        if self._config.step.compression != "none" and not sends_less:
             say(
                 "note: --compression changes nothing with the backend"
                 f" {job.collectives.name} on these machines"
