@@ -99,7 +99,7 @@ def test_timeouts_two_signals_are_one_request_also_where_standard_error_goes_els
     with started(launch(2, *one, flags=(arguments,))) as job:
         job.wait_for(lambda: len(steps_in(out)) > 3)
         job.process.terminate()
-        time.sleep(0.01)
+        time.sleep(0.1)  # else one signal may come of both
         job.process.terminate()
         done = job.end()
     assert done.status == 75, done

@@ -300,6 +300,7 @@ def test_the_best_model_is_kept_and_training_stops_also_in_two_parts(data, flags
     assert files_in(out, *NEW).items() <= before.items()
 
 
+@pytest.mark.slow
 def test_a_model_with_as_many_words_as_positions_is_resumed_to_the_bit(data, flags, tmp_path):
     """Its positions and its layers have tensors of the shape that all words together would have."""
     config = read_json(data / "bert_config.json")

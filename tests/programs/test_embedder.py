@@ -270,6 +270,7 @@ def test_prompts_that_are_not_applied_are_said_and_damaged_ones_refused(tmp_path
         ringbert.Embedder(model)
 
 
+@pytest.mark.slow
 def test_prompts_are_trained_evaluated_and_written(tmp_path, capsys):
     """Evaluated as if they stood in the file. A query's own text among the documents is still left
     out, and the same text as a query and as a document is one text to the loss."""
@@ -417,6 +418,7 @@ def test_negatives_by_chance_are_some_of_those_in_range(trained, tmp_path):
         assert [text for text in texts if text in row] == row
 
 
+@pytest.mark.slow
 def test_the_first_numbers_of_a_vector_are_trained_scored_kept_and_exported(tmp_path):
     model = save_model(tmp_path, "features")
     rows = make_pairs(24, 7)
@@ -620,6 +622,7 @@ def test_empty_texts_have_vectors_in_their_places_and_are_counted(tmp_path, caps
     np.testing.assert_array_equal(found[1], found[3])
 
 
+@pytest.mark.slow
 def test_scores_are_learned_and_measured(data, tmp_path):
     """Pairs whose score is the share of words that they have in common."""
     lines = []

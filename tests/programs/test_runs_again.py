@@ -344,6 +344,7 @@ STABLE = (
 )
 
 
+@pytest.mark.slow
 def test_a_stable_rate_goes_on_or_falls_from_its_checkpoint(flags, tmp_path, capsys):
     """As one training of that length has it, to the bit; what has fallen does not go on."""
     stable, out = (*flags, *STABLE), tmp_path / "out"
@@ -372,6 +373,7 @@ def test_a_stable_rate_goes_on_or_falls_from_its_checkpoint(flags, tmp_path, cap
     assert "--num_train_steps = 10, this command has 14" in message
 
 
+@pytest.mark.slow
 def test_a_constant_rate_goes_on_after_its_end(flags, tmp_path):
     own = *flags, "--lr_scheduler_type=constant", "--num_warmup_steps=2"
     classify(tmp_path / "short", *own, "--num_train_steps=4")

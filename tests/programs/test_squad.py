@@ -263,6 +263,7 @@ def test_bad_input_is_one_line(squad_refused, tmp_path, flag):
     assert files_in(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_training_is_evaluated_keeps_the_best_model_and_runs_with_seeds(
     squad, squad_refused, data, tmp_path
 ):

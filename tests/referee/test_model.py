@@ -20,6 +20,8 @@ GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 OF_BERT = ["span_gelu", "classifier_gelu", "tagger_gelu", "pretraining_gelu"]
 FAMILY = ["roberta", "electra", "distilbert"]
 SLOW = [
+    ("tagger_modernbert", "by length", False, "float32"),
+    ("classifier_modernbert_silu", "by length", True, "float32"),
     ("span_modernbert", "by length", True, "float32"),
     ("classifier_modernbert", "by length", False, "float32"),
     ("pretraining_gelu_new", "by length", False, "float32"),
@@ -54,8 +56,7 @@ golden = functools.cache(torch_models.loaded)
         ("span_gelu", "by length", True, "float32"),
         *((f"span_{name}", "by length", True, "float32") for name in FAMILY),
         *((f"classifier_{name}", "by length", False, "float32") for name in FAMILY),
-        *((f"tagger_{name}", "by length", False, "float32") for name in (*FAMILY, "modernbert")),
-        ("classifier_modernbert_silu", "by length", True, "float32"),
+        *((f"tagger_{name}", "by length", False, "float32") for name in FAMILY),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
     ],
 )
