@@ -1,5 +1,6 @@
-"""sentence-transformers beside bert-embedder: the vectors of each other's folders, and the loss of
-the same vectors with its gradient."""
+"""sentence-transformers beside bert-embedder: the vectors of each other's folders, also with
+prompts and cut, the loss of the same vectors with its gradient, the loss without false negatives,
+and the scores of a judged search."""
 
 import itertools
 import json
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 from harness.classifier_runs import model_flags, write_data
 from harness.jobs import shell
+from harness.models import save_model
 from harness.mpi import ENVIRONMENT
-from harness.program_runs import bert
+from harness.pair_files import make_pairs
+from harness.program_runs import bert, metrics_in
 from harness.texts import ALL_WORDS, write_lines
 
 import ringbert
@@ -45,6 +48,52 @@ for kind in (losses.MultipleNegativesRankingLoss, losses.MultipleNegativesSymmet
         value.backward()
         results.append((value.item(), columns.grad.tolist()))
 print(json.dumps(results))
+"""
+
+# Of the texts in argv[2], by the folder in argv[1]: vectors of queries and of documents, and their
+# first argv[3] numbers as unit vectors.
+ROLES = """
+import json, sys
+from sentence_transformers import SentenceTransformer
+
+folder, texts, size = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+whole, cut = SentenceTransformer(folder), SentenceTransformer(folder, truncate_dim=size)
+found = [whole.encode_query(texts), whole.encode_document(texts)]
+for encode in (cut.encode_query, cut.encode_document):
+    found.append(encode(texts, normalize_embeddings=True))
+print(json.dumps([vectors.tolist() for vectors in found]))
+"""
+# The scores of the search in argv[2], whose judgements are 1, by the folder in argv[1].
+SEARCH = """
+import json, sys
+from pathlib import Path
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+folder = Path(sys.argv[2])
+queries, corpus = (
+    {row["_id"]: row["text"] for row in map(json.loads, (folder / name).read_text().splitlines())}
+    for name in ("queries.jsonl", "corpus.jsonl")
+)
+relevant = {}
+for line in (folder / "qrels/test.tsv").read_text().splitlines()[1:]:
+    query, document, _ = line.split("\\t")
+    relevant.setdefault(query, set()).add(document)
+evaluator = InformationRetrievalEvaluator(queries, corpus, relevant, write_csv=False)
+print(json.dumps(evaluator(SentenceTransformer(sys.argv[1]))))
+"""
+# GISTEmbedLoss of the columns of texts in argv[2] with the margin argv[3], by the folder in argv[1]
+# as the model and as its guide.
+GUIDED = """
+import json, sys
+from sentence_transformers import SentenceTransformer, losses
+
+model = SentenceTransformer(sys.argv[1], device="cpu").eval()
+loss = losses.GISTEmbedLoss(
+    model, model, temperature=0.05, margin=float(sys.argv[3]), contrast_anchors=False,
+    contrast_positives=False,
+)
+print(loss([model.preprocess(column) for column in json.loads(sys.argv[2])], None).item())
 """
 
 
@@ -94,10 +143,72 @@ def test_the_loss_and_its_gradient_are_the_same(num_columns, torch):
     results = rival(torch, LOSSES, json.dumps(units.tolist()), 1 / TEMPERATURE)
     for both_ways in (False, True):
         by_product, by_cosine = results[2 * both_ways : 2 * both_ways + 2]
-        gradient, loss = InBatchLoss(TEMPERATURE, both_ways).gradient(own, World())
+        gradient, (loss,) = InBatchLoss(TEMPERATURE, both_ways).gradient(own, World())
         found = gradient.reshape(units.shape) / ROWS
         across = found - units * (units * found).sum(-1, keepdims=True)
         for (value, right), ours in ((by_product, found), (by_cosine, across)):
             assert loss / ROWS == pytest.approx(value, abs=1e-5)
             np.testing.assert_allclose(ours, right, atol=1e-5)
             assert np.abs(ours).max() > 0.1
+
+
+@pytest.mark.timeout(900)
+def test_prompts_and_sizes_of_a_folder_count_in_both(torch, tmp_path):
+    model, texts = save_model(tmp_path, "features"), some_texts()
+    file = write_lines(tmp_path / "pairs.jsonl", *map(json.dumps, make_pairs(20, 1)))
+    flags = (f"--model={model}", f"--train_file={file}", "--do_train", "--num_train_steps=2")
+    flags += ("--query_prompt=red ", "--document_prompt=dull ", "--dims=24,8")
+    embed(tmp_path / "run", *flags, "--learning_rate=1e-3")
+    folder = tmp_path / "run/model"
+    right = rival(torch, ROLES, folder, json.dumps(texts), 8)
+    whole, cut = ringbert.Embedder(folder), ringbert.Embedder(folder, truncate_dim=8)
+    found = [of(texts, role) for of in (whole, cut) for role in ("query", "document")]
+    for ours, theirs in zip(found, right, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-6)
+    assert np.abs(found[0] - found[1]).max() > 0.01
+
+
+@pytest.mark.timeout(900)
+def test_a_judged_search_has_the_same_scores(torch, tmp_path):
+    model = save_model(tmp_path, "features")
+    pairs = {row["anchor"]: row for row in make_pairs(40, 3)}
+    corpus, queries, judged = {}, [], []
+    for number, (query, row) in enumerate(pairs.items()):
+        queries.append({"_id": f"q{number}", "text": query})
+        for name in ("positive", "negative"):
+            document = corpus.setdefault(row[name], f"d{len(corpus)}")
+            if name == "positive" or number % 3 == 0:  # some queries have two
+                judged.append(f"q{number}\t{document}\t1")
+    write_lines(tmp_path / "queries.jsonl", *map(json.dumps, queries))
+    documents = [{"_id": name, "title": "", "text": text} for text, name in corpus.items()]
+    write_lines(tmp_path / "corpus.jsonl", *map(json.dumps, documents))
+    file = write_lines(tmp_path / "qrels/test.tsv", "query-id\tcorpus-id\tscore", *judged)
+    train = write_lines(tmp_path / "pairs.jsonl", *map(json.dumps, pairs.values()))
+    flags = (f"--model={model}", f"--train_file={train}", "--do_train", "--num_train_steps=1")
+    scores = embed(tmp_path / "run", *flags, f"--dev_file={file}", "--do_eval")
+    right = rival(torch, SEARCH, tmp_path / "run/model", tmp_path)
+    names = "ndcg@10", "mrr@10", "map@100", "recall@1", "recall@10", "precision@1", "precision@10"
+    for name in names:
+        assert scores[f"eval_{name}"] == pytest.approx(right[f"cosine_{name}"], abs=1e-6), name
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("margin", [0.0, 0.1, -0.02])
+def test_the_loss_without_false_negatives_is_the_same(margin, torch, tmp_path):
+    model = save_model(tmp_path, "features")
+    rows = [row for row in make_pairs(40, 5) if row["positive"] != row["negative"]]
+    seen, kept = set(), []
+    for row in rows:  # no text twice
+        if not seen & {*row.values()}:
+            kept.append(row)
+            seen |= {*row.values()}
+    file = write_lines(tmp_path / "pairs.jsonl", *map(json.dumps, kept))
+    flags = (f"--model={model}", f"--train_file={file}", "--do_train", "--num_train_steps=1")
+    flags += (f"--train_batch_size={len(kept)}", "--log_steps=1", "--learning_rate=0")
+    flags += ("--hidden_dropout_prob=0", "--attention_probs_dropout_prob=0")
+    embed(tmp_path / "run", *flags, f"--guide_margin={margin}")
+    (line,) = [line for line in metrics_in(tmp_path / "run") if "loss" in line]
+    assert line["loss/left_out"] > 0
+    columns = [[row[name] for row in kept] for name in ("anchor", "positive", "negative")]
+    right = rival(torch, GUIDED, tmp_path / "run/model", json.dumps(columns), margin)
+    assert line["loss"] == pytest.approx(right, rel=1e-5)
