@@ -641,6 +641,7 @@ class Embedding(CommandJob, of=EMBEDDER):
     temperature: float
     both_ways: bool
     guide_margin: float | None
+    kd_loss_type: Literal['margin_mse', 'kl_div'] | None
     num_negatives: int | None
     range_min: int
     range_max: int | None
@@ -752,6 +753,7 @@ class Embedding(CommandJob, of=EMBEDDER):
         temperature: float = 0.05,
         both_ways: bool = False,
         guide_margin: float | None = None,
+        kd_loss_type: Literal['margin_mse', 'kl_div'] | None = None,
         num_negatives: int | None = None,
         range_min: int = 0,
         range_max: int | None = None,

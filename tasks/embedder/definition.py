@@ -43,7 +43,9 @@ class Embedder(Program[EmbedderConfig]):
         pairs = files_and_columns(config.pairs)
         sources = {}
         for kind in config.wanted_sets:
-            sources[kind] = [Source(pairs, kind, mines=kind == "predict" and config.mines)]
+            mines = kind == "predict" and config.mines
+            distills = kind == "train" and config.loss.kd_loss_type is not None
+            sources[kind] = [Source(pairs, kind, mines=mines, distills=distills)]
         return sources
 
     def reader(self, config: EmbedderConfig, start: Start) -> PairReader:
@@ -56,7 +58,8 @@ class Embedder(Program[EmbedderConfig]):
     def loss(self, config: EmbedderConfig, start: Start, readings: Readings) -> str:
         (source,) = self.sources(config, start)["train"]
         pairs = readings.of(self.reader(config, start), source)
-        return config.loss.in_words(bool(pairs.scores), bool(pairs.labels))
+        loss = config.loss.in_words(bool(pairs.scores), bool(pairs.labels))
+        return "; ".join([loss, *pairs.unread])
 
 
 PROGRAM = Embedder()

@@ -6,6 +6,7 @@ distributed/joint.py.
 
 from ringbase.settings import fields_of
 from tasks.embedder.definition import PROGRAM
+from tasks.embedder.distillation import distillation
 from tasks.embedder.mining import Mining
 from tasks.embedder.mixing import stream_of
 from tasks.embedder.settings import COMMAND, EmbedderConfig, LossSettings
@@ -56,6 +57,7 @@ def embed_task(config: EmbedderConfig, sets: Sets) -> EmbedTask:
         config.loss,
         texts_per_row=max(map(most_texts, train), default=2),
         trains_on_scores=any(map(has_scores, train)),
+        distillation=distillation(config.loss.kd_loss_type, config.loss.temperature),
         metric="eval_spearman" if any(map(has_scores, dev)) else "eval_ndcg@10",
         stream=stream,
         mining=Mining(config.mining, config.training.loop.seed) if config.mines else None,

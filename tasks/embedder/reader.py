@@ -15,7 +15,7 @@ from tasks.runs.rows.cache import Tables, with_facts
 from tasks.runs.rows.reader import Reader
 from tasks.runs.rows.texts import Tokenization, rows_of_texts
 
-LABEL = "label"  # a column of rows
+LABEL, TEACHER = "label", "teacher"  # columns of rows
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,9 @@ class PairReader(Reader[Pairs]):
         [SEP]), `sizes` (the tokens of each text; both lists of int32), `digests` (of each text, a
         list of int64) and `score` (float32, NaN without one). A row of `texts` has the columns of
         `rows_of_texts`, for the texts of `Texts`. Where texts have labels, `label` is the digest of
-        that of a row (int64), or of its anchor if it has none. Digests are those of texts without
-        prompts."""
+        that of a row (int64), or of its anchor if it has none; where they have a teacher's scores
+        these are in `teacher`, a list of float32 beside that of the texts, of anchors 0. Digests
+        are those of texts without prompts."""
         known = self.texts_of(pairs)
         texts = known.texts
         second = [None] * len(texts)
@@ -74,6 +75,10 @@ class PairReader(Reader[Pairs]):
             groups = zip(pairs.labels, pairs.rows, strict=True)
             digests_of_groups = [digest_of(label or row[0]) for label, row in groups]
             joined[LABEL] = pa.array(digests_of_groups, pa.int64())
+        if pairs.teacher:
+            joined[TEACHER] = ragged(
+                (np.array([0.0, *scores], np.float32) for scores in pairs.teacher), pa.float32()
+            )
         notes = [f"{num_rows:,} pairs, {len(texts):,} texts"]
         if known.most_in_row == 1:
             notes = [f"{num_rows:,} texts"]

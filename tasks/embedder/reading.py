@@ -17,6 +17,8 @@ from tasks.runs.rows.tables import Table, number_in, open_table
 NEGATIVES, SCORE = ["negative|neg"], "score"
 # columns in which miners leave what they found
 OF_MINERS = ("pos_scores", "neg_scores", "scores")
+OF_POSITIVES, OF_NEGATIVES, _ = OF_MINERS
+UNREAD = "which no loss here reads"
 
 
 class Pairs(NamedTuple):
@@ -33,6 +35,13 @@ class Pairs(NamedTuple):
     sets: Sequence[tuple[str, int]] = ()  # of several files: their names and numbers of rows
     # of each row the class of both texts, if texts have classes
     labels: Sequence[str | None] | None = None
+    # of each row a teacher's scores of its positive and its negatives
+    teacher: Sequence[tuple[float, ...]] | None = None
+
+    @property
+    def unread(self) -> list[str]:
+        """The notes about scores that are not read."""
+        return [note for note in self.notes if note.endswith(UNREAD)]
 
     @property
     def content(self) -> tuple:
@@ -41,7 +50,7 @@ class Pairs(NamedTuple):
         said = [dict(self.counts), *self.notes] if self.counts or self.notes else []
         prompt = [self.prompt_name] if self.prompt_name else []
         judged = [tuple(self.judged)] if self.judged else []
-        more = [*self.sets, *([self.labels] if self.labels else [])]
+        more = [*self.sets, *filter(None, (self.labels, self.teacher))]
         return (self.rows, self.scores, self.corpus, *said, *prompt, *judged, *more)
 
 
@@ -50,6 +59,7 @@ class Source(sources.Source):
     """Those of `--task_name`, too."""
 
     mines: bool = False  # the set to predict has pairs, of which negatives are mined
+    distills: bool = False  # the set to train on has a teacher's scores
 
     def __str__(self) -> str:
         settings = self.settings
@@ -110,6 +120,7 @@ def read(source: Source) -> Pairs:
         notes=notes,
         sets=[(name, len(part.rows)) for name, part in zip(names, parts, strict=True)],
         labels=labels if any(labels) else None,
+        teacher=[scores for part in parts for scores in part.teacher or ()] or None,
     )
 
 
@@ -129,9 +140,11 @@ def _read_file(source: Source) -> Pairs:
     settings = source.settings
     negatives, score = _asked_for(settings)
     label = settings.label_column
-    columns = settings.anchor_column, settings.positive_column, *negatives, score, label
+    columns = settings.anchor_column, settings.positive_column, *negatives, score, label, *OF_MINERS
     table = source.table(columns, [label] if label else ())
     if source.file and are_judgements(table):
+        if source.distills:
+            raise InputError(f"{source}: --kd_loss_type needs a teacher's scores of all texts")
         return _judged_pairs(source, Path(source.file).expanduser(), table)
     anchor_name = str(table.find(settings.anchor_column, "--anchor_column"))
     if source.kind == "predict" and not source.mines:
@@ -143,9 +156,11 @@ def _read_file(source: Source) -> Pairs:
         return _labelled(source, table, anchor_name, positive, label_name)
     positive_name = str(positive)
     columns_of_negatives, scored = _optional_columns(source, table)
+    if source.distills:
+        return _taught(source, table, anchor_name, positive_name, columns_of_negatives)
     notes = [f"no column {label}: all pairs are right"] if label else []
     if ignored := [name for name in OF_MINERS if name in table.header and name != scored]:
-        notes.append(f"{', '.join(ignored)}: a miner's scores, which no loss here reads")
+        notes.append(f"{', '.join(ignored)}: a miner's scores, {UNREAD}")
 
     rows: list[tuple[str, ...]] = []
     scores: list[float] = []
@@ -157,7 +172,7 @@ def _read_file(source: Source) -> Pairs:
         # a list is what a miner leaves beside its negatives; a score that the user names is read
         is_mined = isinstance(row.get(scored), list) and settings.score_column is None
         if scored and is_mined and not scores:
-            notes.append(f"{scored}: lists of a miner's scores, which no loss here reads")
+            notes.append(f"{scored}: lists of a miner's scores, {UNREAD}")
             scored = None
         (text,) = _texts(row, anchor_name, where, counts, takes_list=False) or [""]
         positives = _texts(row, positive_name, where, counts)
@@ -204,6 +219,66 @@ def _optional_columns(source: Source, table: Table) -> tuple[list[str], str | No
     if score:
         scored = table.find(score, "--score_column", settings.score_column is not None)
     return [name for name in found if name], scored
+
+
+def _taught(
+    source: Source,
+    table: Table,
+    anchor_name: str,
+    positive_name: str,
+    columns_of_negatives: Sequence[str],
+) -> Pairs:
+    """Pairs with a teacher's scores of their positives and negatives, of which there are as many as
+    there are texts in a row."""
+    for name in (OF_POSITIVES, OF_NEGATIVES):
+        table.find(name, "which --kd_loss_type reads")
+    rows: list[tuple[str, ...]] = []
+    teacher: list[tuple[float, ...]] = []
+    counts = Counter[str]()
+    for place, row in table.rows:
+        if source.limit is not None and len(rows) >= source.limit:
+            break
+        where = f"{table.where}: {place}"
+        (text,) = _texts(row, anchor_name, where, counts, takes_list=False) or [""]
+        positives = _scored_texts(row, [positive_name], OF_POSITIVES, where)
+        negatives = _scored_texts(row, columns_of_negatives, OF_NEGATIVES, where)
+        if not (text and positives and negatives):
+            counts["rows without an anchor, a positive or a negative left out"] += 1
+            continue
+        for each, score in positives:
+            rows.append((text, each, *(negative for negative, _ in negatives)))
+            teacher.append((score, *(score for _, score in negatives)))
+    if source.limit is not None:
+        del rows[source.limit :], teacher[source.limit :]
+    _check_number(source, rows, counts)
+    return Pairs(rows, counts=dict(+counts), teacher=teacher)
+
+
+def _scored_texts(
+    row: Mapping, names: Sequence[str], score_name: str, where: str
+) -> list[tuple[str, float]]:
+    """The texts of cells and their scores, without empty texts."""
+    values = [value for name in names for value in _listed(row.get(name))]
+    scores = _listed(row.get(score_name))
+    numbers = [*map(number_in, scores)]
+    if len(values) != len(numbers) or None in numbers:
+        raise InputError(
+            f"{where}: {score_name} must have a number for each of the {len(values)} texts of"
+            f" {', '.join(names)}, got {row.get(score_name)!r:.80}"
+        )
+    found = []
+    for value, number in zip(values, numbers, strict=True):
+        assert number is not None
+        texts = _texts({score_name: value}, score_name, where, Counter(), takes_list=False)
+        found += [(text, number) for text in texts]
+    return found
+
+
+def _listed(cell: object) -> list:
+    """A cell as a list: of nothing an empty one."""
+    if isinstance(cell, list):
+        return cell
+    return [] if cell is None else [cell]
 
 
 def _labelled(

@@ -250,8 +250,32 @@ class LossSettings(Settings):
         shown_default="none are left out",
     )
 
+    kd_loss_type: Literal["margin_mse", "kl_div"] | None = setting(
+        None,
+        "learn a teacher's scores in the columns pos_scores and neg_scores, of each pair's texts"
+        " alone: the leads of the positive, or the shares of the texts",
+        "training",
+        changes="training",
+        shown_default="such columns are not read",
+    )
+
+    def void(self) -> Mapping[str, str]:
+        if not self.kd_loss_type:
+            return {}
+        reason = f"--kd_loss_type {self.kd_loss_type} compares the texts of a pair alone"
+        names = ["both_ways", "guide_margin"]
+        if self.kd_loss_type == "margin_mse":
+            names.append("temperature")
+        return dict.fromkeys(names, reason)
+
     def in_words(self, has_scores: bool, has_labels: bool) -> str:
         """The loss of a training, and why it is that one."""
+        if self.kd_loss_type:
+            return {
+                "margin_mse": "squared error of the leads of positives over their negatives",
+                "kl_div": "KL divergence of the shares of each pair's texts (temperature"
+                f" {self.temperature:g})",
+            }[self.kd_loss_type] + " from the teacher's scores, by --kd_loss_type"
         if has_scores:
             return "squared error of the cosines, because the pairs have scores"
         ways = "and each positive its anchor, " if self.both_ways else ""
@@ -368,6 +392,8 @@ class EmbedderConfig(TaskConfig):
                 raise ValueError(
                     f"--{flag} is for files of your own: --task_name has its files and columns"
                 )
+        if self.loss.kd_loss_type and self.pairs.label_column:
+            raise ValueError("--label_column and --kd_loss_type exclude each other: give one")
         places = places_in(self.pairs.train_sets)
         refuse_decay(places, self.training.rate.lr_scheduler_type)
         is_apart = self.pairs.same_dataset_within_batch and len(self.pairs.train_sets) > 1

@@ -22,9 +22,10 @@ from distributed.run import Run
 from distributed.world import World
 from ringbase.ragged import offsets_of, padded
 from ringbase.settings import fields_of
+from tasks.embedder.distillation import Distillation, candidates_of
 from tasks.embedder.mining import Mining, mine, write_mined
 from tasks.embedder.pooling import PROMPTS, files_of, prompts_file_of, said_by
-from tasks.embedder.reader import LABEL, PairReader
+from tasks.embedder.reader import LABEL, TEACHER, PairReader
 from tasks.embedder.reading import Pairs
 from tasks.embedder.scoring import MAIN_SCORES, Search
 from tasks.embedder.settings import DEFAULTS, LossSettings, Pooling, VectorSettings
@@ -48,6 +49,7 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
     contrast: LossSettings = field(default_factory=LossSettings)
     texts_per_row: int = 2
     trains_on_scores: bool = False  # the squared error of cosines, instead of the joint loss
+    distillation: Distillation | None = None  # of a teacher's scores, instead of both
     metric: str = "eval_ndcg@10"
     mining: Mining | None = None  # of the set to predict
     stream: Stream = PLAIN
@@ -66,7 +68,7 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
 
     @property
     def joint(self) -> tuple[JointLoss, Callable] | None:
-        if self.trains_on_scores:
+        if self.trains_on_scores or self.distillation:
             return None
         contrast = self.contrast
         loss: JointLoss = InBatchLoss(
@@ -116,12 +118,16 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
         }
         for name, column in of_rows.items():
             texts[name] = np.repeat(column, counts)
+        if self.distillation:
+            texts[TEACHER], _ = fields[TEACHER]
         texts, batch = batch_of(texts, grouping)
         size = len(batch["first_tokens"])
         for name in OF_TEXTS:
             batch[name] = padded(texts[name].astype(np.int64), size, -1)
         if self.trains_on_scores:
             batch |= _pairs_of(texts, size)
+        if self.distillation:
+            batch |= candidates_of(texts, size)
         return batch
 
     @property
@@ -132,11 +138,16 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
         return tuple(loss.terms)
 
     def weights(self, batch: Batch) -> dict[str, float]:
-        """The number of pairs."""
+        """The number of pairs, or of what a teacher's scores are compared in."""
+        if self.distillation:
+            return {"loss": self.distillation.weight(batch)}
         return dict.fromkeys(self.terms, float((batch["slot"] == ANCHOR).sum()))
 
     def loss(self, vectors_BW: tf.Tensor, batch: Batch) -> Tensors:
-        """The sum of the squared errors of the pairs' cosines, of each size of the vectors."""
+        """The sum of the squared errors of the pairs' cosines, or of a teacher's scores, of each
+        size of the vectors."""
+        if self.distillation:
+            return {"loss": tf.add_n(self._distilled(self.distillation, vectors_BW, batch))}
         losses = []
         for size in (vectors_BW.shape[-1], *self._sizes_below(vectors_BW.shape[-1])):
             units_BW = tf.math.l2_normalize(vectors_BW[:, :size], -1)
@@ -146,6 +157,20 @@ class EmbedTask(PairReader, Task[Pairs, np.ndarray]):
             losses_P = tf.square(cosines_P - batch["pair_score"])
             losses.append(tf.reduce_sum(losses_P * batch["is_pair"]))
         return {"loss": tf.add_n(losses)}
+
+    def _distilled(
+        self, distillation: Distillation, vectors_BW: tf.Tensor, batch: Batch
+    ) -> list[tf.Tensor]:
+        losses = []
+        for size in (vectors_BW.shape[-1], *self._sizes_below(vectors_BW.shape[-1])):
+            part_BW = vectors_BW[:, :size]
+            if self.normalize:
+                part_BW = tf.math.l2_normalize(part_BW, -1)
+            anchors_CW = tf.gather(part_BW, batch["candidate_anchor"])
+            candidates_CW = tf.gather(part_BW, batch["candidate"])
+            products_C = tf.reduce_sum(anchors_CW * candidates_CW, 1)
+            losses.append(distillation.loss(products_C, batch))
+        return losses
 
     def _sizes_below(self, width: int) -> list[int]:
         return [size for size in self.vectors.sizes if size < width]

@@ -128,6 +128,7 @@ INSTEAD: dict[str, tuple[str, ...]] = {
     "margin_strategy": ("--guide_margin is absolute",),
     "batch_sampler": ("not needed: a text that equals a positive is no negative of its anchor",),
     "negatives_cross_device": ("not needed: the texts of all ranks are negatives",),
+    "knowledge_distillation": ("--kd_loss_type",),
     "train_group_size": ("not needed: all negatives of a row are trained on",),
     "matryoshka_dims": ("--dims",),
     "query_max_len*": ("--max_query_length",),

@@ -177,6 +177,14 @@ def test_judgements_are_trained_on_and_mined_with(tmp_path):
     assert len(pairs.rows) == 13  # of twenty, a third of them judged wrong
     assert pairs.corpus == ()
 
+    # an evaluation alone is a run, which a comparison takes as its baseline
+    before = embed(tmp_path / "before", flags[0], flags[2], "--do_eval")
+    runs = [tmp_path / "before", tmp_path / "run"]
+    page = ringbert.report(runs, tmp_path / "page.html").read_text()
+    after = json.loads((tmp_path / "run/result.json").read_text())["scores"]
+    for scores in (before, after):
+        assert f"{scores['eval_ndcg@10']:.4f}" in page
+
     mine = ("--do_predict", f"--predict_file={search}/qrels/test.tsv", "--num_negatives=3")
     embed(tmp_path / "mined", f"--model={tmp_path}/run/model", *mine)
     rows = objects_in(tmp_path / "mined/mined.jsonl")

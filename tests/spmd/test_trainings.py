@@ -65,6 +65,18 @@ def write_pairs(path, number, seed=5):
     texts.write_lines(path, *map(json.dumps, lines))
 
 
+def write_taught(path, number):
+    """Pairs with one to three hard negatives, and a teacher's scores of all."""
+    chance, lines = np.random.default_rng(8), []
+    for row in range(number):
+        words = chance.choice(texts.ALL_WORDS, 3).tolist()
+        negatives = [" ".join(chance.choice(texts.ALL_WORDS, 4)) for _ in range(1 + row % 3)]
+        pair = {"query": " ".join(words), "pos": " ".join(words[::-1]), "neg": negatives}
+        pair |= {"pos_scores": 2.0, "neg_scores": chance.normal(size=len(negatives)).tolist()}
+        lines.append(pair)
+    texts.write_lines(path, *map(json.dumps, lines))
+
+
 @functools.cache
 def make_data():
     """A tiny model's files, questions, labelled texts and a corpus; made once by the process that
@@ -83,6 +95,7 @@ def make_data():
     write_squad(folder / "squad-dev.json", make_entries(30, 2))
     write_pairs(folder / "pairs.jsonl", 60)
     write_pairs(folder / "others.jsonl", 25, seed=6)
+    write_taught(folder / "taught.jsonl", 40)
     chance = np.random.default_rng(3)
     documents = [[" ".join(chance.choice(texts.ALL_WORDS, 9)) for _ in range(8)] for _ in range(30)]
     (folder / "text.txt").write_text("\n\n".join("\n".join(lines) for lines in documents))
@@ -224,6 +237,17 @@ def test_negatives_that_are_left_out_are_one_ranks(world, data, folder):
         assert 0 < min(counts[0]) < 20
 
     world.on_first(assert_same)
+
+
+@pytest.mark.ranks(2)
+def test_a_teachers_scores_are_learned_as_on_one_rank(world, data, folder):
+    """Also in several micro-batches."""
+    steps = 4
+    flags = (*TRAIN, f"--num_train_steps={steps}", "--save_checkpoints_steps=2")
+    flags += (f"--train_file={data}/taught.jsonl", "--kd_loss_type=kl_div", "--both_ways=false")
+    run("embedder", world, data, folder / "many", *flags, "--gradient_accumulation_steps=3")
+    world.on_first(lambda: run("embedder", ALONE, data, folder / "one", *flags))
+    world.on_first(lambda: assert_same_training(folder / "many", folder / "one", steps))
 
 
 @pytest.mark.ranks(2)
