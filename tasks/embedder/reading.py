@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from ringbase.errors import InputError
 from tasks.embedder.beir import Judged, are_judgements, read_judgements
+from tasks.embedder.cells import score_in, scored_texts, texts_in
 from tasks.embedder.labels import kind_of, rows_of_classes, rows_of_judged
 from tasks.embedder.settings import PairSettings, PromptName
 from tasks.runs.rows import sources
-from tasks.runs.rows.tables import Table, number_in, open_table
+from tasks.runs.rows.tables import Table, open_table
 
 # the columns of hard negatives, and of a score, where the flags name none
 NEGATIVES, SCORE = ["negative|neg"], "score"
@@ -140,7 +141,9 @@ def _read_file(source: Source) -> Pairs:
     settings = source.settings
     negatives, score = _asked_for(settings)
     label = settings.label_column
-    columns = settings.anchor_column, settings.positive_column, *negatives, score, label, *OF_MINERS
+    columns = [settings.anchor_column, settings.positive_column, *negatives, score, label]
+    if source.distills:
+        columns += [OF_POSITIVES, OF_NEGATIVES]
     table = source.table(columns, [label] if label else ())
     if source.file and are_judgements(table):
         if source.distills:
@@ -174,19 +177,19 @@ def _read_file(source: Source) -> Pairs:
         if scored and is_mined and not scores:
             notes.append(f"{scored}: lists of a miner's scores, {UNREAD}")
             scored = None
-        (text,) = _texts(row, anchor_name, where, counts, takes_list=False) or [""]
-        positives = _texts(row, positive_name, where, counts)
+        (text,) = texts_in(row, anchor_name, where, counts, takes_list=False) or [""]
+        positives = texts_in(row, positive_name, where, counts)
         if not text or not positives:
             missing = positive_name if text else anchor_name
             counts[f"rows without {missing} left out"] += 1
             continue
         negatives_of_row: list[str] = []
         for name in columns_of_negatives:
-            negatives_of_row += _texts(row, name, where, counts)
+            negatives_of_row += texts_in(row, name, where, counts)
         for each in positives:
             rows.append((text, each, *negatives_of_row))
             if scored:
-                scores.append(_score(row.get(scored), scored, settings.score_scale, where))
+                scores.append(score_in(row.get(scored), scored, settings.score_scale, where))
     if source.limit is not None:  # the last row may have had several positives
         del rows[source.limit :], scores[source.limit :]
     _check_number(source, rows, counts)
@@ -232,6 +235,8 @@ def _taught(
     there are texts in a row."""
     for name in (OF_POSITIVES, OF_NEGATIVES):
         table.find(name, "which --kd_loss_type reads")
+    if not columns_of_negatives:
+        raise InputError(f"{source}: --kd_loss_type needs hard negatives (--negative_columns)")
     rows: list[tuple[str, ...]] = []
     teacher: list[tuple[float, ...]] = []
     counts = Counter[str]()
@@ -239,9 +244,9 @@ def _taught(
         if source.limit is not None and len(rows) >= source.limit:
             break
         where = f"{table.where}: {place}"
-        (text,) = _texts(row, anchor_name, where, counts, takes_list=False) or [""]
-        positives = _scored_texts(row, [positive_name], OF_POSITIVES, where)
-        negatives = _scored_texts(row, columns_of_negatives, OF_NEGATIVES, where)
+        (text,) = texts_in(row, anchor_name, where, counts, takes_list=False) or [""]
+        positives = scored_texts(row, [positive_name], OF_POSITIVES, where)
+        negatives = scored_texts(row, columns_of_negatives, OF_NEGATIVES, where)
         if not (text and positives and negatives):
             counts["rows without an anchor, a positive or a negative left out"] += 1
             continue
@@ -252,33 +257,6 @@ def _taught(
         del rows[source.limit :], teacher[source.limit :]
     _check_number(source, rows, counts)
     return Pairs(rows, counts=dict(+counts), teacher=teacher)
-
-
-def _scored_texts(
-    row: Mapping, names: Sequence[str], score_name: str, where: str
-) -> list[tuple[str, float]]:
-    """The texts of cells and their scores, without empty texts."""
-    values = [value for name in names for value in _listed(row.get(name))]
-    scores = _listed(row.get(score_name))
-    numbers = [*map(number_in, scores)]
-    if len(values) != len(numbers) or None in numbers:
-        raise InputError(
-            f"{where}: {score_name} must have a number for each of the {len(values)} texts of"
-            f" {', '.join(names)}, got {row.get(score_name)!r:.80}"
-        )
-    found = []
-    for value, number in zip(values, numbers, strict=True):
-        assert number is not None
-        texts = _texts({score_name: value}, score_name, where, Counter(), takes_list=False)
-        found += [(text, number) for text in texts]
-    return found
-
-
-def _listed(cell: object) -> list:
-    """A cell as a list: of nothing an empty one."""
-    if isinstance(cell, list):
-        return cell
-    return [] if cell is None else [cell]
 
 
 def _labelled(
@@ -295,7 +273,7 @@ def _labelled(
         where = f"{table.where}: {place}"
         texts: list[str] = []
         for name in names:
-            texts += _texts(row, name, where, counts, takes_list=False)
+            texts += texts_in(row, name, where, counts, takes_list=False)
         value = row.get(label_name)
         label = "" if value is None else str(value).strip()
         if len(texts) < len(names) or not label:
@@ -356,7 +334,7 @@ def _texts_to_embed(source: Source, table: Table, name: str) -> Pairs:
     for place, row in table.rows:
         if len(rows) == source.limit:
             break
-        texts = _texts(row, name, f"{table.where}: {place}", Counter(), takes_list=False)
+        texts = texts_in(row, name, f"{table.where}: {place}", Counter(), takes_list=False)
         counts["empty texts"] += not texts
         rows.append(tuple(texts or [""]))
     if not rows:
@@ -370,36 +348,6 @@ def _corpus(file: str, column: str, counts: Counter[str]) -> Iterator[str]:
     table = open_table(Path(file).expanduser(), where, (column,))
     name = str(table.find(column, "--positive_column"))
     for place, row in table.rows:
-        texts = _texts(row, name, f"{where}: {place}", counts)
+        texts = texts_in(row, name, f"{where}: {place}", counts)
         counts["empty documents of --corpus_file left out"] += not texts
         yield from texts
-
-
-def _texts(
-    row: Mapping, name: str, where: str, counts: Counter[str], takes_list: bool = True
-) -> list[str]:
-    """The texts in a cell, which holds one, a list of them, or nothing. Empty ones are left out;
-    those in lists are counted."""
-    value = row.get(name)
-    is_list = isinstance(value, list) and takes_list
-    values = value if is_list else [value]
-    texts = []
-    for each in values or ():
-        if each is not None and not isinstance(each, str):
-            kinds = "a text or a list of texts" if takes_list else "a text"
-            raise InputError(f"{where}: {name} must be {kinds}, got {value!r:.80}")
-        if each and each.strip():
-            texts.append(each)
-        elif is_list:
-            counts[f"empty texts in lists of {name} left out"] += 1
-    return texts
-
-
-def _score(value: object, name: str, scale: float, where: str) -> float:
-    number = number_in(value)
-    if number is None or abs(number) > scale:
-        raise InputError(
-            f"{where}: {name} must be a number from -{scale:g} to {scale:g} (--score_scale), got"
-            f" {value!r:.80}"
-        )
-    return number / scale
