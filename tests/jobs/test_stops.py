@@ -19,7 +19,7 @@ from harness.texts import write_lines
 from ringbase.files import read_json
 
 pytestmark = pytest.mark.slow
-PREDICTED = 12_000  # rows that take seconds
+PREDICTED = 6_000  # rows that take seconds
 
 
 @pytest.fixture(scope="module")

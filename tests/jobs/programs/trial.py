@@ -41,6 +41,7 @@ def append(name, line):
 with contextlib.ExitStack() as stack:
     seen = {}
     if num_gpus:
+        from harness import lean  # noqa: F401  (before TensorFlow)
         from harness.fake_gpus import machine
 
         seen = stack.enter_context(machine([f"0000:0{number}:00.0" for number in range(num_gpus)]))
