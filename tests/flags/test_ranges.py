@@ -12,7 +12,8 @@ MAY_BE_0 = """range_min absolute_margin relative_margin max_score min_score
     stall_timeout null_score_diff_threshold num_decay_steps decay_proportion min_lr_ratio
     weight_decay adam_beta1 adam_beta2 max_grad_norm head_learning_rate reinit_layers
     hidden_dropout_prob attention_probs_dropout_prob classifier_dropout label_smoothing_factor
-    restarts"""
+    restarts guide_margin"""
+MAY_BE_NEGATIVE = "null_score_diff_threshold", "guide_margin"
 ALIASES = {
     "random_seed": "seed",
     "max_seq_length": "seq_length",
@@ -53,7 +54,8 @@ def test_every_number_has_a_range(command, capsys):
         wrong = (
             [1 << 64, "nan", "inf"] + ["1.5"] * kind.startswith("N") + [1.001] * (name in SHARES)
         )
-        wrong += [] if name == "null_score_diff_threshold" else [-1] if name in may_be_0 else [0]
+        if name not in MAY_BE_NEGATIVE:
+            wrong.append(-1 if name in may_be_0 else 0)
         if name in MOST:
             assert MOST[name] in parsed(command, *LEAST[command], f"--{name}={MOST[name]}").values()
             wrong.append(MOST[name] + 1)
