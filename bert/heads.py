@@ -4,7 +4,7 @@ A new one is a class and an entry in HEADS, and, for tensors of other names, ent
 of bert/weights.py. Shapes, as suffixes, are those of bert/model.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,15 +63,16 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding(Head):
-    """A vector for each text [B, H]: the mean of the states of its tokens, [CLS] and [SEP] too, or
-    that of [CLS]; of length 1 if `normalizes`."""
+    """A vector for each text [B, H]; of length 1 if `normalizes`. `pool` makes it of the states of
+    the tokens, [CLS] and [SEP] too; None: it is the state of [CLS], the only one that is read."""
 
+    pool: Callable[[Tensor, Batch], Tensor] | None = None
     normalizes: bool = True
 
     def scores(self, states, tensors, one_pass):
         vectors_BH = tf.cast(states[0], tf.float32)
-        if not self.reads:
-            vectors_BH = mean_of_tokens(vectors_BH, one_pass.batch)
+        if self.pool:
+            vectors_BH = self.pool(vectors_BH, one_pass.batch)
         return tf.math.l2_normalize(vectors_BH, -1) if self.normalizes else vectors_BH
 
 
@@ -262,20 +263,26 @@ MASKED_WORDS = MaskedWords(
     per="example",
     reads_words=True,
 )
-# by what a vector is made of, and whether it has length 1
+# how the states of tokens become a vector, by the names of --pooling
+POOLINGS: Mapping[str, Callable[[Tensor, Batch], Tensor] | None] = {
+    "mean": mean_of_tokens,
+    "cls": None,
+}
+# by the name of the pooling, and whether a vector has length 1
 EMBEDDINGS = {
     (pooling, normalizes): Embedding(
         name=f"embedding_{pooling}{'' if normalizes else '_of_any_length'}",
         transformers="Model",
         pipeline="sentence-similarity",
         library="sentence-transformers",
-        reads=("first_tokens",) if pooling == "cls" else (),
+        reads=() if pool else ("first_tokens",),
         per="example",
+        pool=pool,
         normalizes=normalizes,
         program="bert-embedder",
         predictor="Embedder",
     )
-    for pooling in ("mean", "cls")
+    for pooling, pool in POOLINGS.items()
     for normalizes in (True, False)
 }
 _ALL = FEATURES, SPAN, TAGGER, CLASSIFIER, PRETRAINING, MASKED_WORDS, *EMBEDDINGS.values()

@@ -1,11 +1,12 @@
 """Makes the documentation's site, with search and a reference from the docstrings.
 
-    python scripts/make_site.py OUTPUT_DIR --repository ADDRESS
+    python scripts/make_site.py OUTPUT_DIR --repository ADDRESS [--quickstart FOLDER]
 
 The pages are README.md, docs/ and what they link to (`PAGES`). Links between them lead to the pages
 of the site, other ones to the repository, as those of a release (scripts/release.py). Indented code
 becomes fenced code with its language. A dead link or anchor, or a page outside the navigation, is
-an error. Needs `pip install -e '.[docs]'`. The settings are in mkdocs.yml.
+an error. With the folder of a quickstart (scripts/quickstart.sh) the picture of its report leads to
+the report itself. Needs `pip install -e '.[docs]'`. The settings are in mkdocs.yml.
 """
 
 import argparse
@@ -43,6 +44,11 @@ REFERENCE = {
     "api/task.md": "ringbert.task",
     "api/horovod.md": "ringbert.horovod",
 }
+
+
+# The quickstart's page: in its folder, on the site, and as README.md shows it.
+REPORT, EXAMPLE = "trained/report.html", "quickstart.html"
+PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*report\.png\)")
 
 
 def language_of(code: str) -> str:
@@ -140,11 +146,20 @@ def names_of(module: str) -> list[str]:
     return sorted(imported)
 
 
-def write_pages(folder: Path, repository: str, tag: str) -> None:
+def with_example(text: str) -> str:
+    """The text of a page, whose picture of the quickstart's report is a link to the report."""
+    return PICTURE.sub(lambda match: f"[{match[0]}]({EXAMPLE})", text)
+
+
+def write_pages(folder: Path, repository: str, tag: str, quickstart: Path | None = None) -> None:
+    """Writes the pages from which mkdocs makes the site."""
+    if quickstart:
+        shutil.copy(quickstart / REPORT, folder / EXAMPLE)
     for file, page in PAGES.items():
         (folder / page).parent.mkdir(parents=True, exist_ok=True)
         if page.endswith(".md"):
             text = linked((ROOT / file).read_text(), file, f"{repository}/blob/{tag}")
+            text = with_example(text) if quickstart else text
             (folder / page).write_text(for_mkdocs(text))
         else:
             shutil.copy(ROOT / file, folder / page)
@@ -160,11 +175,14 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("output_dir", type=Path, help="the folder of the site, which is replaced")
     parser.add_argument("--repository", required=True, help="https://HOST/OWNER/NAME")
+    parser.add_argument("--quickstart", type=Path, help="the folder of a quickstart that is done")
     options = parser.parse_args(arguments)
+    if options.quickstart and not (options.quickstart / REPORT).is_file():
+        parser.error(f"--quickstart {options.quickstart}: there is no {REPORT}")
     repository = options.repository.rstrip("/")
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     with tempfile.TemporaryDirectory() as folder:
-        write_pages(Path(folder), repository, f"v{version}")
+        write_pages(Path(folder), repository, f"v{version}", options.quickstart)
         build = [sys.executable, "-m", "mkdocs", "build", "--strict"]
         places = {"RINGBERT_SITE_PAGES": folder, "RINGBERT_SITE_REPOSITORY": repository}
         done = subprocess.run(

@@ -4,7 +4,7 @@ bert-embedder has trained, or one of sentence-transformers, by the same code as 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy import ndarray
@@ -18,18 +18,21 @@ from ringbert.predictors.base import Items, LoadSettings, TrainedPredictor, chec
 from ringbert.predictors.texts import LabelSettings, TextOrPair, TextPredictor
 from tasks.embedder.pooling import said_by, unheeded_in
 from tasks.embedder.reading import Pairs
-from tasks.embedder.settings import DEFAULTS, Pooling, PromptName, VectorSettings
+from tasks.embedder.settings import DEFAULTS, PromptName, VectorSettings
 from tasks.embedder.task import EmbedTask
 from tasks.features.task import FeaturesTask, states_of
 from tasks.runs.resolve.spec import Start
 from tasks.runs.rows.sets import DataSet
+
+# of a text's token vectors; bert-embedder may know more
+FeaturePooling = Literal["mean", "cls"]
 
 
 class FeatureSettings(LabelSettings):
     """How texts become rows and batches, and which vectors are computed."""
 
     layer: int = setting(-1)
-    pooling: Pooling = setting("mean")
+    pooling: FeaturePooling = setting("mean")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +78,7 @@ class Features(TextPredictor[TextOrPair, TextFeatures]):
     """
 
     layer: int = -1
-    pooling: Pooling = "mean"
+    pooling: FeaturePooling = "mean"
 
     head = FEATURES
     settings_class = FeatureSettings

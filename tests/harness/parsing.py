@@ -5,9 +5,11 @@ import contextlib
 import importlib
 import io
 import re
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from harness import refusals
 
 from ringbase.settings import flat
@@ -74,11 +76,15 @@ def main_of(program):
 
 
 def help_of(command, main=None):
-    """What `command --help` prints."""
+    """What `command --help` prints; of a program of benchmarks/, `benchmarks.NAME`, too."""
     program, *words = command.split()
+    if program.startswith("benchmarks."):
+        main = named(f"{program}:main")
     output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-        (main or main_of(program))([*words, "--help"])
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+        patch.setattr(sys, "argv", [program, *words, "--help"])
+        with contextlib.suppress(SystemExit):
+            (main or main_of(program))()
     return output.getvalue()
 
 

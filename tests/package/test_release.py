@@ -83,7 +83,7 @@ def test_classifiers_lock_files_and_workflows_have_the_same_pythons():
 
 def test_workflows_call_ci_run_and_publish_without_a_password():
     check = yaml.safe_load((WORKFLOWS / "check.yml").read_text())
-    assert {"run": ".ci/run"} in check["jobs"]["ci"]["steps"]
+    assert {"run": 'sudo env "PATH=$PATH" .ci/run'} in check["jobs"]["ci"]["steps"]
     jobs = yaml.safe_load((WORKFLOWS / "release.yml").read_text())["jobs"]
     assert (jobs["build"]["needs"], jobs["publish"]["needs"]) == ("check", "build")
     assert jobs["check"]["uses"] == "./.github/workflows/check.yml"

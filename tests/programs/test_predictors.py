@@ -110,12 +110,15 @@ def test_a_model_for_other_predictions_is_refused(span_model, label_model, tmp_p
     """A tagger's outputs have the names and shapes of a classifier's. A TensorFlow checkpoint says
     nothing of its kind, and any model has features."""
     tagger = save_model(tmp_path, "tagger", labels=("O", "S-X"))
+    embedder = save_model(tmp_path / "embedder", "features")  # as sentence-transformers' folders
+    write_json(embedder / "modules.json", [])
     for predictor, model, *named in (
         (ringbert.Tagger, label_model, "text-classification", "ringbert.Classifier"),
         (ringbert.Embedder, label_model, "text-classification", "bert-classifier"),
         (ringbert.Classifier, tagger, "token-classification", "ringbert.Tagger"),
         (ringbert.QuestionAnswering, tagger, "token-classification", "bert-tagger"),
         (ringbert.Classifier, span_model, "question-answering", "bert-squad"),
+        (ringbert.QuestionAnswering, embedder, "sentence-similarity", "ringbert.Embedder"),
     ):
         refused(lambda: predictor(model), model, *named)  # noqa: B023
     assert len(ringbert.Features(label_model)("the red fox").pooled)

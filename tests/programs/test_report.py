@@ -392,7 +392,13 @@ def make_evaluation(folder, scores, **facts):
     environment = {"command": ["/venv/bin/bert-squad", "--do_predict"], "machine": "2 cores"}
     run = {"config": {"precision": "bf16"}, "describes": {"model": {"model": "some/base"}}}
     run |= {"metric": "f1", "start": "--model", "environment": environment, **facts}
-    write_json(folder / "predict_result.json", {"scores": scores, "seconds": 3.0, "run": run})
+    result = {
+        "scores": scores,
+        "seconds": 3.0,
+        "run": run,
+        "scored_on": ["--predict_file dev.json"],
+    }
+    write_json(folder / "predict_result.json", result)
     start = {"began": 0, "what": "prediction", "ranks": 3, "from": "--model", "step": 0}
     write_json(folder / "history.json", [start])
     return folder
@@ -406,7 +412,9 @@ def test_an_evaluation_alone_is_a_run_beside_those_that_trained(tmp_path, monkey
     change_run(trained, config={"load_best_model_at_end": True})
     write_json(trained / "result.json", {"scores": {"f1": 0.75}, "steps": 20})
     last = make_run(Path("last"), {"f1": 0.5})
-    write_json(last / "result.json", {"scores": {"f1": 0.5}, "steps": 40})
+    change_run(last, describes={"model": {"model": "/runs/earlier/model"}})
+    other = {"scores": {"f1": 0.5}, "steps": 40, "scored_on": ["--predict_file test.json"]}
+    write_json(last / "result.json", other)
     base = make_evaluation(Path("base"), {"f1": 0.625})
     page = page_of(base, trained, last)
     rows = rows_of(page)
@@ -416,7 +424,8 @@ def test_an_evaluation_alone_is_a_run_beside_those_that_trained(tmp_path, monkey
         ["f1", "0.7500", "0.6250", "0.5000"],
         ["model of step", "20 (best f1)", "", "40 (the last)"],
         ["ranks", "2", "3", "2"],
-        ["model", "", "base", ""],
+        ["model", "", "base", "earlier/model"],
+        ["scored on", "", "--predict_file dev.json", "--predict_file test.json"],
     ):
         assert row in rows
     assert page.count("bert-squad --do_predict") == 1

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert import weights
-from bert.heads import Head, kind_in
+from bert.heads import EMBEDDINGS, Head, kind_in
+from bert.hub import MODULES
 from bert.model import Bert
 from distributed.checkpoint import Write
 from distributed.optimizer import broadcast_variables
@@ -26,8 +27,10 @@ def check_kind(start: Start, head: Head) -> None:
     """Raises InputError if a trained model is for other predictions than those of this head: a
     classifier's outputs have the names and shapes of a tagger's."""
     kind = kind_in(start.bert_config)
+    if kind is None and start.weights and (start.weights / MODULES).is_file():
+        kind = EMBEDDINGS["mean", True]  # any of them: they have one program
     needs_own_kind = bool(head.program)  # any model has features
-    if kind and kind is not head and needs_own_kind:
+    if kind and kind.program != head.program and needs_own_kind:
         raise InputError(
             f"{start.weights} is a model for {kind.pipeline} ({start.bert_config.class_name}), not"
             f" for {head.pipeline}: predict with {kind.program} or ringbert.{kind.predictor}, or"

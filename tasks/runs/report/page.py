@@ -36,6 +36,7 @@ from tasks.runs.report.search import (
     value_tables,
 )
 from tasks.runs.report.sections import Best, section, table
+from tasks.runs.resolve.past import MODEL
 from tasks.runs.rows.memory import in_words
 from tasks.runs.settings import recipe_in
 
@@ -196,9 +197,15 @@ def tiles_of(scores: Scores) -> list[str]:
 
 
 def names_of(run: RunFiles, part: str) -> Iterator[str]:
-    """The last parts of the paths of its "model" or "data"."""
+    """The short names of its "model" or "data"."""
     for path in run.describes.get(part, {}).values():
-        yield run.in_memory.get(path, Path(path).name)
+        yield run.in_memory.get(path, short_name(Path(path)))
+
+
+def short_name(path: Path) -> str:
+    """The last part of a path; that of a run's model with the run's name."""
+    is_of_run = path.name == MODEL and path.parent.name
+    return f"{path.parent.name}/{path.name}" if is_of_run else path.name
 
 
 # -- scores ----------------------------------------------------------------------------------------
