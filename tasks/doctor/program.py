@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -330,4 +331,27 @@ def check_speed(world: World, collectives: Collectives, machine: MachineSettings
     load = made(LoadSettings, values)
     figures = step_figures(load, world, collectives)
     speed = f"{figures['examples_per_s']:.3g} examples/s"
-    return Finding(f"{load}: {speed}; bert-bench step tells more")
+    text = f"{load}: {speed}"
+    if world.size > 1:
+        text += f"; {scaling(figures, world.size)}"
+    return Finding(f"{text}; bert-bench step tells more")
+
+
+def scaling(figures: Mapping[str, float], num_ranks: int) -> str:
+    """How fast the ranks sum, and what share of their speed the sums leave: docs/scaling.md."""
+    num_bytes = 4 * figures["parameters"]
+    own_s = figures["compute_s"] + figures["apply_s"]
+    sum_s = figures["reduce_s"]
+    # of a ring: what each rank sends
+    rate = 2 * (num_ranks - 1) / num_ranks * num_bytes / sum_s
+    shares = [share_of_speed(own_s, sum_s, passes) for passes in (1, 8)]
+    return (
+        f"a sum of {num_bytes / 1e6:.0f} MB takes {sum_s * 1e3:.3g} ms ({rate / 1e9:.2g} GB/s), which"
+        f" leaves {shares[0]:.0%} of {num_ranks} times one rank's speed, and"
+        f" {shares[1]:.0%} with --gradient_accumulation_steps 8"
+    )
+
+
+def share_of_speed(own_s: float, sum_s: float, passes: int) -> float:
+    """The efficiency of steps with a sum after this number of passes."""
+    return passes * own_s / (passes * own_s + sum_s)

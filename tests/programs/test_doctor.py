@@ -7,6 +7,8 @@ import sys
 import pytest
 from harness.jobs import run
 
+from tasks.doctor.program import scaling
+
 pytestmark = pytest.mark.slow
 
 
@@ -26,6 +28,15 @@ def test_a_healthy_machine_is_green_and_nothing_is_left(tmp_path):
     assert "CPU" in found["devices"]["text"]
     assert sum(whole["counts"].values()) == len(whole["checks"])
     assert not list(tmp_path.glob("*"))
+
+
+def test_what_the_sums_leave_of_the_speed_is_that_of_paper():
+    """400 MB in 0.2 s, of which a ring of four ranks sends 1.5 times as many; steps of 0.3 s."""
+    figures = {"parameters": 100_000_000, "compute_s": 0.25, "apply_s": 0.05, "reduce_s": 0.2}
+    assert scaling(figures, 4) == (
+        "a sum of 400 MB takes 200 ms (3 GB/s), which leaves 60% of 4 times one rank's speed, and"
+        " 92% with --gradient_accumulation_steps 8"
+    )
 
 
 def test_a_folder_that_cannot_be_written_is_red_with_what_to_do_in_a_narrow_page_of_ascii():

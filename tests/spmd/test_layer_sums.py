@@ -15,11 +15,12 @@ from distributed.clock import StepClock
 from distributed.gradient import LossGradient, traced_once
 from distributed.optimizer import AllreduceOptimizer, check_replicas
 from distributed.step import LayeredStep, SplitStep
+from ringbase.errors import InputError
 
-LAYERS = 3
-SIZES = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 2}
-CONFIG = BertConfig(vocab_size=60, intermediate_size=64, **SIZES)
-RATE, STEPS = 1e-3, 4
+LAYERS = 2
+SIZES = {"hidden_size": 16, "num_hidden_layers": LAYERS, "num_attention_heads": 2}
+CONFIG = BertConfig(vocab_size=60, intermediate_size=32, **SIZES)
+RATE, STEPS = 1e-3, 3
 RANKS = pytest.mark.ranks(3)
 
 
@@ -70,14 +71,14 @@ def all_words(model):
 
 
 def own_words(model):
-    return TrainedWords(model, np.arange(5, 40), Tracing())
+    return TrainedWords(model, np.arange(40), Tracing())
 
 
 def recomputing(model):
     return AllWords(model, Tracing(recomputes=True))
 
 
-def without_first_layers(model):
+def without_first_layer(model):
     """As --freeze embeddings,1 trains."""
     frozen = [name for name in model.named_tensors() if "embeddings" in name or "layer_0" in name]
     return AllWords(model, Tracing(), frozen)
@@ -96,10 +97,9 @@ def rows_of(world, number, accumulation):
 @pytest.mark.parametrize(
     ("trains", "optimizer", "accumulation", "scales_loss"),
     [
-        (all_words, "adamw", 1, False),
         (own_words, "adamw", 2, False),
         (recomputing, "lamb", 1, True),
-        (without_first_layers, "adamw", 2, True),
+        (without_first_layer, "adamw", 1, False),
     ],
 )
 def test_it_trains_as_with_one_sum_of_everything(
@@ -164,7 +164,7 @@ def test_sums_that_are_not_those_of_mpi_are_found_in_the_first_step(world, ring)
             return ring.vector_sum(part, place)
 
     training = Training(LayeredStep, world, Wrong(), all_words)
-    with pytest.raises(InputError, match="--step whole: on rank 0 .* not those that MPI computes"):
+    with pytest.raises(InputError, match=r"--step whole: on rank 0 \d+ of .* not those"):
         training.take(0, rows_of(world, 0, 1))
 
 

@@ -26,6 +26,7 @@ def test_two_healthy_ranks(tmp_path):
         "BERT-base",
     ):
         assert f"\n  ok {name} " in done.stdout, done
+    assert "% of 2 times one rank's speed" in " ".join(done.stdout.split())
     assert not list(tmp_path.iterdir()), "something is left in --output_dir"
 
 
