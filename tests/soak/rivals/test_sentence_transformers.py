@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from harness.classifier_runs import model_flags, write_data
 from harness.jobs import shell
 from harness.models import save_model
@@ -20,6 +21,7 @@ from harness.texts import ALL_WORDS, write_lines
 import ringbert
 from distributed.joint import InBatchLoss, Vectors
 from distributed.world import World
+from tasks.embedder.distillation import candidates_of, distillation
 
 embed = partial(bert, "embedder")
 KINDS = [*itertools.product(("mean", "cls"), (True, False))]
@@ -96,6 +98,22 @@ loss = losses.GISTEmbedLoss(
 print(loss([model.preprocess(column) for column in json.loads(sys.argv[2])], None).item())
 """
 
+# The same of losses of a teacher's scores in argv[2] [rows, columns - 1].
+DISTILLED = """
+import json, sys
+import torch
+from sentence_transformers import losses
+
+results = []
+for kind in (losses.MarginMSELoss, losses.DistillKLDivLoss):
+    columns = torch.tensor(json.loads(sys.argv[1]), requires_grad=True)
+    scores = torch.tensor(json.loads(sys.argv[2]))
+    value = kind(None).compute_loss_from_embeddings(list(columns), scores)
+    value.backward()
+    results.append((value.item(), columns.grad.tolist()))
+print(json.dumps(results))
+"""
+
 
 def rival(torch, script, *arguments):
     path = f"{torch}:{ENVIRONMENT['PYTHONPATH']}"
@@ -150,6 +168,31 @@ def test_the_loss_and_its_gradient_are_the_same(num_columns, torch):
             assert loss / ROWS == pytest.approx(value, abs=1e-5)
             np.testing.assert_allclose(ours, right, atol=1e-5)
             assert np.abs(ours).max() > 0.1
+
+
+@pytest.mark.timeout(900)
+def test_losses_of_a_teachers_scores_and_their_gradients_are_the_same(torch):
+    """Of an anchor, its positive and two negatives in each row."""
+    chance = np.random.default_rng(7)
+    columns = chance.normal(size=(4, ROWS, WIDTH)).astype(np.float32)
+    scores = chance.normal(size=(ROWS, 3)).astype(np.float32)
+    slot, row = (each.reshape(-1) for each in np.indices((4, ROWS)))
+    teacher = np.concatenate([np.zeros((ROWS, 1)), scores], 1).T.reshape(-1)
+    texts = {"slot": slot, "row_id": row, "teacher": teacher}
+    batch = candidates_of(texts, len(slot) + 3) | {"slot": slot}  # with padding
+    results = rival(torch, DISTILLED, json.dumps(columns.tolist()), json.dumps(scores.tolist()))
+    for kind, (value, right) in zip(("margin_mse", "kl_div"), results, strict=True):
+        loss = distillation(kind, 1.0)
+        vectors = tf.constant(columns.reshape(-1, WIDTH))
+        with tf.GradientTape() as tape:
+            tape.watch(vectors)
+            anchors, candidates = (
+                tf.gather(vectors, batch[name]) for name in ("candidate_anchor", "candidate")
+            )
+            ours = loss.loss(tf.reduce_sum(anchors * candidates, 1), batch) / loss.weight(batch)
+        assert float(ours) == pytest.approx(value, rel=1e-5)
+        gradient = tf.convert_to_tensor(tape.gradient(ours, vectors)).numpy()
+        np.testing.assert_allclose(gradient.reshape(columns.shape), right, atol=1e-5)
 
 
 @pytest.mark.timeout(900)
