@@ -1,7 +1,7 @@
 """Runs an exported step with its sums inside on one of several processes of JAX's CPU runtime,
 which has collectives of its own.
 
-    PYTHON benchmarks/jax_ranks.py step.mlir RANK RANKS PORT
+    PYTHON -m benchmarks.jax_ranks step.mlir RANK RANKS PORT
 
 prints the loss and the gradient norm of some steps; all processes of a job run it together.
 `step.mlir` comes from `benchmarks/gpu_sums.py --ranks RANKS`, or for one rank from
@@ -21,8 +21,9 @@ from jax._src import compiler
 from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax_step import ALIAS, value
 from jaxlib.mlir import ir
+
+from benchmarks.jax_step import ALIAS, value
 
 NUM_STEPS = 3
 

@@ -270,7 +270,8 @@ class WholeStep(TrainingStep):
 
     def _compile(self, batches: Sequence[Batch], keys: Sequence) -> None:
         outputs = self._compute(batches, self._undefined(), keys)
-        tf.nest.map_structure(Tensor.numpy, outputs)
+        for output in tf.nest.flatten(outputs):
+            output.numpy()  # memory runs out here or never
 
 
 class LayeredStep(WholeStep):

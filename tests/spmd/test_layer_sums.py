@@ -164,7 +164,7 @@ def test_sums_that_are_not_those_of_mpi_are_found_in_the_first_step(world, ring)
             return ring.vector_sum(part, place)
 
     training = Training(LayeredStep, world, Wrong(), all_words)
-    with pytest.raises(InputError, match=r"--step whole: on rank 0 \d+ of .* not those"):
+    with pytest.raises(InputError, match=r"--step whole: on rank 0 [\d,]+ of .* not those"):
         training.take(0, rows_of(world, 0, 1))
 
 
