@@ -153,6 +153,9 @@ def test_it_skips_checks_and_compiles_as_any_step(world, ring):
 
 @RANKS
 def test_sums_that_are_not_those_of_mpi_are_found_in_the_first_step(world, ring):
+    """And while they are under way, the watchdog knows in which flag's step a rank waits."""
+    places = set()
+
     class Wrong(type(ring)):
         """A ring that leaves out one rank's part of one layer."""
 
@@ -160,12 +163,14 @@ def test_sums_that_are_not_those_of_mpi_are_found_in_the_first_step(world, ring)
             vars(self).update(vars(ring))
 
         def vector_sum(self, vector, place):
+            places.add(world.watchdog.now[1:])
             part = vector * float(world.rank != 2) if place == 1 else vector
             return ring.vector_sum(part, place)
 
     training = Training(LayeredStep, world, Wrong(), all_words)
     with pytest.raises(InputError, match=r"--step whole: on rank 0 [\d,]+ of .* not those"):
         training.take(0, rows_of(world, 0, 1))
+    assert places == {("a step with its sums inside (--step whole)", "waiting")}
 
 
 @RANKS
