@@ -61,6 +61,7 @@ def runs(world, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # a reader's hour in one test: each page goes on with what others made
 @pytest.mark.filterwarnings(r"ignore:.*\[UNK\]")  # of the small vocabulary
 def test_blocks_run_one_after_the_other(runs):
     for page, beginnings in RUN.items():
