@@ -84,11 +84,11 @@ def without_first_layer(model):
     return AllWords(model, Tracing(), frozen)
 
 
-def rows_of(world, number, accumulation):
-    """This rank's micro-batches of a step, of other lengths on each rank."""
+def rows_of(rank, number, accumulation):
+    """A rank's micro-batches of a step, of other lengths on each rank."""
     batches = []
     for piece in range(accumulation):
-        lengths = [5 + world.rank, 9, 14 - number, 3 + piece][: 2 + world.rank]
+        lengths = [5 + rank, 9, 14 - number, 3 + piece][: 2 + rank]
         batches.append(batch_of("classifier", random_rows(lengths, 40), "by length"))
     return batches
 
@@ -111,7 +111,7 @@ def test_it_trains_as_with_one_sum_of_everything(
     layered = Training(LayeredStep, world, ring, **kind)
     joined = Training(SplitStep, world, ring, **kind)
     for number in range(STEPS):
-        batches = rows_of(world, number, accumulation)
+        batches = rows_of(world.rank, number, accumulation)
         found, expected = layered.take(number, batches), joined.take(number, batches)
         assert found["applied"]
         for name, value in expected.items():
@@ -125,11 +125,11 @@ def test_it_trains_as_with_one_sum_of_everything(
 @RANKS
 def test_it_skips_checks_and_compiles_as_any_step(world, ring):
     training = Training(LayeredStep, world, ring, all_words, scales_loss=True)
-    batches = rows_of(world, 0, 2)
+    batches = rows_of(world.rank, 0, 2)
     step, before = training.step, training.bits()
     step.compile(batches[0], 2)
     assert training.bits() == before
-    step.compare_ranks(lambda rank: rows_of(world, 0, 1)[:1] if rank == world.rank else batches[:1])
+    step.compare_ranks(lambda rank: rows_of(rank, 0, 2))
     first = training.take(0, batches)
     assert first["applied"]
 
@@ -169,7 +169,7 @@ def test_sums_that_are_not_those_of_mpi_are_found_in_the_first_step(world, ring)
 
     training = Training(LayeredStep, world, Wrong(), all_words)
     with pytest.raises(InputError, match=r"--step whole: on rank 0 [\d,]+ of .* not those"):
-        training.take(0, rows_of(world, 0, 1))
+        training.take(0, rows_of(world.rank, 0, 1))
     assert places == {("a step with its sums inside (--step whole)", "waiting")}
 
 
@@ -179,7 +179,7 @@ def test_bfloat16_is_what_crosses_the_network(world, ring):
     the loss is exact."""
     rounded = Training(LayeredStep, world, ring, all_words, compression="bf16")
     exact = Training(LayeredStep, world, ring, all_words)
-    batches = rows_of(world, 0, 1)
+    batches = rows_of(world.rank, 0, 1)
     found, expected = rounded.take(0, batches), exact.take(0, batches)
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
     assert found["gradient_norm"] != expected["gradient_norm"]
