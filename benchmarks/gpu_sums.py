@@ -13,6 +13,7 @@ queue of its own. What the kernels wait for is exposed. The bandwidth is the "bu
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,10 @@ SLOWER = 1.6  # than predicted: steps on an H200 (docs/measured.md)
 LATENCY_S = 30e-6  # of a sum
 ENDS = "all-reduce-done", "async-done"
 BANDWIDTHS = 460, 20  # GB/s: NVLink between eight H100, and cards on PCIe 4 (assumed)
+
+
+# The code of a sum, from its name to the dtypes of its vectors.
+SUM = re.compile(r'"stablehlo\.all_reduce"(?:.*\n)+?\s*\}\) : .*\n')
 
 
 class OfExport(TensorflowCollectives):
@@ -162,6 +167,12 @@ def begins_sum(each: Instruction, computations: dict[str, Computation]) -> bool:
     )
 
 
+def as_parsed(code: str) -> str:
+    """The code of a sum as JAX's parser wants it: TensorFlow adds bfloat16 in float32."""
+    is_bf16 = "xbf16>) ->" in code
+    return code.replace("tensor<f32>", "tensor<bf16>") if is_bf16 else code
+
+
 def table(text: str, num_ranks: int) -> Iterator[str]:
     """The schedule at each of BANDWIDTHS, in words."""
     for bandwidth in BANDWIDTHS:
@@ -198,6 +209,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     load = made(LoadSettings, {"model_size": options.size, "xla": "on", **shape})
     kind = options.ranks, options.sums, options.compression
     text, arguments = exported(load, lambda parts: of_ranks(parts, *kind))
+    text = SUM.sub(lambda found: as_parsed(found[0]), text)
     module = Path(f"{options.output_file}.mlir")
     module.parent.mkdir(parents=True, exist_ok=True)
     module.write_text(text)

@@ -25,8 +25,8 @@ RECIPES = sorted((ROOT / "configs").glob("*.toml"))
 # Of benchmarks/, scripts/ and examples/; mpirun, Slurm, docker, TensorBoard; pip, pytest, git;
 # horovodrun.
 OTHERS_FLAGS = """every minutes rehearse image_size batch_sizes no_index find_links jax_python
-    torch_python google_dir size
-    table sums bind_to mpi nodes cpus_per_task ntasks_per_node gpus_per_task time array shm_size logdir
+    torch_python google_dir size sums
+    table bind_to mpi nodes cpus_per_task ntasks_per_node gpus_per_task time array shm_size logdir
     mca read_only tmpfs changed seconds repository list quickstart
     require_hashes no_deps no_build_isolation upgrade strict dist tags target only
     output hostfile batch cpus signal force_reinstall no_binary
