@@ -46,7 +46,8 @@ FOLDER = Path(__file__).resolve().parent
 KERNELS = {"own": ON_GPU, "cudnn": ON_CUDNN}
 # TensorFlow writes variables through this operation, which JAX does not parse. A reshape to the
 # same shape costs nothing.
-COPY = re.compile(r"mhlo\.copy (%\S+) : (tensor<[^>]*>)")
+# In a module that StableHLO finds fault with, the code has another form.
+COPY = re.compile(r'"?mhlo\.copy"?[ (](%[^\s)]+)\)? : \(?(tensor<[^>]*>)\)?(?: -> tensor<[^>]*>)?')
 
 
 class Parts(NamedTuple):
