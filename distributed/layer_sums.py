@@ -20,7 +20,7 @@ from distributed.collectives import Collectives
 from distributed.world import World
 from ringbase.errors import InputError
 
-# How many sums are under way while a layer's gradients are computed: docs/measured.md has others.
+# How many sums are under way while a layer's gradients are computed; others were not compiled.
 UNDER_WAY = 1
 SAMPLES = 1024  # numbers of each sum that `check_sums` compares
 BF16_ROUNDING = 2.0**-7
