@@ -36,6 +36,7 @@ def write_world(folder):
     _write_labels(folder)
     _write_tags(folder)
     _write_pairs(folder)
+    _write_search(folder)
     _write_texts(folder)
 
 
@@ -97,6 +98,33 @@ def _write_pairs(folder):
             for example in texts.make_examples(number, number)
         ]
         texts.write_lines(folder / f"{name}.jsonl", *lines)
+
+
+def _write_search(folder):
+    """Judged searches in the form of BEIR, and what comes of a training with hard negatives."""
+    corpus, queries, judged = [], [], ["query-id\tcorpus-id\tscore"]
+    rows = []
+    for number, example in enumerate(texts.make_examples(40, 4)):
+        corpus.append({"_id": f"d{number}", "title": "", "text": example.second})
+        queries.append({"_id": f"q{number}", "text": example.first})
+        judged.append(f"q{number}\td{number}\t1")
+        rows.append([example.first, example.second, number % 2])
+    for name, lines in (("corpus", corpus), ("queries", queries)):
+        texts.write_lines(folder / f"scifact/{name}.jsonl", *map(json.dumps, lines))
+    texts.write_lines(folder / "scifact/qrels/test.tsv", *judged)
+    for name in ("documents", "more"):
+        texts.write_lines(folder / f"{name}.jsonl", *(json.dumps(each) for each in corpus))
+    mined = [
+        {"query": query["text"], "pos": [document["text"]], "neg": [other["text"]]}
+        for query, document, other in zip(queries, corpus, reversed(corpus), strict=True)
+    ]
+    texts.write_lines(folder / "first/mined.jsonl", *map(json.dumps, mined))
+    for name in ("judged", "judged_dev"):
+        named = [
+            json.dumps(dict(zip(("question", "document", "relevance"), row, strict=True)))
+            for row in rows
+        ]
+        texts.write_lines(folder / f"{name}.jsonl", *named)
 
 
 def _write_texts(folder):

@@ -109,7 +109,7 @@ def test_command_lines_would_run(world, tmp_path, monkeypatch, capsys):
     shutil.copytree(world, tmp_path / "all", dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path / "all")
     monkeypatch.setenv("RINGBERT_CACHE", str(tmp_path / "cache"))
-    for name in ("pretrained/model", "continued/model"):
+    for name in ("pretrained/model", "continued/model", "search/model"):
         shutil.copytree("minilm", name)
     for name in ("shards", "held_out", "novels", "reviews"):
         build = ["build", "--input_file=text/*.txt", f"--output_dir={name}", "--model=minilm"]
