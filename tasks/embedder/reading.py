@@ -134,17 +134,12 @@ def _names_of(files: Sequence[str]) -> list[str]:
 
 
 def _read_file(source: Source) -> Pairs:
-    """The pairs of a file or a data set: a row with several positives is as many pairs, each with
-    all of the row's negatives. Rows without an anchor or a positive are left out, and counted.
-    Raises InputError, with the place: a cell holds no text, or no score, or there is only one pair
-    to train on."""
+    """The pairs of a file or a data set, or the texts to embed, in whichever form they are. Raises
+    InputError, with the place: a column is missing, a cell holds no text, or no score, or there is
+    only one pair to train on."""
     settings = source.settings
-    negatives, score = _asked_for(settings)
     label = settings.label_column
-    columns = [settings.anchor_column, settings.positive_column, *negatives, score, label]
-    if source.distills:
-        columns += [OF_POSITIVES, OF_NEGATIVES]
-    table = source.table(columns, [label] if label else ())
+    table = source.table(_columns_to_read(source), [label] if label else ())
     if source.file and are_judgements(table):
         if source.distills:
             raise InputError(f"{source}: --kd_loss_type needs a teacher's scores of all texts")
@@ -164,7 +159,33 @@ def _read_file(source: Source) -> Pairs:
     notes = [f"no column {label}: all pairs are right"] if label else []
     if ignored := [name for name in OF_MINERS if name in table.header and name != scored]:
         notes.append(f"{', '.join(ignored)}: a miner's scores, {UNREAD}")
+    names = anchor_name, positive_name, columns_of_negatives
+    return _paired(source, table, names, scored, notes)
 
+
+def _columns_to_read(source: Source) -> list[str]:
+    """All that a row may need of a file with more columns."""
+    settings = source.settings
+    negatives, score = _asked_for(settings)
+    columns = [settings.anchor_column, settings.positive_column, *negatives, score]
+    columns.append(settings.label_column)
+    if source.distills:
+        columns += [OF_POSITIVES, OF_NEGATIVES]
+    return columns
+
+
+def _paired(
+    source: Source,
+    table: Table,
+    names: tuple[str, str, Sequence[str]],
+    scored: str | None,
+    notes: list[str],
+) -> Pairs:
+    """The pairs of these columns (of anchors, positives, and negatives), and their scores: a row
+    with several positives is as many pairs, each with all of the row's negatives. Rows without an
+    anchor or a positive are left out, and counted."""
+    anchor_name, positive_name, columns_of_negatives = names
+    settings = source.settings
     rows: list[tuple[str, ...]] = []
     scores: list[float] = []
     counts = Counter[str]()
