@@ -1,6 +1,11 @@
 # Sourced by the other scripts: makes .venv in the project's folder, with ringbert and the extras named in $1,
 # unless it exists already. RINGBERT_VENV sets another folder. Needs bash, python3 (>= 3.11) and a package index.
 # The packages stay while the lock file, the Python and the path are the same; ringbert itself while pyproject.toml is.
+
+# pip leaves compiled modules to the first start. Where a container forbids Python to keep them, each start of each rank
+# would compile TensorFlow's anew: 6 of its 10 seconds.
+unset PYTHONDONTWRITEBYTECODE
+
 make_environment() {
   local extras=$1 venv=${RINGBERT_VENV:-.venv} lock=requirements/${1//,/-}.txt packages project install
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
